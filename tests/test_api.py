@@ -202,13 +202,6 @@ def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
         run.select_pairs(scored, round=3)
 
 
-def test_rewards_of_judged_steps_need_verdicts(overrides: list[str]) -> None:
-    judges = "judges={over: {backend: closed-world}, under: {backend: closed-world}}"
-    hiprag = [*overrides, "grammar=hiprag", "rewards.kind=hiprag", judges]
-    with pytest.raises(InputError, match="pass verdicts, one for each step"):
-        Run.open("embedded", overrides=hiprag).score([trajectory("q", "Ostar")])
-
-
 def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, tmp_path: Path) -> None:
     """The run's own policies name another base in their lineage, so they are refused."""
     file = tmp_path / "other.jsonl"

@@ -13,8 +13,6 @@ from docs.tables_page import Command, page, rows
 from pipeline.cli.app import app
 from pipeline.config import Config, load
 from pipeline.config.variants import variants
-from pipeline.config.yaml_files import read_yaml
-from pipeline.core.shipped import VARIANTS
 from tasks.base import STAGES, walk
 from tasks.run import task_for
 
@@ -22,7 +20,6 @@ ROWS = rows()
 COMMANDS = sorted(
     {command for row in ROWS for command in (row.embedded, row.published) if command}, key=str
 )
-KEYS = {"row", "variant", "settings", "published", "embedded", "command", "read", "note", "missing"}
 
 # The rows of tables and figures as the papers print them, with the model where a table has several.
 PRINTED = {
@@ -78,14 +75,6 @@ def test_the_page_has_every_row() -> None:
     )
 
 
-def test_the_list_has_only_keys_that_the_page_reads() -> None:
-    for paper in read_yaml(VARIANTS)["tables"]:
-        for table in paper["tables"]:
-            for row in table["rows"]:
-                assert row.keys() <= KEYS, row
-                assert "missing" not in row or row.keys() <= {"row", "missing"}, row
-
-
 def numbers(paper: str, kind: str) -> set[int]:
     """The numbers of all tables, or all figures, of a paper on the page."""
     found: set[int] = set()
@@ -118,13 +107,6 @@ def test_every_row_of_a_printed_table_is_listed(paper: str, table: str) -> None:
 def test_every_row_has_a_command_or_a_reason() -> None:
     for row in ROWS:
         assert bool(row.missing) != bool(row.embedded or row.published), row
-
-
-def test_variants_have_what_is_read_and_a_row_of_a_table() -> None:
-    for name, row in read_yaml(VARIANTS)["variants"].items():
-        assert row.keys() <= {"about", "base", "settings"}, name
-        assert row["about"], name
-    assert variants().keys() <= {command.variant for command in COMMANDS}
 
 
 def test_every_configuration_of_a_row_is_valid() -> None:

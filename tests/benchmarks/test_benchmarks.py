@@ -1,23 +1,15 @@
 """The benchmark code itself, and that both sides of a row give the same; no test asserts a time."""
 
-import dataclasses
-import itertools
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from benchmarks import commands, dpo, growth, kag, reward, sampling, store
-from benchmarks.__main__ import OF_A_RUN, main
+from benchmarks import dpo, kag, reward, sampling, store
 from benchmarks.peers import Missing
 from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
-from pipeline.core.errors import InputError, StoreError
 from pipeline.llm.engine import GenerationRequest
 from pipeline.retrieval.kag import RankedNode
 from pipeline.rollout.policy import RolloutSettings
@@ -99,19 +91,6 @@ def test_the_lockstep_loop_and_the_engine_alone_give_the_tokens_of_the_sampler()
     assert (lockstep.peer_name, alone.peer_name) == ("lockstep loop", "the engine alone")
 
 
-def test_other_tokens_of_a_contender_are_an_error() -> None:
-    recorded = recorded_trajectories()
-    first = recorded.trajectories[0]
-    other = dataclasses.replace(first, token_ids=[first.token_ids[0] + 1, *first.token_ids[1:]])
-    wrong = dataclasses.replace(recorded, trajectories=[other, *recorded.trajectories[1:]])
-    engine = sampling.SimulatedEngine(
-        recorded.tokenizer, recorded.segments(), lambda batch: 0.0, max_num_seqs=3
-    )
-    retriever = sampling.SimulatedRetriever(recorded.trajectories, 0.0)
-    with pytest.raises(AssertionError, match="sampled other tokens"):
-        sampling._compared(wrong, engine, retriever, "", 1, ("", ""))
-
-
 def recorded_trajectories() -> sampling.Recorded:
     questions = [question(number) for number in range(4)]
     trajectories = rolled_out(
@@ -154,21 +133,6 @@ def test_plain_trl_has_the_losses_of_our_trainer_where_a_step_is_one_micro_batch
     assert dpo.relative_difference(divided["ours"], divided["plain"]) > dpo.CLOSE
 
 
-def test_rows_of_a_run_need_a_complete_one(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no run that is complete"):
-        commands.rows(["status"], tmp_path, 1)
-    output = tmp_path / "figures.json"
-    options = ["--rows", ",".join(OF_A_RUN), "--run", str(tmp_path), "--output", str(output)]
-    app = typer.Typer()
-    app.command()(main)
-    result = CliRunner().invoke(app, options)
-    assert result.exit_code == 0, result.output
-    written = json.loads(output.read_text(encoding="utf-8"))
-    assert written["rows"] == []
-    assert [reason.split()[1] for reason in written["left_out"]] == list(OF_A_RUN)
-    assert all(f"row {name} is left out" in result.output for name in OF_A_RUN)
-
-
 def test_a_different_ranking_fails_and_a_tie_passes() -> None:
     ours = [
         RankedNode("chunk", "a", 0.5),
@@ -185,59 +149,8 @@ def test_a_different_ranking_fails_and_a_tie_passes() -> None:
         kag.check("peer", 0, ours, [a, b])
 
 
-def test_generated_graphs_have_the_papers_mean_degree_and_hubs() -> None:
-    blocks = np.concatenate(list(store.ends(20_000)))
-    assert blocks.shape == (20_000, 2)
-    entities = store.entity_count(20_000)
-    assert 2 * 20_000 / entities == pytest.approx(5.13, abs=0.01)
-    degrees = np.bincount(blocks.ravel(), minlength=entities)
-    assert len(degrees) == entities
-    assert degrees.max() > 50 * degrees.mean()
-    numbered = [(edge.head, edge.tail) for edge in itertools.islice(store.edges(20_000), 100)]
-    assert numbered == [tuple(ends) for ends in blocks[:100].tolist()]
-
-
-@pytest.mark.slow
-def test_growth_builds_each_size_once(tmp_path: Path) -> None:
-    def measured() -> list[str]:
-        return [row.work for row in growth.rows([40, 80], 5, tmp_path / "built")]
-
-    works = measured()
-    assert [work.split(",")[0] for work in works] == [
-        "one hop",
-        "corpus",
-        "graph stage",
-        "graph stage's own memory",
-        "columns and neighbours",
-    ]
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "built").rglob("*.arrow")}
-    assert len(before) == 6
-    assert measured() == works
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
 def test_batched_scoring_needs_fewer_pairs_for_equal_rewards() -> None:
     calls, pairs = reward.rows(None)  # asserts the rewards
     assert calls.ratio
     assert pairs.ratio
     assert calls.ratio > pairs.ratio > 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward, index, growth,"),
-        (["--rows", "store", "--sizes", "many"], "--sizes: expected whole numbers"),
-        (["--repeats", "4"], "--repeats is 4; expected at least 5"),
-        (["--chunks", "1000,1000"], "the number of sizes is 1; expected at least 2"),
-        (["--steps", "0"], "--steps is 0; expected at least 1"),
-    ],
-)
-def test_bad_options_are_refused_before_anything_is_measured(
-    options: list[str], message: str
-) -> None:
-    app = typer.Typer()
-    app.command()(main)
-    result = CliRunner().invoke(app, options)
-    assert isinstance(result.exception, InputError)
-    assert message in str(result.exception)

@@ -8,19 +8,17 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.gpu_check.__main__ import main
-from benchmarks.gpu_check.catalogue import chosen
 from benchmarks.gpu_check.device import one_gpu
 from benchmarks.gpu_check.figures import Figures, Place
 from benchmarks.gpu_check.models import BF16_NATS
 from benchmarks.gpu_check.page import BEGIN, END, write_results
-from pipeline.core.errors import DependencyError, InputError
+from pipeline.core.errors import DependencyError
 from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.llm.transformers_engine import TransformersEngine
 
@@ -94,19 +92,6 @@ def test_a_stopped_run_continues_to_the_same_adapter(place: Place) -> None:
     assert measured["steps in the log"] == "[1, 2, 3, 4, 5, 6]"
     assert measured["adapters, of their norm: difference after the stop"] == 0
     assert kept(figures) == [True] * 4
-
-
-def test_merging_in_bf16_loses_more_of_a_smaller_adapter(place: Place) -> None:
-    from benchmarks.gpu_check.policies import adapters
-
-    adapters(place, figures := Figures())
-    measured = values(figures)
-    lost = [
-        float(measured[f"learning rate {rate}: error of the merged weights"])
-        for rate in ("0.0005", "1e-05")
-    ]
-    assert lost[0] < lost[1]
-    assert float(measured["learning rate 0.0005: change that the adapter makes"]) > 0
 
 
 MEAN = "mean difference of a log-probability from fp32"
@@ -279,54 +264,6 @@ def test_the_check_takes_one_free_gpu_of_several(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     with one_gpu() as again:
         assert again["CUDA_VISIBLE_DEVICES"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("{", "not readable as JSON"),
-        ("[]", "expected an object whose 'machine' is an object"),
-        ('{"machine": "H100", "parts": {}}', "expected an object whose 'machine' is an object"),
-        ('{"machine": {}, "parts": []}', "expected an object whose 'parts' is an object"),
-        ('{"machine": {}, "parts": {"kill": 1}}', "part 'kill' is not a result of the check"),
-    ],
-)
-def test_a_damaged_file_of_figures_is_one_sentence_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, problem: str
-) -> None:
-    (tmp_path / "gpu.json").write_text(text)
-    with pytest.raises(InputError, match=r"gpu\.json: ") as error:
-        run(tmp_path, "--parts", "kill")
-    assert problem in str(error.value)
-    assert str(error.value).endswith("; move the file away, and the check writes it again")
-    assert capsys.readouterr().out == ""
-
-
-def test_parts_with_vllm_are_skipped_without_a_compiler_and_others_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (part,) = chosen(["margin"])
-    assert part.missing("cuda") is None
-    with_vllm = replace(part, packages=("torch", "vllm"))
-    if find_spec("vllm") is None:
-        pytest.skip("no vLLM in this environment")
-    assert "there is no C compiler" in str(with_vllm.missing("cuda"))
-    assert with_vllm.missing("cpu") is None
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--parts", "sft,nothing"], "no part 'nothing'"),
-        (["--device", "cpu"], "takes --shapes tiny"),
-        (["--shapes", "tiny"], "measures nothing"),
-    ],
-)
-def test_wrong_options_are_refused(options: list[str], problem: str) -> None:
-    with pytest.raises(InputError, match=problem):
-        main(options)
 
 
 def test_without_a_gpu_the_check_is_one_sentence() -> None:

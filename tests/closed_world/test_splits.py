@@ -94,16 +94,6 @@ def test_the_oracle_answers_every_chain_correctly(
         assert oracle.answer(question.text) == question.answer
 
 
-def test_yes_and_no_follow_from_the_steps(drawn: dict[tuple[str, str], DrawnQuestions]) -> None:
-    counts = {"yes": 0, "no": 0}
-    for question in all_questions(drawn):
-        if question.answer in counts:
-            counts[question.answer] += 1
-            first, second = question.steps[-2].answer, question.steps[-1].answer
-            assert (first == second) == (question.answer == "yes")
-    assert min(counts.values()) >= 3
-
-
 def test_sizes_that_exceed_the_world_are_rejected_with_the_remedy(world: World) -> None:
     with pytest.raises(InputError, match=r"only .* of .* nq test .* raise documents or lower"):
         draw_questions(world, {"nq_test": 100_000})

@@ -75,22 +75,6 @@ def test_every_split_has_a_file_and_every_question_a_note(written: Path) -> None
         assert parts == expected
 
 
-def test_annotations_quote_sentences_of_the_corpus(written: Path) -> None:
-    corpus = {record["id"]: record for record in lines(written / "corpus.jsonl")}
-    assert len(corpus) == 500
-    triplets = lines(written / "triplets.jsonl")
-    for triplet in triplets:
-        document = corpus[triplet["doc_id"]]
-        assert triplet["title"] == document["title"]
-        assert str(triplet["sentence"]) in str(document["text"])
-        assert str(triplet["tail"]) in str(triplet["sentence"])
-    for edge in lines(written / "hyperedges.jsonl"):
-        assert str(edge["text"]) in str(corpus[edge["doc_id"]]["text"])
-        assert isinstance(edge["entities"], list)
-        assert len(edge["entities"]) >= 2
-    assert {t["doc_id"] for t in triplets} == set(corpus)
-
-
 def test_read_world_regenerates_the_world_of_a_directory(written: Path) -> None:
     world = read_world(written)
     texts = [record["text"] for record in lines(written / "corpus.jsonl")]

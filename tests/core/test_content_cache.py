@@ -12,14 +12,6 @@ def write_many(path, start):
         cache.put([(digest(str(number)), str(number).encode())])
 
 
-def test_get_returns_stored_values_only(tmp_path):
-    cache = ContentCache(tmp_path / "deep" / "cache.sqlite")
-    cache.put([(digest("a"), b"one"), (digest("b"), b"two")])
-    keys = [digest("a"), digest("c")]
-    assert cache.get(keys) == {keys[0]: b"one"}
-    assert ContentCache(tmp_path / "deep" / "cache.sqlite").get(keys) == {keys[0]: b"one"}
-
-
 def test_several_processes_write_to_one_cache(tmp_path):
     path = tmp_path / "cache.sqlite"
     context = multiprocessing.get_context("spawn")

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import (
@@ -21,17 +19,6 @@ from pipeline.core.input_files import (
     read_jsonl,
     read_text,
 )
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False,
-    allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)  # fmt: skip
-
-
-@given(json_values)
-def test_json_values_are_read_as_they_were_written(value):
-    assert parse_json(json.dumps(value), "file") == value
 
 
 @pytest.mark.parametrize(

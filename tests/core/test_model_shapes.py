@@ -1,11 +1,8 @@
 """Shapes of models give the parameters that their publishers state."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from pipeline.core.model_shapes import PUBLISHED, read_shape, shape_of
+from pipeline.core.model_shapes import PUBLISHED, shape_of
 
 # Numbers of weights in the published files.
 PARAMETERS = {
@@ -30,13 +27,6 @@ def test_a_local_model_has_the_shape_of_its_config() -> None:
     assert shape is not None
     assert (shape.layers, shape.hidden, shape.vocabulary, shape.positions) == (5, 160, 3072, 4096)
     assert not shape.encoder
-
-
-def test_the_shape_of_an_unknown_model_is_none(tmp_path: Path) -> None:
-    assert shape_of("nobody/model") is None
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "llama"}))
-    assert read_shape(path) is None
 
 
 def test_lora_on_the_attention_of_llama_3_has_6_8_million_weights() -> None:

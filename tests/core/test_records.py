@@ -13,14 +13,7 @@ from pipeline.core.record_io import parse_record, read_records, write_jsonl, wri
 from pipeline.core.records import ContextItem, Step, TokenCounts, Trajectory
 
 texts = st.text(max_size=20)
-items = st.builds(
-    ContextItem,
-    kind=st.sampled_from(["chunk", "triplet"]),
-    id=texts,
-    title=texts,
-    text=texts,
-    score=st.floats(0, 1),
-)
+items = st.builds(ContextItem, score=st.floats(0, 1))
 steps = st.builds(
     Step,
     entities=st.lists(texts, max_size=2),
@@ -32,17 +25,8 @@ spans = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["model", "observation"])),
     max_size=3,
 )
-trajectories = st.builds(
+trajectories = st.builds(  # the fields without a default are drawn by their types
     Trajectory,
-    trajectory_id=texts,
-    question_id=texts,
-    dataset=texts,
-    question=texts,
-    hop=st.sampled_from(["single", "multi"]),
-    answers=st.lists(texts, max_size=2),
-    evidence=st.lists(texts, max_size=2),
-    grammar=st.just("tearag"),
-    output=texts,
     spans=spans,
     token_ids=st.lists(st.integers(0, 9), max_size=3),
     token_spans=spans,

@@ -5,7 +5,6 @@ import pytest
 from pipeline.core.records import Step
 from pipeline.core.verdicts import JudgedStep, Verdict, steps_of
 from pipeline.judges.search_errors import (
-    SearchErrors,
     calibrate,
     count_search_errors,
 )
@@ -40,21 +39,6 @@ def test_unknown_verdicts_are_excluded_from_the_share():
         1 / 3,
         1.0,
         3 / 8,
-    )
-
-
-def test_share_without_a_known_verdict_is_none():
-    assert count_search_errors([]) == SearchErrors()
-    assert (
-        SearchErrors().over_search_rate,
-        SearchErrors().under_search_rate,
-        SearchErrors().unknown_share,
-    ) == (None, None, None)
-    rates = count_search_errors(verdicts("under", "??"))
-    assert (rates.over_search_rate, rates.under_search_rate, rates.unknown_share) == (
-        None,
-        None,
-        1.0,
     )
 
 

@@ -62,8 +62,3 @@ def test_one_line_is_visible_and_short(text: str, limit: int) -> None:
     assert len(line) <= limit
     assert "\n" not in line
     assert visible(line) == line
-
-
-def test_one_line_joins_lines_and_marks_what_is_left_out() -> None:
-    assert one_line(" a\n b\t\tc ", 10) == "a b c"
-    assert one_line("abcdefghijklmnop", 10) == "abcdefgh …"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import as_json
 from pipeline.core.records import Decomposed, Question
 from pipeline.corpus.questions.load import load_questions, read_contexts, read_questions
 
@@ -150,12 +149,6 @@ def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str)
             ["a"],
             ["T: x", "U: y"],
         ),
-        (
-            "bamboogle",
-            {"id": 3, "Question": "q", "answer": ["a"], "golden_context": ["", ""]},
-            ["a"],
-            [],
-        ),
     ],
 )
 def test_answers_and_evidence_of_other_records(
@@ -163,17 +156,6 @@ def test_answers_and_evidence_of_other_records(
 ) -> None:
     (question,) = load(tmp_path, dataset, record)
     assert (question.question, question.answers, question.evidence) == ("q", answers, evidence)
-
-
-def test_hops_are_fixed_by_the_data_set_or_counted(tmp_path: Path) -> None:
-    pruned = {"question": "q", "answer": ["a"], "golden_context": ["T\n x", "U\ny", "V\nz"]}
-    counted = {
-        dataset: load(tmp_path, dataset, pruned)[0].hops
-        for dataset in ("nq", "popqa", "bamboogle", "musique", "hotpotqa")
-    }
-    assert counted == {"nq": 1, "popqa": 1, "bamboogle": 2, "musique": 3, "hotpotqa": 3}
-    shared = {"question": "q", "golden_answers": ["a"]}
-    assert load(tmp_path, "musique", shared)[0].hops is None
 
 
 def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:
@@ -185,13 +167,6 @@ def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:
     (second,) = load_questions(bamboogle, "bamboogle")
     assert (first.question_id, first.type, first.answers) == ("popqa-4", "color", ["red"])
     assert (second.question, second.answers, second.hops) == ("q, then?", ["a"], 2)
-
-
-def test_question_records_are_read_unchanged(tmp_path: Path) -> None:
-    question = Question("q1", "mine", "Why?", ["because"], "single", ["E."], hops=1)
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(as_json(question)) + "\n", encoding="utf-8")
-    assert load_questions(path, "questions") == [question]
 
 
 OWN = {"question_id": "q", "question": "Why?", "answers": ["because"], "hop": "single"}

@@ -26,11 +26,6 @@ def test_the_page_has_every_command_and_no_hidden_one() -> None:
     assert "#### steep config explain" in page()
 
 
-def test_every_command_is_in_a_group_of_the_help() -> None:
-    for name, command in get_command(app).commands.items():
-        assert command.hidden or command.rich_help_panel, name
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

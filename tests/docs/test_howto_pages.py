@@ -111,8 +111,12 @@ def test_the_commands_of_the_page_about_rewards_run(
     write_resolved(pair.run_settings)
     commit(pair.upstream()["score"], scored())
     (tmp_path / "searches.py").write_text(program)
-    row = _scored(0, searches=1, outcome=1.0) | {"hop": "single", "answer": "Rome"}
-    del row["rewards"]
+    step = {"subquery": "Who?", "entities": [], "summary": "It is so.", "context": []}
+    row = {
+        "trajectory_id": "q/0@p", "question_id": "q", "dataset": "toy", "question": "Q?",
+        "hop": "single", "answers": ["Rome"], "evidence": [], "grammar": "tearag",
+        "output": "text", "steps": [step], "answer": "Rome", "format_ok": True,
+    }  # fmt: skip
     rows = [row, {**row, "trajectory_id": "q/1@p", "output": "other", "format_ok": False}]
     (tmp_path / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     shell = f'set -euo pipefail\nsteep() {{ {sys.executable} -m pipeline.cli "$@"; }}\n'
@@ -130,33 +134,6 @@ def test_the_commands_of_the_page_about_rewards_run(
     names: dict[str, Any] = {}
     exec(in_python, names)
     assert names["pairs"]
-
-
-def test_terms_of_ones_own_change_the_pairs(tmp_path: Path) -> None:
-    """A chosen trajectory with four searches falls below the threshold of the process (0.7)."""
-    program, _ = blocks("own-reward.md", "python")
-    (tmp_path / "searches.py").write_text(program)
-    records = [_scored(0, searches=4, outcome=1.0), _scored(1, searches=2, outcome=0.0)]
-    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in records))
-    before = steep(["pair", str(tmp_path / "scored.jsonl")])[1]
-    changed = subprocess.run(
-        [sys.executable, "searches.py"],
-        input=(tmp_path / "scored.jsonl").read_text(),
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    (tmp_path / "changed.jsonl").write_text(changed)
-    after = steep(["pair", str(tmp_path / "changed.jsonl")])[1]
-    assert (len(before.splitlines()), len(after.splitlines())) == (1, 0)
-
-
-def _scored(number: int, *, searches: int, outcome: float) -> dict[str, object]:
-    step = {"subquery": "Who?", "entities": [], "summary": "It is so.", "context": []}
-    return {
-        "trajectory_id": f"q/{number}@p", "question_id": "q", "dataset": "toy", "question": "Q?",
-        "hop": "multi", "answers": ["Rome"], "evidence": [], "grammar": "tearag",
-        "output": f"text {number}", "steps": [step] * searches, "format_ok": True,
-        "rewards": {"format": 1.0, "outcome": outcome, "process": 0.9, "total": 2.0 + outcome},
-    }  # fmt: skip
 
 
 def test_an_exported_policy_is_the_base_model_with_its_adapter(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import StoreError
 from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Triplet
-from pipeline.graph.build import Extracted, build_graph
+from pipeline.graph.build import build_graph
 from pipeline.graph.extract import extract, parse_list, read_answer
 from pipeline.llm.chat import EngineChat, Reply
 from pipeline.llm.engine import GenerationRequest
@@ -101,15 +100,6 @@ def test_parser_never_raises(text: str) -> None:
     assert len(triplets) + graph.duplicates + len(graph.rejects) == len(extracted)
 
 
-def test_answer_with_a_fault_becomes_one_reject() -> None:
-    refused = Reply("", "too long", "HTTP 400: maximum context length is 8")
-    assert list(read_answer(CHUNKS[0], refused)) == [
-        Extracted("c0", "T0", "HTTP 400: maximum context length is 8", "prompt too long")
-    ]
-    cut = Reply('[["a", "b", "c"], ["d"', "length", "")
-    assert [item.fault for item in read_answer(CHUNKS[0], cut)] == ["answer cut off"]
-
-
 class CountingScript:
     """Answers prompts and records the number of each chunk; raises at chunk ``breaks_at``."""
 
@@ -146,14 +136,3 @@ def test_interrupted_extraction_resumes_at_its_chunk(tmp_path: Path) -> None:
     finished = CountingScript()
     assert run(tmp_path / "killed", finished) == whole
     assert finished.chunk_numbers == []
-
-
-def test_two_chunks_of_one_id_are_refused_because_they_would_share_an_answer(
-    tmp_path: Path,
-) -> None:
-    cache = ContentCache(tmp_path / "chat.sqlite")
-    with (
-        EngineChat(CountingScript().engine, {}, cache) as chat,
-        pytest.raises(StoreError, match="chunk c0 occurs twice; run the corpus stage again"),
-    ):
-        list(extract([CHUNKS[0], CHUNKS[0]], chat=chat))

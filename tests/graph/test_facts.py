@@ -1,21 +1,14 @@
 """N-ary facts become hyperedges; malformed ones are counted by reason."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.core.content_cache import ContentCache
 from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import Chunk, Hyperedge
+from pipeline.core.records import Hyperedge
 from pipeline.graph.build import Extracted
-from pipeline.graph.extract import extract
-from pipeline.graph.facts import FACTS, build_facts
-from pipeline.llm.chat import EngineChat
-from pipeline.llm.engine import GenerationRequest
-from tests.graph.character_tokenizer import CharacterTokenizer
-from tests.llm.scripted_engine import ScriptedEngine
+from pipeline.graph.facts import build_facts
 
 BORN = ["Ann was  born in Rome in 1900.", ["Ann", "Rome", "1900", '"ann"']]
 
@@ -71,20 +64,3 @@ def test_rejects_keep_their_reason(value: Any, reason: str) -> None:
     ]
     assert facts.statistics()[f"rejects: {reason}"] == 1
     assert len(hyperedges) == 1
-
-
-def test_facts_are_extracted_with_their_prompt(tmp_path: Path) -> None:
-    chunks = [Chunk("c0", "Ann", "Ann was born.", "d"), Chunk("c1", "Bo", "Bo sings.", "d")]
-
-    def script(prompt: str, request: GenerationRequest) -> str:
-        return f"```json\n{json.dumps([BORN])}\n```" if "Ann was born" in prompt else "[[Bo]]"
-
-    def engine() -> ScriptedEngine:
-        return ScriptedEngine(script, CharacterTokenizer())
-
-    with EngineChat(engine, {}, ContentCache(tmp_path / "chat.sqlite")) as chat:
-        facts, hyperedges = build_facts(extract(chunks, chat=chat, prompt=FACTS))
-    assert [item.id for item in hyperedges] == ["c0:f0"]
-    assert [(item.chunk_id, item.reason) for item in facts.rejects] == [
-        ("c1", "answer is not valid JSON")
-    ]

@@ -37,10 +37,3 @@ def test_arrow_adjacency_and_parquet_agree_for_every_block_size(tmp_path: Path, 
     assert [rows.tolist() for rows in rows_of_entities] == [[0], [0, 1, 2], [1]]
     names = Columns(tmp_path / "entities.arrow", ("name",))
     assert [names[row] for row in range(len(names))] == [("Ann",), ("Rome",), ("Italy",)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "entities.arrow",
-        "entities.parquet",
-        "neighbours",
-        "triplets.arrow",
-        "triplets.parquet",
-    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.graph.names import MAX_NAMES, NameIndex
+from pipeline.graph.names import NameIndex
 
 
 def mentions(names, text):
@@ -60,9 +60,3 @@ def test_text_without_capitals_matches_only_names_of_several_words():
     assert mentions(names, "who built the eiffel tower in paris") == [
         ("eiffel tower", "Eiffel Tower")
     ]
-
-
-def test_form_shared_by_too_many_names_is_no_mention():
-    names = [f"Home Again (film {n})" for n in range(MAX_NAMES + 1)]
-    assert mentions(names, "We saw Home Again.") == []
-    assert len(mentions(names[:-1], "We saw Home Again.")) == 1

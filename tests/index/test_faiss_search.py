@@ -1,13 +1,11 @@
 """Search with every kind of FAISS index, and the choice of the kind."""
 
-from types import SimpleNamespace
-
 import faiss
 import numpy as np
 import pytest
 
-from pipeline.core.errors import ConfigError, DependencyError, StoreError
-from pipeline.index.faiss_index import VectorIndex, _on_gpus
+from pipeline.core.errors import DependencyError, StoreError
+from pipeline.index.faiss_index import VectorIndex
 
 
 def unit(rows, dimension=16, seed=0):
@@ -60,44 +58,11 @@ def test_reported_recall_equals_the_recall_against_exact_search(kind):
     assert 0.5 < index.about["recall_at_20"] == pytest.approx(np.mean(recalls), abs=0.02)
 
 
-def test_unsuitable_kinds_raise_config_error():
-    with pytest.raises(ConfigError, match="needs at least 256 vectors to train on; there are 100"):
-        VectorIndex.build(unit(100), "ivf-pq")
-
-
 @pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has a GPU build")
 def test_gpu_without_faiss_gpu_names_the_remedy(tmp_path):
     VectorIndex.build(unit(5), "flat").save(tmp_path / "index.faiss")
     with pytest.raises(DependencyError, match=r"pip install 'steep\[gpu\]'"):
         VectorIndex.load(tmp_path / "index.faiss", tmp_path / "none.npy", gpu=True)
-
-
-def gpu_build(count, copy):
-    """A fake of FAISS with GPU support, which cannot be installed here."""
-    return SimpleNamespace(
-        StandardGpuResources=object,
-        GpuMultipleClonerOptions=SimpleNamespace,
-        IndexIVFPQ=faiss.IndexIVFPQ,
-        get_num_gpus=lambda: count,
-        index_cpu_to_all_gpus=copy,
-    )
-
-
-@pytest.mark.parametrize(("kind", "half"), [("Flat", False), ("IVF2,PQ96x8", True)])
-def test_index_is_copied_to_all_gpus_with_codes_in_half_precision(kind, half):
-    index = faiss.index_factory(768, kind, faiss.METRIC_INNER_PRODUCT)
-    on_gpus = _on_gpus(gpu_build(1, lambda index, co: (index, co.useFloat16)), index)
-    assert on_gpus == (index, half)
-
-
-def test_missing_gpu_or_unsupported_index_raises_dependency_error():
-    def refuse(index, co):
-        raise RuntimeError("sub-quantizers (128) is not supported")
-
-    with pytest.raises(DependencyError, match="FAISS sees no GPU; set it to false"):
-        _on_gpus(gpu_build(0, refuse), faiss.IndexFlatIP(8))
-    with pytest.raises(DependencyError, match=r"\(sub-quantizers \(128\) is not supported\); set"):
-        _on_gpus(gpu_build(1, refuse), faiss.IndexFlatIP(8))
 
 
 def test_missing_or_broken_index_raises_store_error(tmp_path):

@@ -34,12 +34,6 @@ def test_recall_is_the_share_of_neighbors_found():
     assert recall_probe(vectors).recall(lambda queries, k: [([], [])] * len(queries)) == 0
 
 
-def test_equal_vectors_count_as_each_others_neighbors():
-    """Of 40 copies a search may give any 21; each is as near as the twentieth."""
-    vectors = np.repeat(unit(10), 40, axis=0)
-    assert recall_probe(vectors).recall(nearest(vectors[::-1])) == 1
-
-
 @pytest.mark.parametrize(
     ("needed", "expected"), [(0.3, (4, 1.0)), (0.6, (8, 1.0)), (2.0, (16, 0.5))]
 )

@@ -62,12 +62,6 @@ def test_the_engine_is_opened_once_and_only_for_missing_answers(tmp_path: Path) 
     assert opener.opened == 1
 
 
-def test_a_truncated_answer_is_marked_and_a_larger_limit_generates_again(tmp_path: Path) -> None:
-    with engine_model(tmp_path, Opener()) as model:
-        assert model.ask(prompts("abcdef"), max_tokens=3)["abcdef"].finish == "length"
-        assert model.ask(prompts("abcdef"), max_tokens=30)["abcdef"].text == "abcdef"
-
-
 def test_a_prompt_longer_than_the_context_is_a_fault(tmp_path: Path) -> None:
     opener = Opener(max_model_len=40)
     with engine_model(tmp_path, opener) as model:

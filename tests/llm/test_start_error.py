@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import logging.config
 import os
 import subprocess
 import sys
@@ -12,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.llm.engine_processes import CauseFile, start_error
+from pipeline.llm.engine_processes import start_error
 from tests.llm.small_models import small_model
 
 GIB = 2**30
@@ -55,25 +53,6 @@ def test_an_occupied_gpu_is_told_in_one_sentence(tmp_path: Path) -> None:
         "gpu_memory_utilization, 0.9, asks for 71.1; end the programs that hold the rest (nvidia-smi lists "
         "them), or lower gpu_memory_utilization to at most 0.39, and run again"
     )
-
-
-def test_the_first_logged_exception_is_the_cause(tmp_path: Path) -> None:
-    logger = logging.getLogger("cause-of-a-test")
-    logger.propagate = False
-    path = tmp_path / "cause"
-    logger.addFilter(CauseFile(str(path)))
-    names = {logger.name: {"level": "ERROR"}}
-    logging.config.dictConfig(
-        {"version": 1, "disable_existing_loggers": False, "loggers": names}
-    )  # as vLLM does in each of its processes
-    logger.error("no exception")
-    assert not path.exists()
-    for message in ("of the worker", "of the engine"):
-        try:
-            raise ValueError(message)
-        except ValueError:
-            logger.exception("failed")
-    assert path.read_text() == "of the worker"
 
 
 @pytest.mark.slow

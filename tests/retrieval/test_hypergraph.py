@@ -60,14 +60,6 @@ def opened(
     )
 
 
-def test_prograph_ranks_the_hyperedge_of_the_mentioned_entity_first(tmp_path: Path) -> None:
-    [results] = opened(tmp_path, "prograph", top_k=2).retrieve([Query("What did Alba direct?")])
-    # Only entity Alba is similar to V_q = {Alba}; its single hyperedge scores I(Alba) = log 2.
-    assert (results[0].id, results[0].chunk_id) == ("c0:f0", "c0")
-    assert results[0].entities == ("Alba", "Up", "Rome")
-    assert results[0].score == pytest.approx(np.log(2))
-
-
 def test_query_entities_are_mentions_and_key_entities(tmp_path: Path) -> None:
     retrieval = opened(tmp_path, "prograph")
     names = ["Alba", "Up", "Rome", "Bo", "Oslo", "city", "prize"]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.errors import InputError
 from pipeline.retrieval.base import ScoredChunk, ScoredTriplet
 from pipeline.retrieval.kag import Candidates, build, rank, rank_all
 
@@ -95,14 +94,6 @@ def test_masses_equal_two_hundred_iterations_of_the_definition(steps, tau):
         assert rounded == sorted(rounded, reverse=True)
 
 
-def test_mass_of_one_chunk_solved_by_hand():
-    # One edge q - c with weight sigmoid(0) = 1/2. Columns are normalized, so the weight cancels:
-    # mass(q) = mass(c)/2 + 1/2 and mass(c) = mass(q)/2.
-    ranking, selected = rank("who?", [], [chunk("c", score=0.0)], [])
-    assert ranking[0].mass == pytest.approx(1 / 3, abs=1e-12)
-    assert selected == ["c"]
-
-
 def test_edges_of_a_chunk_with_its_triplet_are_six_ones_and_two_similarities():
     step = Candidates(
         ["ROME"],
@@ -155,16 +146,6 @@ def test_chunk_goes_before_a_triplet_of_equal_mass():
         "q", [], [chunk("c", score=-math.inf)], [triplet("t", "a", "b", score=5e-3)], tau=1.0
     )
     assert [(node.kind, node.mass) for node in ranking] == [("chunk", 0.0), ("triplet", 0.0)]
-
-
-def test_repeated_id_raises_input_error():
-    with pytest.raises(InputError, match="chunk id 'c' is repeated"):
-        rank("q", [], [chunk("c"), chunk("c")], [])
-
-
-def test_nan_score_raises_input_error():
-    with pytest.raises(InputError, match="score of triplet 't' is not a number"):
-        rank("q", [], [], [triplet("t", "a", "b", score=math.nan)])
 
 
 def test_mass_of_a_node_does_not_depend_on_the_other_steps():

@@ -1,7 +1,5 @@
 """Chunks that triplets and key entities lead to."""
 
-import numpy as np
-
 from pipeline.retrieval.base import Query, ScoredTriplet
 from pipeline.retrieval.expansion import LinkedChunkExpansion
 from pipeline.retrieval.rerank import BiEncoder
@@ -40,15 +38,3 @@ def test_linked_chunks_come_from_sources_ends_and_key_entities():
     assert ids(results)[0][0] == "b-0"
     scores = [chunk.score for chunk in results[0]]
     assert scores == sorted(scores, reverse=True)
-
-
-def test_nearest_linked_chunks_are_kept():
-    results = linked(top_k=1).retrieve([Query("where was bruno born")], [[TRIPLET]], [set()])
-    assert ids(results) == [["b-0"]]
-
-
-def test_linked_chunks_have_the_rerankers_scores():
-    chunk = linked().retrieve([Query("bruno")], [[TRIPLET]], [{"a-0"}])[0][0]
-    encoder = BagOfWords()
-    cosine = encoder.encode(["bruno"], "query") @ encoder.encode(["Bruno " + ROWS[1][2]], "x").T
-    assert np.isclose(chunk.score, 10 * cosine[0, 0] - 5, atol=1e-4)

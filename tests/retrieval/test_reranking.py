@@ -1,4 +1,4 @@
-"""Rerankers: raw scores, the score cache, and errors of models that do not fit."""
+"""Rerankers: raw scores, batches that do not fit, and the score cache."""
 
 import math
 
@@ -7,12 +7,10 @@ import pytest
 
 from pipeline.config import Reranker
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import ConfigError
 from pipeline.retrieval.flag_logits import flag_logits
 from pipeline.retrieval.rerank import (
     BiEncoder,
     CachedReranker,
-    CountedReranker,
     CrossEncoderModel,
     FlagModel,
     RerankerSimilarity,
@@ -71,18 +69,6 @@ def many_pairs(count):
         (f"who {' '.join(rng.choice(words, 3))}", " ".join(rng.choice(words, rng.integers(1, 40))))
         for _ in range(count)
     ]
-
-
-def test_flag_reranker_computes_each_of_60_pairs_once(cross_encoder):
-    model = FlagModel(Reranker(kind="flag", model=str(cross_encoder), device="cpu", max_length=64))
-    rows = []
-
-    def count(module, arguments, keywords):
-        rows.append(len(keywords["input_ids"]))
-
-    model._reranker.model.register_forward_pre_hook(count, with_kwargs=True)
-    model.compute(many_pairs(60))
-    assert sum(rows) == 60
 
 
 def test_logits_of_batches_are_those_of_flag_embedding_with_long_texts_cut(cross_encoder):
@@ -158,14 +144,6 @@ def test_bi_encoder_score_is_scale_times_cosine_plus_offset():
     np.testing.assert_allclose(scores, [6.0, 1.0, -4.0], atol=1e-4)
 
 
-def test_scored_pairs_are_counted_also_when_their_scores_are_cached():
-    work: dict[str, float] = {}
-    reranker = CountedReranker(CachedReranker(LengthModel()), work)
-    pairs = [("a", "xx"), ("b", "xxx"), ("a", "xx")]
-    assert reranker.score(pairs).tolist() == reranker.score(pairs).tolist() == [2.0, 3.0, 2.0]
-    assert work == {"reranked_pairs": 6}
-
-
 def test_similarity_is_the_sigmoid_of_the_raw_score():
     similarity = RerankerSimilarity(BiEncoder(BagOfWords(), scale=10.0, offset=-4.0))
     expected = [1 / (1 + math.exp(-6)), 1 / (1 + math.exp(4))]
@@ -174,23 +152,6 @@ def test_similarity_is_the_sigmoid_of_the_raw_score():
     np.testing.assert_allclose(matrix[1], [expected[1], expected[0], expected[1]], atol=1e-6)
     assert similarity.matrix([], ["a"]).shape == (0, 1)
     assert similarity.pairs([]).tolist() == []
-
-
-def test_reranker_without_a_model_raises_config_error():
-    with pytest.raises(ConfigError, match=r"needs reranker\.model"):
-        FlagModel(Reranker(kind="flag"))
-
-
-def test_model_with_several_outputs_raises_config_error(tmp_path):
-    from transformers import AutoModelForSequenceClassification
-
-    directory = write_cross_encoder(tmp_path / "three")
-    AutoModelForSequenceClassification.from_pretrained(
-        directory, num_labels=3, ignore_mismatched_sizes=True
-    ).save_pretrained(directory)
-    model = CrossEncoderModel(Reranker(kind="cross-encoder", model=str(directory), device="cpu"))
-    with pytest.raises(ConfigError, match="3 outputs; expected 1"):
-        model.compute(PAIRS)
 
 
 @pytest.mark.parametrize("kind", [FlagModel, CrossEncoderModel])

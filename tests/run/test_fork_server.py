@@ -34,17 +34,6 @@ def leave():
     threading.Timer(0.2, os.write, [extra, b"thread"]).start()
     sys.stdout.write("not flushed")
     return 4
-
-def nested():
-    from pipeline.run import fork_server
-    with open("/dev/null", "wb") as output:
-        process = fork_server.inherited.start(
-            "targets:report", ["inner"], environment=dict(os.environ), output=1,
-            extra=[int(sys.argv[-1])],
-        )
-        with process:
-            process.stdin.close()
-            return process.wait()
 """
 
 
@@ -106,11 +95,6 @@ def ended(environment, tmp_path, pipe, target: str) -> tuple[int, bytes, str]:
 
 def test_a_forked_process_ends_after_its_threads_and_exit_functions(environment, tmp_path, pipe):
     assert ended(environment, tmp_path, pipe, "leave") == (4, b"thread exit", "not flushed")
-
-
-def test_a_forked_process_can_use_the_server(environment, tmp_path, pipe):
-    status, extra, _ = ended(environment, tmp_path, pipe, "nested")
-    assert (status, extra) == (3, b"extra")
 
 
 def test_a_forked_process_can_be_killed(environment, pipe):

@@ -1,15 +1,12 @@
 """The progress file of a stage: its content, how often it is written, and what it must not stop."""
 
 import json
-import math
 
 import pytest
 
 from pipeline.run.progress import (
     ProgressFile,
     ProgressRecord,
-    duration,
-    rate_text,
     read_failure,
     read_progress,
 )
@@ -76,24 +73,6 @@ def test_the_rate_is_that_of_the_last_minute(progress, clock):
     assert read_progress(progress.path).rate == pytest.approx(1, rel=0.05)
 
 
-def test_items_of_a_checkpoint_do_not_enter_the_rate(progress, clock):
-    progress.start(100, "texts")
-    clock.now += 10
-    progress.advance(10)
-    progress.skip(40)
-    clock.now += 10
-    progress.advance(10)
-    found = read_progress(progress.path)
-    assert (found.done, found.rate) == (60, 1.0)
-
-
-def test_values_that_are_not_finite_are_left_out(progress, clock):
-    progress.start(2, "steps")
-    clock.now += 1
-    progress.show(loss=math.nan, margin=math.inf, accuracy=0.5)
-    assert read_progress(progress.path).values == {"accuracy": 0.5}
-
-
 def test_a_disk_that_takes_nothing_stops_nothing(tmp_path, clock):
     progress = ProgressFile(tmp_path / "absent" / "x.progress.json", clock)
     progress.begin()
@@ -120,10 +99,3 @@ def test_sentences_for_people():
     assert record(5000, None, "chunks", 0.5).sentence() == "5,000 chunks, 30/min"
     assert record(0, None, "", None).sentence() == "starting"
     assert record(0, 0, "questions", None).sentence() == "0 of 0 questions"
-
-
-def test_rates_and_durations():
-    assert [rate_text(rate) for rate in (1500, 3.14, 0.1, 0.001)] == [
-        "1,500/s", "3.1/s", "6.0/min", "3.6/h",
-    ]  # fmt: skip
-    assert [duration(s) for s in (38, 99, 700, 7500)] == ["38 s", "99 s", "12 min", "2 h 05 min"]

@@ -145,21 +145,6 @@ class Reports(Counting):
     reads = ("seed",)
 
 
-class ReportsToo(Reports):
-    stage = "reports-too"
-
-
-class BothReport(Counting):
-    """Follows two stages that can run at once."""
-
-    stage = "both"
-    entry = "counting_stages:first"
-    reads = ("seed",)
-
-    def upstream(self):
-        return {"one": self.clone(Reports), "other": self.clone(ReportsToo)}
-
-
 class ComplainsToo(Complains):
     stage = "complains-too"
 

@@ -1,4 +1,4 @@
-"""What ``dtype: auto`` is: by the processor, on GPUs, in rounds, and in fingerprints."""
+"""What ``dtype: auto`` is: by the processor, on GPUs, and in fingerprints."""
 
 import json
 from pathlib import Path
@@ -38,21 +38,6 @@ def test_gpus_take_bfloat16(tmp_path: Path) -> None:
     mixed = resolve_dtypes(on_cpu, gpus=True, cpu=lambda: "float32").dtypes
     assert {mixed[name] for name in AUTO if name != "index.embedder.dtype"} == {"bfloat16"}
     assert mixed["index.embedder.dtype"] == "float32"
-
-
-def test_a_type_that_is_set_is_kept(tmp_path: Path) -> None:
-    explicit = tuple(f"{name}=float32" for name in AUTO)
-    settings = load("embedded", (f"runs_dir={tmp_path}", *explicit))
-    found = resolve_dtypes(settings, gpus=True)
-    assert found.settings is settings
-    assert not found.dtypes
-
-
-def test_auto_of_a_round_is_resolved_too(tmp_path: Path) -> None:
-    own = ("dpo.dtype=float32", "per_round.2.dpo.dtype=auto")
-    settings = load("embedded", (f"runs_dir={tmp_path}", *own))
-    found = resolve_dtypes(settings, gpus=False, cpu=lambda: "bfloat16").settings
-    assert [found.of_round(n).dpo.dtype for n in (1, 2)] == ["float32", "bfloat16"]
 
 
 @pytest.mark.parametrize("kept", ["float32", "bfloat16"])

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline.run.store import content_of
 from tasks.run import RunFailed, run
 from tasks.status import status, why
 from tests.tasks.counting_tasks import (
@@ -67,16 +66,6 @@ def test_an_input_that_is_forced_into_another_content_makes_stages_after_it_stal
     assert states(stage) == {"rounded": "done", "follows-all": "done"}
 
 
-def test_force_runs_a_reused_stage(workspace):
-    first = run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31"))
-    changed = task(FollowsTens, workspace, TENS, "retrieval.top_k=32")
-    run(changed)
-    second = run(changed, force=True)
-    assert second != first
-    assert states(changed)["follows-tens"] == "done"
-    assert executions(workspace).count("follows-tens") == 2
-
-
 def test_checkpoints_from_inputs_with_another_content_are_not_used(workspace, monkeypatch):
     stage = task(FollowsAll, workspace, EXACT)
     (workspace / "kill").touch()
@@ -86,20 +75,3 @@ def test_checkpoints_from_inputs_with_another_content_are_not_used(workspace, mo
     monkeypatch.setenv("EXACT", "another")
     run(task(Rounded, workspace, EXACT), force=True)
     assert (run(stage) / "copy.txt").read_text() == "another"
-
-
-def test_a_removed_input_leaves_the_stages_after_it_done(workspace):
-    stage = task(FollowsTens, workspace, TENS)
-    run(stage)
-    (task(Rounded, workspace, TENS).directory / "manifest.json").unlink()
-    assert states(stage) == {"rounded": "missing", "follows-tens": "done"}
-
-
-def test_content_covers_names_and_hashes_of_the_chosen_files():
-    files = {name: {"size": 1, "sha256": digest} for name, digest in (("a", "1"), ("b/c", "2"))}
-    manifest = {"files": files}
-    assert content_of(manifest) == content_of({"files": {**files, "timing.json": files["a"]}})
-    assert content_of(manifest) != content_of({"files": {"a": files["a"]}})
-    assert content_of(manifest, ("a",)) == content_of({"files": {"a": files["a"]}})
-    assert content_of(manifest, ("b/*",)) != content_of(manifest, ("a",))
-    assert content_of(manifest, ("a", "none.txt")) is None

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.variants import variants
 from pipeline.core.errors import InputError
 from tasks.base import StageTask
 from tasks.run import task_for, walk
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -84,17 +81,3 @@ def test_an_adapter_that_does_not_exist_is_refused_before_anything_runs() -> Non
         _ = stages("start=missing")["start"].key
     with pytest.raises(InputError, match=r"evaluation\.policies names missing"):
         fingerprints("evaluation.policies=[missing]")
-
-
-BASELINES = [
-    name for name, variant in variants().items() if variant.settings.get("start") == "base"
-]
-
-
-def test_no_untrained_baseline_has_a_cold_start() -> None:
-    """Baselines of the closed world; the others need models and data sets that are not here."""
-    reports = [task_for("report", name) for name in BASELINES]
-    closed = [report for report in reports if report.run_settings.data.closed_world is not None]
-    assert len(closed) == 4
-    for report in closed:
-        assert "sft" not in {task.label for task in walk(report)}

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from pipeline.config import Config
 from pipeline.config.base import execution_values
-from pipeline.config.lookup import all_blocks
 from pipeline.run.store import read_manifest
 from tasks.run import run, task_for, walk
 from tasks.status import status, why
@@ -31,19 +30,6 @@ OPTIONAL = (
 
 def report(config: str, *overrides: str):  # type: ignore[no-untyped-def]
     return task_for("report", str(ROOT / "configs" / config), ("shards=1", *overrides))
-
-
-def test_the_run_below_has_every_execution_setting_of_the_configuration() -> None:
-    settings = report("embedded-hiprag.yaml", *OPTIONAL).settings
-    expected = {
-        f"{place}.{setting.name}".lstrip(".")
-        for block in all_blocks()
-        for place in block.places
-        for setting in block.settings
-        if setting.kind == "execution" or place.endswith("prices")
-    }
-    assert expected == set(execution_values(settings))
-    assert {"sampling.in_flight", "engine.max_num_seqs", "index.gpu", "workers"} < expected
 
 
 def other_values(value: Any, name: str) -> list[Any]:

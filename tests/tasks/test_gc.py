@@ -162,13 +162,6 @@ def test_the_configuration_that_a_run_left_names_its_outputs():
     assert "train" not in reasons  # the configuration in the directory has three rounds
 
 
-def test_stages_that_the_report_does_not_need_are_named_too():
-    report = fabricate("a", "rounds=0")
-    hyper_index = fabricate("a", "rounds=0", stage="hyper-index")
-    assert gc(report).rows == []
-    assert hyper_index.complete()
-
-
 def test_shards_are_named_until_their_stage_is_complete():
     divided = ("a", "rounds=1", "sampling.shards=2")
     report = fabricate(*divided)

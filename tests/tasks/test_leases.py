@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.gpus import allotted, identity, listed, usable
+from pipeline.core.gpus import listed
 from tasks.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
 from tasks.run import run
 from tests.tasks.counting_tasks import ROOT, background, task
-from tests.tasks.leasing_tasks import Evaluates, Pairs, Trains, given
+from tests.tasks.leasing_tasks import Evaluates, Pairs, given
 from tests.waiting import wait_until
 
 
@@ -62,26 +62,6 @@ def test_eight_stages_on_four_devices_never_share_one(place, monkeypatch):
     last = given(pair)
     assert last["CUDA_VISIBLE_DEVICES"] == ""  # so that it cannot take a card
     assert last["MKL_NUM_THREADS"] == "2"
-
-
-def install_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    """Let the packages name this version of torch as installed."""
-    described = folder / f"torch-{version}.dist-info"
-    described.mkdir(parents=True)
-    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
-    monkeypatch.syspath_prepend(folder)
-
-
-def test_the_embedded_training_is_started_on_the_one_gpu_of_a_machine(place, monkeypatch, capsys):
-    """Nothing is refused, and its second process is left out with a line of the run."""
-    write_tool(place, "GPU-1a")
-    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
-    install_torch(place / "torch", monkeypatch, "9.0")
-    sft = task(Trains, place)
-    assert sft.settings.sft.processes == 2
-    run(sft)
-    assert given(sft)["CUDA_VISIBLE_DEVICES"] == "0"
-    assert "sft.processes is 2, and 1 starts on 1 GPU; batch_size stays" in capsys.readouterr().out
 
 
 def test_exported_threads_are_an_upper_bound():
@@ -148,19 +128,6 @@ def test_a_device_is_free_when_the_last_process_of_a_killed_run_has_ended(place,
     with held(request(1, "4"), waits) as lease:
         assert lease.devices == ("4",)
     assert said == [f"waits for 1 GPU: another run on this machine holds 4 ({place / 'locks'})"]
-
-
-def test_the_allotment_is_inherited():
-    assert allotted({}) is None
-    assert allotted({"CUDA_VISIBLE_DEVICES": ""}) == ()
-    assert allotted({"CUDA_VISIBLE_DEVICES": "3, GPU-1a,-1,5"}) == ("3", "GPU-1a")
-    uuids = ("GPU-1a", "GPU-2b")
-    assert [identity(name, uuids) for name in ("1", "GPU-2", "MIG-7", "9")] == [
-        *("GPU-2b", "GPU-2b"),
-        *("MIG-7", "9"),
-    ]
-    assert usable(("1", "2", "0"), uuids) == ("1",)
-    assert usable(("1", "2", "0"), ()) == ("1", "2", "0")
 
 
 def test_an_index_in_two_slurm_jobs_is_two_devices(place, monkeypatch):

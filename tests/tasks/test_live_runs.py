@@ -1,4 +1,4 @@
-"""Forced runs, cleaning and logs while another process runs the same stage."""
+"""Forced runs and cleaning while another process runs the same stage."""
 
 from contextlib import ExitStack, contextmanager
 
@@ -54,16 +54,6 @@ def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace)
         ended = {process.wait(LIMIT) for process in processes}
     assert 0 in ended <= {0, 2}
     assert task(Reports, workspace).complete()
-
-
-def test_a_live_stage_with_other_settings_has_another_log(workspace):
-    folder = workspace / "runs" / "embedded" / "logs"
-    with live(workspace):
-        other = task(Waits, workspace, "seed=1")
-        with live(workspace, "seed=1"):
-            pass
-        assert "working" in (folder / f"waits-{other.key.fingerprint}.log").read_text()
-        assert (folder / "waits.log").read_text().count("working") == 1
 
 
 def test_a_killed_forced_run_continues_without_force_and_leaves_files_that_others_read(workspace):

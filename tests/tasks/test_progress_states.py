@@ -2,10 +2,9 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -14,7 +13,6 @@ from tasks.run import RunFailed, clean, run
 from tasks.status import status, why
 from tests.tasks.counting_tasks import (
     ROOT,
-    BothReport,
     Complains,
     First,
     FollowsBothComplaints,
@@ -23,7 +21,7 @@ from tests.tasks.counting_tasks import (
     background,
     task,
 )
-from tests.waiting import LIMIT, wait_until
+from tests.waiting import LIMIT, ending, wait_until
 
 
 @contextmanager
@@ -157,73 +155,26 @@ def test_a_stale_stage_names_its_own_change_or_what_it_follows(workspace):
     ]
 
 
-class Terminal:
-    """A process in a terminal of its own; ``text`` is what it has written."""
-
-    def __init__(self, workspace, workers: int) -> None:
-        code = (
-            "import sys; from pathlib import Path; from tasks.run import run; "
-            "from tests.tasks.counting_tasks import BothReport, task; "
-            "run(task(BothReport, Path(sys.argv[1])), workers=int(sys.argv[2]))"
-        )
-        self._master, slave = os.openpty()
-        environment = {
-            name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR")
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, str(workspace), str(workers)],
-            cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**environment, "TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
-        )  # fmt: skip
-        os.close(slave)
-        self._written = b""
-        os.set_blocking(self._master, False)
-
-    @property
-    def text(self) -> str:
-        return self._written.decode(errors="replace")  # the end may be half a character
-
-    def read(self) -> str:
-        try:
-            while block := os.read(self._master, 1 << 16):
-                self._written += block
-        except OSError:  # nothing is there, or the process has closed the terminal
-            pass
-        return self.text
-
-    def end(self) -> int:
-        wait_until(lambda: (self.read(), self.process.poll() is not None)[1])
-        self.read()
-        return self.process.returncode
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-
-
-@pytest.fixture
-def terminal(workspace):
-    opened = Terminal(workspace, 2)
-    yield opened
-    opened.close()
+def test_bars_are_drawn_in_a_terminal_which_is_left_clean(workspace):
+    code = (
+        "import sys; from pathlib import Path; from tasks.run import run; "
+        "from tests.tasks.counting_tasks import Reports, task; run(task(Reports, Path(sys.argv[1])))"
+    )
+    leader, follower = os.openpty()
+    environment = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(workspace)], cwd=ROOT, start_new_session=True,
+        stdin=follower, stdout=follower, stderr=follower,
+        env={**environment, "TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
+    )  # fmt: skip
+    os.close(follower)
+    text = ""
+    with ending(process), suppress(OSError):  # the process has closed the terminal
+        while block := os.read(leader, 1 << 16):
+            text += block.decode(errors="replace")
+            if "4 of 10 items" in text:
+                (workspace / "release").touch()
+    os.close(leader)
+    assert " done in " in text
     shown, hidden = "\x1b[?25h", "\x1b[?25l"  # the cursor
-    assert opened.text.rfind(shown) > opened.text.rfind(hidden)
-
-
-def test_bars_are_drawn_in_a_terminal_and_lines_stay_whole(workspace, terminal):
-    wait_until(lambda: terminal.read().count("4 of 10 items") > 1)
-    wait_until(lambda: "reports-too" in terminal.read().split("4 of 10 items")[-2])
-    (workspace / "release").touch()
-    assert terminal.end() == 0
-    lines = [line.strip() for line in terminal.text.replace("\r", "\n").split("\n")]
-    ended = [line for line in lines if " done in " in line]
-    assert len(ended) == 3
-    assert all(line.endswith(("10 rows", "1 rows")) for line in ended)
-
-
-def test_an_interrupted_run_leaves_the_terminal_clean(workspace, terminal):
-    wait_until(lambda: "4 of 10 items" in terminal.read())
-    os.killpg(terminal.process.pid, signal.SIGINT)
-    assert terminal.end() != 0
-    assert status(task(BothReport, workspace))[0].state == "missing"
+    assert text.rfind(shown) > text.rfind(hidden) > 0

@@ -83,25 +83,6 @@ def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
     assert sample.input_files["questions"] == (file,)
 
 
-def test_a_closed_world_is_read_by_the_files_that_a_stage_names(configuration: Path) -> None:
-    embedded = ROOT / "configs" / "embedded.yaml"
-    read = {
-        needed.label: needed.input_files.get("world")
-        for needed in walk(task("report", embedded))
-        if "world" in needed.upstream()
-    }
-    assert read == {
-        "corpus": ("corpus.jsonl",),
-        "graph": ("triplets.jsonl",),
-        **{
-            f"questions-{split}": tuple(
-                file.path for file in getattr(task("corpus", embedded).settings.data, split)
-            )
-            for split in ("validation", "sampling", "sft", "test")
-        },
-    }
-
-
 def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> None:
     """So its content, and not the world's, decides the fingerprint."""
     file = configuration.parent / "own test.jsonl"

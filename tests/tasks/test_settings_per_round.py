@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.config import load
-from tasks.base import RoundTask, StageTask
+from tasks.base import RoundTask
 from tasks.run import run, task_for, walk
-from tests.tasks.counting_tasks import ROOT, Counting, executions, task
+from tests.tasks.counting_tasks import ROOT, Counting, task
 
 HIPRAG = str(ROOT / "configs" / "embedded-hiprag.yaml")
 THRESHOLD = "per_round.2.pairs.easy_outcome=0.4"
@@ -25,42 +24,11 @@ class Paired(Counting, RoundTask):
     entry = "counting_stages:of_round"
     reads = ("pairs",)
 
-    def upstream(self) -> dict[str, StageTask]:
-        return {"policy": self.clone(Trained, round=self.round - 1)} if self.round > 1 else {}
 
-
-class Trained(Counting, RoundTask):
-    stage = "trained"
-    entry = "counting_stages:of_round"
-    reads = ("dpo",)
-
-    def upstream(self) -> dict[str, StageTask]:
-        return {"pairs": self.clone(Paired)}
-
-
-def train(workspace: Path, *overrides: str) -> str:
-    """Run three rounds; returns what the last one wrote."""
-    last: Any = task(Trained, workspace, *overrides).clone(round=3)
-    return (run(last) / "text.txt").read_text()
-
-
-def test_a_setting_of_round_2_runs_its_pairs_and_what_follows(workspace: Path) -> None:
-    train(workspace)
-    before = executions(workspace)
-    assert before == [f"{stage}-{n}" for n in (1, 2, 3) for stage in ("paired", "trained")]
-    text = train(workspace, THRESHOLD)
-    assert executions(workspace)[len(before) :] == [
-        "paired-2",
-        "trained-2",
-        "paired-3",
-        "trained-3",
-    ]
-    thresholds = [line.split()[1] for line in text.splitlines() if line.startswith("paired")]
+def test_a_stage_is_run_with_the_settings_of_its_round(workspace: Path) -> None:
+    paired = [task(Paired, workspace, THRESHOLD).clone(round=number) for number in (1, 2, 3)]
+    thresholds = [(run(stage) / "text.txt").read_text() for stage in paired]
     assert thresholds == ["0.3", "0.4", "0.3"]
-    count = len(executions(workspace))
-    train(workspace, THRESHOLD)
-    train(workspace, "per_round.2.pairs.easy_outcome=0.3")  # the value of the run
-    assert len(executions(workspace)) == count
 
 
 def keys(*overrides: str, config: str = "embedded") -> dict[str, str]:
@@ -112,15 +80,6 @@ def steep(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=300,
     )
-
-
-def test_a_round_above_rounds_is_refused(tmp_path: Path) -> None:
-    done = steep("run", "train", "--round", 9, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: round is 9, and rounds is 3; choose a round up to 3, or")
-    assert "--set rounds=9" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
 
 
 WORLD = "data.closed_world={documents: 300, musique_train: 9, musique_sampling: 3, musique_dev: 3, musique_test: 3, hotpotqa_sampling: 3, hotpotqa_dev: 3, hotpotqa_test: 3, wiki2_test: 3, nq_sampling: 3, nq_dev: 3, nq_test: 3}"

@@ -24,7 +24,3 @@ def test_the_graphs_model_and_the_cut_of_the_corpus_are_part_of_the_key(override
 
 def test_a_graph_without_a_model_adds_nothing_to_the_key() -> None:
     assert not [name for name in key(name="embedded") if name.startswith(("graph", "corpus"))]
-
-
-def test_the_least_share_of_examples_is_not_part_of_the_key() -> None:
-    assert key("sft_data.min_share=0.9") == key()

@@ -1,7 +1,5 @@
 """Divided stages in the store: kills, other numbers of shards, status, --force, and fingerprints."""
 
-import shlex
-
 import pytest
 
 from tasks.run import RunFailed, run, task_for, walk
@@ -53,14 +51,6 @@ def test_a_killed_shard_continues_and_the_others_are_not_run_again(workspace, wo
     assert sorted(line for line in lines if line.startswith("work")) == WORKED
     assert lines.count("part 1 of 3") == 2
     assert lines.count("numbers") == 1
-
-
-def test_the_command_that_makes_a_shard_again_runs_its_stage(workspace):
-    shard = task_for("sample", "embedded", ("shards=2",), round=2).shard(1)
-    command = shlex.split(shard.remake_command)
-    assert command[command.index("run") :][:4] == ["run", "sample", "--round", "2"]
-    index = task_for("index", "embedded", ("shards=2",)).shard(0)
-    assert "--round" not in index.remake_command
 
 
 def keys(config, *overrides):

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.errors import ConfigError
 from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.run.progress import read_progress
 from tasks.base import walk
 from tasks.execution import cluster, slurm
 from tasks.execution.cluster import Request
-from tasks.execution.start import check_execution
 from tasks.needs import needs
 from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
@@ -177,30 +175,6 @@ def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(RunFailed, match=r"could not be submitted: .*srun.*; run on a machine with"):
         run(task(Second, workspace, "execution=slurm"))
-
-
-def test_a_missing_package_is_named_with_its_extra(workspace, monkeypatch) -> None:
-    for kind, package in (("ray", "ray"), ("slurm", "submitit")):
-        monkeypatch.setattr(
-            "importlib.util.find_spec", lambda name, missing=package: None if name == missing else 1
-        )
-        settings = task(Second, workspace, f"execution={kind}").settings
-        with pytest.raises(
-            ConfigError, match=rf"{package} is missing; pip install 'steep\[{kind}\]'"
-        ):
-            check_execution(settings)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (("sft.machines=2",), "execution is local, which has one machine"),
-        (("execution=slurm", "dpo.machines=2", "dpo.processes=3"), "a multiple of it"),
-    ],
-)
-def test_machines_that_do_not_fit_are_refused(workspace, overrides, words) -> None:
-    with pytest.raises(ConfigError, match=words):
-        check_execution(task(Second, workspace, *overrides).settings)
 
 
 def test_a_file_system_that_does_not_lock_between_machines_is_noticed(

@@ -3,7 +3,6 @@
 import pytest
 from filelock import FileLock
 
-from pipeline.core.errors import ConfigError
 from pipeline.run.store import read_manifest
 from tasks.run import RunFailed, run
 from tasks.status import why
@@ -101,13 +100,6 @@ def test_a_failure_of_an_earlier_run_is_not_reported_again(workspace):
         run(task(FollowsComplaint, workspace))
     assert "wrote nothing" not in str(caught.value)
     assert caught.value.exit_status == 2
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_fewer_than_one_worker_is_refused(workspace, workers):
-    with pytest.raises(ConfigError, match=f"workers is {workers}; expected at least 1"):
-        run(task(First, workspace), workers=workers)
-    assert executions(workspace) == []
 
 
 def test_the_manifest_records_key_counts_and_versions(workspace):

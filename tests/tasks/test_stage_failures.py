@@ -106,19 +106,6 @@ def test_a_file_in_the_place_of_a_directory_is_refused_before_anything_runs(work
         task_for("world", config, (runs,))
 
 
-def test_a_bug_in_luigis_own_process_is_reported(workspace, capfd):
-    class Buggy(First):
-        stage = "buggy"
-
-        def run(self):
-            raise KeyError("absent")
-
-    with pytest.raises(RunFailed, match=r"buggy: KeyError: 'absent'") as caught:
-        run(task(Buggy, workspace))
-    assert caught.value.exit_status == 1
-    assert "Traceback" in capfd.readouterr().err
-
-
 def test_a_task_process_that_is_killed_is_reported(workspace):
     class Killed(First):
         stage = "killed"

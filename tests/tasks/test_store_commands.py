@@ -57,18 +57,6 @@ def test_a_damaged_output_is_listed_with_its_command_and_status_1(tmp_path, fini
     assert f"{len(finished)} outputs checked, 2 damaged" in text
 
 
-def test_status_shows_a_damaged_output_and_paths_with_brackets(tmp_path, finished):
-    (finished["pair-2"] / "text.txt").write_text("")
-    done = steep("status", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "runs [/red][bold]/embedded/store/pair/" in done.stdout
-    assert "pair-2 is damaged: text.txt has 0 bytes instead of 6" in done.stdout
-    rows = {row["label"]: row for row in json.loads(steep("status", "--json", cwd=tmp_path).stdout)}
-    assert rows["pair-2"]["state"] == "done"
-    assert rows["pair-2"]["damage"] == ["text.txt has 0 bytes instead of 6"]
-    assert rows["pair-1"]["damage"] == []
-
-
 def test_clean_tmp_says_what_it_removed_and_what_it_left(tmp_path, finished):
     folder = finished["pair-2"].parent
     (folder / "0123456789abcdef.partial").mkdir()

@@ -10,9 +10,7 @@ from threading import Thread
 
 import pytest
 
-from tasks.checks.models import access_faults
 from tests.cli.test_cli import ROOT
-from tests.tasks.declared import opened
 
 GATED, UNKNOWN = "meta-llama/gated", "owner/unknown"
 CODE = (
@@ -79,9 +77,3 @@ def test_the_hub_is_asked_for_each_model_that_is_to_be_fetched(hub, tmp_path: Pa
 def test_a_hub_that_does_not_answer_is_a_fault(tmp_path: Path) -> None:
     found = faults("http://127.0.0.1:9", UNKNOWN, tmp_path)
     assert "is not in the cache of the hub, and the hub does not give it (" in found
-
-
-def test_configurations_with_models_of_this_machine_ask_nothing(monkeypatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    stages = ["index", "sft", "sample", "score", "train", "evaluate-policy"]
-    assert not list(access_faults(opened("embedded", stages)))

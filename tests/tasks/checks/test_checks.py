@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config, load
-from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.model_files import local_directory
-from pipeline.corpus.first_records import question_faults
 from tasks.checks.collect import Checked, check_tasks
 from tasks.checks.devices import device_faults, division_faults
-from tasks.checks.machine import Machine, described_machine, this_machine
+from tasks.checks.machine import Machine, this_machine
 from tasks.checks.models import downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.opened import Opened
-from tests.tasks.checks.published_files import musique, write_lines
+from tests.tasks.checks.published_files import write_lines
 from tests.tasks.declared import opened, stages
 
 GPU_STAGES = ("graph", "index", "sft-data", "sft", "sample", "score", "train", "evaluate-policy")
@@ -200,22 +198,3 @@ def test_a_filter_on_a_field_that_no_record_has_is_a_fault(tmp_path: Path) -> No
     faults = [fault for task in tasks for fault in task.faults()]
     assert any("no field level" in fault for fault in faults)
     assert any("data.sft has no files" in fault for fault in faults)
-
-
-def test_records_that_a_filter_leaves_out_may_be_malformed(tmp_path: Path) -> None:
-    unanswerable = {"question": "Q?", "answerable": False}
-    write_lines(tmp_path / "musique.jsonl", [unanswerable, musique(1, 2)])
-    files = "{dataset: musique, path: musique.jsonl, filter: {answerable: true, hops: 2}}"
-    settings = load("embedded", (f"data.sft=[{files}]", "data.closed_world=null"), str(tmp_path))
-    (file,) = settings.data.sft
-    assert not list(question_faults(tmp_path / "musique.jsonl", file))
-    without = file.model_copy(update={"filter": {}})
-    assert list(question_faults(tmp_path / "musique.jsonl", without))
-
-
-def test_the_described_machine_has_its_gpus_and_ram() -> None:
-    machine = described_machine("8x80,1000")
-    assert (len(machine.gpus), machine.ram, machine.here) == (8, 1000 * 2**30, False)
-    assert described_machine("1x24").ram is None
-    with pytest.raises(InputError, match="such as 8x80"):
-        described_machine("80")

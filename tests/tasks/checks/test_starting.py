@@ -5,13 +5,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.gpus import nominal_gpu
-from tasks.checks.collect import RunRefused, check_start, check_tasks
+from tasks.checks.collect import RunRefused, check_start
 from tasks.checks.machine import Machine
-from tasks.planning.plan import summary
 from tasks.run import run, task_for, walk
 from tests.tasks.checks.published_files import write_published_files
-from tests.tasks.declared import stages
 from tests.tasks.small_run import commit
 
 
@@ -84,12 +81,3 @@ def test_what_a_stopped_run_has_written_is_part_of_the_disk_that_it_needs(
     checkpoints.mkdir(parents=True)
     (checkpoints / "chunks").write_bytes(bytes(1_000_000))
     assert check_start([corpus], [corpus]).faults == ()
-
-
-def test_the_plan_of_a_run_is_two_lines_without_downloads() -> None:
-    there = Machine((nominal_gpu(80),), 2000 * 2**30, here=False)
-    checked = check_tasks(stages("single-gpu-24gb", ["sft"]), there)
-    memory, hours = summary(checked.plan, checked.downloads)
-    assert memory.startswith("1 GPU, at most ")
-    assert "GiB of 78.8 (sft); RAM at most " in memory
-    assert hours.endswith("GPU hours, computed and not measured")

@@ -7,7 +7,6 @@ from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.gpus import GIB, Gpu, nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
 from pipeline.index.memory import index_bytes, is_on_gpu, scratch_bytes
-from pipeline.llm.memory import engine_memory
 from pipeline.training.memory import training_memory
 from tasks.planning.plan import Plan, make_plan
 from tasks.planning.sizes import estimated_records, published_count, sizes_of
@@ -68,17 +67,6 @@ def test_each_index_on_a_gpu_has_scratch_memory_of_its_own() -> None:
     assert [scratch_bytes(size * GIB) / GIB for size in (4, 8, 24)] == [0.5, 1, 1.5]
 
 
-def test_each_process_of_a_training_reads_one_file_of_the_weights_at_a_time() -> None:
-    one, eight = (
-        plan("tearag-qwen2.5-14b", nominal_gpu(80), "train", overrides=(f"dpo.processes={n}",))
-        for n in (1, 8)
-    )
-    assert one.ram == 4 * GIB + 5e9
-    assert eight.ram == 8 * one.ram
-    small = plan("embedded", None, "sft")
-    assert GIB < small.ram < 3 * GIB  # on CPUs the weights stay in RAM
-
-
 def test_a_sharded_base_leaves_each_process_its_part_and_two_layers() -> None:
     settings = {"rows": 1, "length": 1, "rank": 8, "targets": ATTENTION, "dropout": False}
     memory = training_memory(LLAMA, parts=8, **settings)
@@ -89,13 +77,6 @@ def test_a_sharded_base_leaves_each_process_its_part_and_two_layers() -> None:
         for value in ("false", "true")
     )
     assert whole.stages[0].device_bytes - sharded.stages[0].device_bytes > 10e9
-
-
-def test_an_engine_is_divided_over_its_gpus() -> None:
-    one, two = (engine_memory(LLAMA, "bfloat16", tensor_parallel_size=n) for n in (1, 2))
-    assert one.weights == 2 * 8_030_261_248
-    assert two.weights == one.weights / 2
-    assert one.token == 2 * 32 * 8 * 128 * 2  # 128 KiB of keys and values
 
 
 def test_indexes_of_the_published_corpus_have_the_bytes_of_the_page() -> None:
@@ -116,13 +97,6 @@ def test_sampling_with_a_share_of_85_percent_does_not_fit_80_gb() -> None:
     (fault,) = made.faults()
     assert fault.startswith("sample needs 84.4 GiB on a GPU of 78.8 GiB")
     assert "engine.gpu_memory_utilization" in fault
-
-
-def test_a_retrieval_service_leaves_the_gpu_to_the_engine() -> None:
-    share = ("engine.gpu_memory_utilization=0.85", "retrieval.service=http://localhost:8765")
-    made = plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=share)
-    assert set(parts(made)) == {"vLLM (0.85 of the GPU)", "CUDA contexts"}
-    assert not list(made.faults())
 
 
 def judged_by(model: str, share: float, *blocks: str) -> tuple[str, ...]:
