@@ -164,6 +164,7 @@ def tutorial() -> Iterator[str]:
             command = re.sub(r"(ROUND=|--round |pair:|per_round\.)2", r"\g<1>1", command)
             # Questions of one hop have no process, whose weights therefore change nothing here.
             command = command.replace("rewards.tearag.context=0", "dpo.learning_rate=2.0e-3")
+            command = command.replace("--kind easy", "--kind format")  # its only kind
             yield command.replace("runs/embedded", "runs/small").replace(" embedded ", " small ")
 
 
