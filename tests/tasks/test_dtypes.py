@@ -24,7 +24,8 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(
     if flags is not None:
         info.write_text(f"processor : 0\nflags : {flags}\n")
     expected = "bfloat16" if "bf16" in str(flags) else "float32"
-    found = resolve_dtypes(load("embedded"), gpus=False, cpu=lambda: dtype_of_cpu(info))
+    config = load("embedded", (f"runs_dir={tmp_path}",))
+    found = resolve_dtypes(config, gpus=False, cpu=lambda: dtype_of_cpu(info))
     assert found.dtypes == dict.fromkeys(AUTO, expected)
     settings = found.settings
     assert {settings.sft.dtype, settings.dpo.dtype, settings.index.embedder.dtype} == {expected}
