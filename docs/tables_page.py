@@ -23,8 +23,8 @@ closed world on two CPU cores and at the published size, or the reason why it ca
 published configuration has been run yet.
 
 A cell that begins with `VARIANT`, `CONFIG` or `SET` continues `make run`, at the published size \
-`make run DATA=DIR`. A command of `steep` takes `--data DIR` there. Without a configuration a cell \
-means the one that is named above the tables of its paper.
+`make run DATA=DIR`. A command of `steep` takes `--data DIR` there. A cell without a \
+configuration uses the configuration that is named above the tables of its paper.
 
 - The run of a variant has the variant's name. `SET="name=…"` gives two of them the same name, so \
 that they share the stages that they do not change; `metrics.json` and `report.html` show the last.

@@ -114,7 +114,7 @@ def read_trajectory(
     grammar: str = DEFAULT_METHOD,
     required: Sequence[str] = (),
 ) -> TrajectoryView:
-    """The trajectory of a record; what it lacks of steps, answer and verdict is parsed.
+    """The trajectory of a record; missing steps, answer or format verdict are parsed.
 
     ``grammar`` is the default for a record without a grammar. Raises InputError for a missing or
     malformed field; ``required`` names fields that have no default.

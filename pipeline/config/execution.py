@@ -86,7 +86,7 @@ class Executor(Block):
     threads_without_gpu: Annotated[Few, Execution()] = Field(
         16,
         description="ray, slurm: CPU threads that a stage without a GPU asks for; on Ray at most "
-        "those of the largest node",
+        "the threads of the largest node",
     )
     ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")

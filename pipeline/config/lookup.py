@@ -183,7 +183,7 @@ class BlockSettings:
 def all_blocks() -> list[BlockSettings]:
     """Every block of the configuration once, in the order in which a configuration has them.
 
-    Settings that blocks share, such as those of all trainers, are in their base block.
+    Blocks that share settings, such as the trainers, have a base block, which lists them.
     """
     places: dict[type[Block], list[str]] = {}
     for block, place in _places(Config, ""):
