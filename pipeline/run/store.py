@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
@@ -179,13 +179,19 @@ class Store:
 
         A manifest that cannot be read is left out, because the settings of its output are unknown.
         """
+        found = self.newest(stage, lambda manifest: manifest["key"].get("round") == round)
+        return [manifest for _, manifest in found]
+
+    def newest(
+        self, stage: str, wanted: Callable[[dict[str, Any]], bool]
+    ) -> list[tuple[Path, dict[str, Any]]]:
+        """Completed outputs whose manifest is ``wanted``, with their manifests, newest first."""
         found = [
-            directory
+            (directory, manifest)
             for directory in self.completed(stage)
-            if (manifest := manifest_of(directory)) and manifest["key"].get("round") == round
+            if (manifest := manifest_of(directory)) and wanted(manifest)
         ]
-        found.sort(key=lambda directory: -(directory / MANIFEST).stat().st_mtime_ns)
-        return [manifest for one in found if (manifest := manifest_of(one))]
+        return sorted(found, key=lambda one: -(one[0] / MANIFEST).stat().st_mtime_ns)
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
         """Complete a stage: record its files, write the manifest, then rename the directory.
@@ -391,9 +397,5 @@ def _manifest(directory: Path, written: int, inode: int) -> dict[str, Any]:
 
 def with_content(store: Store, stage: str, wanted: str) -> Path | None:
     """The newest output of a stage with a content key."""
-    found = [
-        directory
-        for directory in store.completed(stage)
-        if (manifest := manifest_of(directory)) and manifest.get("content_key") == wanted
-    ]
-    return max(found, key=lambda path: (path / MANIFEST).stat().st_mtime_ns, default=None)
+    found = store.newest(stage, lambda manifest: manifest.get("content_key") == wanted)
+    return found[0][0] if found else None
