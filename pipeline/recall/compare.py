@@ -279,11 +279,12 @@ def _variant(
 
     @contextmanager
     def open_variant() -> Iterator[Retrieve]:
-        hyper = retrieval.over_hypergraph
-        stages = ("corpus", "hypergraph", "hyper-index") if hyper else ("corpus", "graph", "index")
-        directories = [built.folder / stage for stage in stages]
         retriever = open_retriever(
-            retrieval, config.index, *directories, cache_dir=config.cache_dir, embedder=embedder
+            retrieval,
+            config.index,
+            *built.knowledge(over_hypergraph=retrieval.over_hypergraph),
+            cache_dir=config.cache_dir,
+            embedder=embedder,
         )
         try:
             yield lambda queries: retriever.retrieve([Query(text, (text,)) for text in queries])
@@ -317,6 +318,11 @@ class BuiltStages:
     triplets: list[Triplet]
     hyperedges: list[Hyperedge]
     entities: int
+
+    def knowledge(self, *, over_hypergraph: bool) -> tuple[Path, Path, Path]:
+        """The corpus, the graph or hypergraph, and its index."""
+        graph, index = ("hypergraph", "hyper-index") if over_hypergraph else ("graph", "index")
+        return self.folder / "corpus", self.folder / graph, self.folder / index
 
 
 def build_corpus(config: Config, folder: Path) -> Path:

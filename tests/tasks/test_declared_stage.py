@@ -112,7 +112,6 @@ def test_a_declaration_without_a_part_is_refused_with_the_part() -> None:
 
 # Modules that name three stages or more, and why.
 ALLOWED = {
-    "pipeline/recall/compare.py",  # the stages that it runs for a comparison, without tasks
     "pipeline/stages/sample.py",  # the inputs of retrieval, which stage functions read by these names
 }
 
