@@ -31,7 +31,6 @@ BY_ADDRESS = "PCI_BUS_ID"
 # Share of the GiB in a device's name that programs can use: an A100 of 80 GB has 79.3, an RTX 4090
 # of 24 GB has 23.6.
 _USABLE = 0.985
-_VERSION = Path("/sys/module/nvidia/version")
 _FILES = Path("/dev")
 _WSL = "/usr/lib/wsl/lib"  # where Windows puts nvidia-smi, which not every PATH has
 _SECONDS = 20.0
@@ -48,14 +47,6 @@ class Gpu:
     name: str
     memory: int | None
     uuid: str = ""
-
-
-def driver_version(file: Path = _VERSION) -> str | None:
-    """The version of NVIDIA's driver, such as 580.65.06; None if the kernel does not report it."""
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def nominal_gpu(gib: float) -> Gpu:

@@ -238,7 +238,7 @@ def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataF
     return pair_facts(data / "pairs.parquet", length, questions)
 
 
-def report(context: StageContext, facts: DataFacts) -> list[Check]:
+def report(context: StageContext, facts: DataFacts) -> None:
     """Write ``preflight.json`` and the table, and note the faults in the manifest."""
     checks = facts.checks()
     write_json(context.output / PREFLIGHT, as_json(facts, checks))
@@ -250,7 +250,6 @@ def report(context: StageContext, facts: DataFacts) -> list[Check]:
     print(f"verdict: {verdict}", flush=True)
     if faults:
         context.notes["preflight"] = faults
-    return checks
 
 
 def as_json(facts: DataFacts, checks: list[Check]) -> dict[str, Any]:
