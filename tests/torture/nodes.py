@@ -5,37 +5,36 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
 
 from tests.ray_nodes import Nodes, process_of
-from tests.torture.runs import RunFolder, lines_of, stage_started
+from tests.torture.runs import RunFolder, lines_of, share_done, stage_started
 
 
 def finish_with_losses(
-    victim: RunFolder, nodes: Nodes, stages: dict[str, float], chance: random.Random
+    victim: RunFolder, nodes: Nodes, stages: Sequence[str], chance: random.Random
 ) -> tuple[str, list[str]]:
     """Run to the end, and once in each of the stages end the node on which it runs; a new one joins.
 
-    ``stages`` are labels with the seconds that they take. Returns what was printed, and the stages
-    that lost their node.
+    A node ends when a share of the stage's work is done, drawn from 0 to 0.5. Returns what was
+    printed, and the stages that lost their node.
     """
-    due: dict[str, float] = {}
+    due = {stage: chance.uniform(0, 0.5) for stage in stages}
+    running = ""
     lost: list[str] = []
     printed: list[str] = []
     with victim.start("run", *victim.goal) as process:
         try:
             for line in lines_of(process):
                 printed.append(line)
-                started = stage_started(line)
-                if started in stages and started not in due:
-                    due[started] = time.monotonic() + chance.uniform(0, stages[started] / 2)
-                for label in [label for label, at in due.items() if time.monotonic() > at]:
-                    due[label] = float("inf")
-                    if _lose(nodes, victim, label.partition("-")[0]):
-                        lost.append(label)
+                running = stage_started(line) or running
+                if running in due and share_done(victim, running) > due[running]:
+                    del due[running]
+                    if _lose(nodes, victim, running.partition("-")[0]):
+                        lost.append(running)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise

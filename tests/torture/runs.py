@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import shipped
+from pipeline.run.progress import read_progress
 from tests.waiting import becomes
 
 _FOLDER = Path(__file__).parent
@@ -102,24 +103,30 @@ def _label(key: dict[str, Any]) -> str:
     return key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
 
 
-def kill_during(run: RunFolder, stage: str, delay: float) -> str | None:
-    """Run until ``stage`` starts, wait ``delay`` seconds and kill the group with SIGKILL.
+def kill_during(run: RunFolder, stage: str, share: float) -> str | None:
+    """Kill the group with SIGKILL when ``share`` of a stage is done, or when a later stage starts.
 
-    Returns the stage that was running then, or None when the run ended first. Raises AssertionError
-    when a process outlives the kill.
+    A share below 0 kills it as soon as the stage starts. Returns the stage that was running then,
+    or None when the run ended first. Raises AssertionError when a process outlives the kill.
     """
-    running, due = "", None
+    running, reached = "", False
     with run.start("run", *run.goal) as process:
         for line in lines_of(process):
             running = stage_started(line) or running
-            if running == stage and due is None:
-                due = time.monotonic() + delay
-            if due is not None and time.monotonic() >= due:
+            reached = reached or running == stage
+            if reached and (running != stage or share_done(run, stage) >= share):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 assert becomes(lambda: not run.orphans()), run.orphans()
                 return running
     return None
+
+
+def share_done(run: RunFolder, stage: str) -> float:
+    """The share of a stage's work that its progress file reports, from 0 to 1."""
+    folder = run.store / re.sub(r"-\d+$", "", stage)
+    records = [read_progress(path) for path in folder.glob("[!.]*.progress.json")]
+    return max((record.percent or 0 for record in records if record), default=0) / 100
 
 
 def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:

@@ -38,7 +38,6 @@ TINY = (
     "sft_data.test_sizes={1: 8}",
 )
 ROUND = ("sample", "score", "pair", "train")
-START = 4  # seconds from the start of a stage's process to the work that its manifest counts
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +59,8 @@ def reported(trained: RunFolder) -> RunFolder:
 
 def check_kills(reference: RunFolder, victim: RunFolder, stages: Sequence[str], seed: int) -> None:
     """Kill ``victim`` once in each of the stages; then it ends with the files of ``reference``."""
-    chance, seconds = random.Random(seed), reference.seconds()
-    killed = [
-        kill_during(victim, stage, chance.uniform(0, seconds[stage] + START)) for stage in stages
-    ]
+    chance = random.Random(seed)
+    killed = [kill_during(victim, stage, chance.uniform(-0.3, 1)) for stage in stages]
     assert any(killed), "the run ended before its kills"
     victim.finish()
     assert differing_files(reference, victim) == [], killed
@@ -99,12 +96,10 @@ def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
     victim = replace(
         reported, root=tmp_path / "victim", overrides=(*reported.overrides, "execution=ray")
     ).prepare()
-    stages = {
-        label: s for label, s in reported.seconds().items() if label in ("sample-1", "score-1")
-    }
+    stages = ["sample-1", "score-1"]
     with ray_nodes(2, cpus=2) as nodes:
         printed, lost = finish_with_losses(victim, nodes, stages, random.Random(0))
-    assert lost == ["sample-1", "score-1"]
+    assert lost == stages
     assert ", from its checkpoint (start " in printed
     assert victim.orphans() == []
     assert differing_files(reported, victim) == []
