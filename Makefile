@@ -80,7 +80,7 @@ endif
 run: $(STAMP) ## run the whole method
 	@$(STEEP) run $(RUN)
 
-status: $(STAMP) ## state of every stage (ARGS="--why sample:2" or "--watch")
+status: $(STAMP) ## state of every stage (ARGS="--why sample:2")
 	@$(STEEP) status $(OPTIONS) $(ARGS)
 
 ##: STAGE            a stage with what it needs, such as make pair ROUND=2 (steep run --list)

@@ -145,7 +145,7 @@ def compare(
         typer.Option(
             "--output",
             "-o",
-            help="file for the tables: an HTML page if it ends in .html, else Markdown",
+            help="Markdown file for the tables",
         ),
     ] = None,
 ) -> None:
@@ -154,16 +154,13 @@ def compare(
     Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
     """
     from pipeline.evaluation.comparison_tables import markdown, tables
-    from pipeline.report.comparison import comparison_page
     from pipeline.report.finished_run import compare_directories, run_directory
 
     comparison = compare_directories([run_directory(run) for run in runs])
     shown = list(tables(comparison, dataset))
     if output is not None:
-        is_page = output.lower().endswith((".html", ".htm"))
-        text = comparison_page(comparison, dataset) if is_page else markdown(shown)
         with text_output(output) as write:
-            write(text)
+            write(markdown(shown))
     if as_json:
         print_json(comparison.to_json())
     elif output != "-":

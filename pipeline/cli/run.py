@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +28,6 @@ from pipeline.cli.printing import add_row, console, print_json, print_lines, tab
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
     from tasks.status import StageState
@@ -127,30 +124,20 @@ def status(
             "--why", help="stage to explain, such as sample:2", autocompletion=complete_stages
         ),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="show what is not done, each second, until Ctrl-C")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of every stage; with --why, the reason that one would run."""
     from tasks import status as states
 
-    if watch and (as_json or why is not None):
-        other = "--json" if as_json else "--why"
-        raise InputError(f"--watch cannot be used with {other}; remove one of them")
     if why is not None:
         lines = states.why(chosen.task(*_stage_and_round(why)))
         print_json(lines, indent=None) if as_json else print_lines(lines)
         return
-    task = chosen.task()
-    if watch:
-        _watch(lambda: states.status(task))
-        return
-    rows = states.status(task)
+    rows = states.status(chosen.task())
     if as_json:
         print_json([dataclasses.asdict(row) for row in rows])
         return
-    console().print(_table(rows))
+    console().print(table_of(rows))
     print_lines(notes_of(rows))
 
 
@@ -164,39 +151,7 @@ def _stage_and_round(why: str) -> tuple[str, int | None]:
     return stage, int(number) if colon else None
 
 
-def _watch(read: Callable[[], Sequence[StageState]], seconds: float = 1.0) -> None:
-    """Show what ``read`` returns, again after ``seconds``, until Ctrl-C.
-
-    Raises InputError outside a terminal.
-    """
-    from rich.live import Live
-
-    if not sys.stdout.isatty():
-        raise InputError(
-            "--watch needs a terminal; leave it out (`steep status`), or call `steep status "
-            "--json` again and again"
-        )
-    with Live(console=console(), auto_refresh=False) as live:
-        live.console.show_cursor(True)  # so that a kill leaves the terminal as it was
-        try:
-            while True:
-                live.update(view(read()), refresh=True)
-                time.sleep(seconds)
-        except KeyboardInterrupt:
-            return
-
-
-def view(rows: Sequence[StageState]) -> RenderableType:
-    """The table of all stages that are not done, which fits a low terminal, and notes."""
-    from rich.console import Group
-    from rich.text import Text
-
-    left = [row for row in rows if row.state not in ("done", "reused") or row.damage]
-    notes = [f"{len(rows) - len(left)} of {len(rows)} stages are done", *notes_of(rows)]
-    return Group(_table(left), *map(Text, notes))
-
-
-def _table(rows: Sequence[StageState]) -> Table:
+def table_of(rows: Sequence[StageState]) -> Table:
     """One row for each stage: state, seconds, rows or known progress, directory."""
     from rich.text import Text
 

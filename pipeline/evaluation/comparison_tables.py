@@ -1,4 +1,4 @@
-"""Tables of compared runs as texts: for the terminal, Markdown, and the HTML page.
+"""Tables of compared runs as texts: for the terminal and Markdown.
 
 Input: a `Comparison`. Output: tables for one data set or average.
 """
@@ -28,17 +28,12 @@ _SHOWN = {
 
 
 class Table(NamedTuple):
-    """A table of texts under a title, with a note below it.
-
-    With ``by_policy`` the headings after the first are names of policies. Otherwise policies are in
-    the column ``policy``, if the table has one.
-    """
+    """A table of texts under a title, with a note below it."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    by_policy: bool = False
 
 
 def tables(comparison: Comparison, dataset: str) -> list[Table]:
@@ -47,16 +42,16 @@ def tables(comparison: Comparison, dataset: str) -> list[Table]:
     Raises InputError when no run has such rows.
     """
     several = any(len(group["runs"]) > 1 for group in comparison.groups)
-    result = [runs_table(comparison)] if several else []
+    result = [_runs(comparison)] if several else []
     result += measure_tables(comparison, dataset)
     if comparison.pairs:
-        result.append(pairs_table(comparison))
+        result.append(_pairs(comparison))
     if comparison.settings:
-        result.append(settings_table(comparison))
+        result.append(_settings(comparison))
     return result
 
 
-def runs_table(comparison: Comparison) -> Table:
+def _runs(comparison: Comparison) -> Table:
     """The runs and seeds of each row."""
     return Table(
         "Runs",
@@ -68,7 +63,7 @@ def runs_table(comparison: Comparison) -> Table:
     )
 
 
-def settings_table(comparison: Comparison) -> Table:
+def _settings(comparison: Comparison) -> Table:
     """The settings in which the rows differ."""
     labels = [group["label"] for group in comparison.groups]
     differing = [
@@ -101,7 +96,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         cells = by_measure[measure]
         result.append(
             Table(
-                f"{_SHOWN[measure][0]}, {described(dataset)}",
+                f"{_SHOWN[measure][0]}, {_described(dataset)}",
                 ["", *policies],
                 [
                     [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
@@ -109,7 +104,6 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
                     for label in [group["label"]]
                 ],
                 "mean ± standard deviation over seeds" if measure == "em" else "",
-                by_policy=True,
             )
         )
     tests = [
@@ -122,7 +116,7 @@ def _texts(cells: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, s
     return {place: _mean(row, "steps") for place, row in cells.items()}
 
 
-def pairs_table(comparison: Comparison) -> Table:
+def _pairs(comparison: Comparison) -> Table:
     """Kinds of pairs by round."""
     kinds = list(dict.fromkeys(row["kind"] for row in comparison.pairs))
     cells = {(r["group"], r["round"], r["kind"]): r for r in comparison.pairs}
@@ -164,7 +158,7 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     )
 
 
-def described(dataset: str) -> str:
+def _described(dataset: str) -> str:
     """A data set or average in words."""
     averages = {
         "all": "average over data sets",

@@ -34,17 +34,7 @@ _NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieve
     for failure_mode, number in FAILURE_MODES.items()
 }
 
-_RUN_COLORS = (
-    "--em", "--f1", "--not-retrieved", "--malformed", "--stopped-early", "--misread", "--inexact",
-    "--other",
-)  # fmt: skip
-_FIRST_RUN = 80
-_NAMED |= {_FIRST_RUN + place: color for place, color in enumerate(_RUN_COLORS)}
-_LINES = ("-", "--", ":", "-.")
-
 Bounds = tuple[float, float] | None
-# Of each policy of a run: its place on the axis, mean and spread, and whether a line joins it.
-RunPoints = Sequence[tuple[int, float, float, bool]]
 
 
 def series_color(number: int, count: int) -> str:
@@ -53,42 +43,6 @@ def series_color(number: int, count: int) -> str:
         return f"var({_NAMED[number]})"
     share = 0 if count < 2 else round(100 * number / (count - 1))
     return f"color-mix(in oklab, var(--last) {share}%, var(--first))"
-
-
-def run_series(place: int) -> int:
-    """The series of the run at this place; after eight runs the colors repeat with other lines."""
-    return _FIRST_RUN + place % len(_RUN_COLORS)
-
-
-def run_curves(policies: Sequence[str], runs: Sequence[RunPoints], scale: float) -> str:
-    """Line chart of a measure over policies, with one line per run and bars of its spread.
-
-    Means and spreads are multiplied by ``scale``.
-    """
-    figure, axes = _figure(4.2, 2.6, left=0.45, bottom=0.25)
-    for place, points in enumerate(runs):
-        shift = 0.05 * (place - (len(runs) - 1) / 2) / max(len(runs) - 1, 1)  # bars side by side
-        for joined in (True, False):
-            found = [point[:3] for point in points if point[3] == joined]
-            if not found:
-                continue
-            at, means, spreads = (np.array(values) for values in zip(*found, strict=True))
-            line = _LINES[place // len(_RUN_COLORS) % len(_LINES)]
-            axes.errorbar(
-                at + shift,
-                scale * means,
-                scale * spreads,
-                color=_placeholder(run_series(place)),
-                linestyle=line if joined else "none",
-                linewidth=1.7,
-                marker="o",
-                markersize=4,
-                capsize=2.5 if spreads.any() else 0,
-            )
-    axes.set_xticks(range(len(policies)), _labels(policies))
-    axes.set_xlim(-0.35, len(policies) - 0.65)
-    axes.margins(y=0.12)
-    return _svg(figure, len(policies))
 
 
 def learning_curve(

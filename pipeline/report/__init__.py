@@ -1,1 +1,1 @@
-"""The pages about runs: the HTML report of one, and the comparison of several."""
+"""The HTML report of a run, and the results of several runs for their comparison."""

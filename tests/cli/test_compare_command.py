@@ -15,7 +15,6 @@ from pipeline.core.records import Pair, Question
 from pipeline.stages.evaluate import merge_policies
 from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
-from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import preference_pair, trajectory, write_evaluation
 
 QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(6)]
@@ -88,25 +87,6 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert em.endswith("| 0.093 |")
     assert not [line for line in lines if line.startswith("| few | all | sft |")]
     assert "policies that answer every question alike are left out" in "\n".join(lines)
-
-
-def test_an_html_page_has_all_runs_their_tests_and_the_settings_that_differ(
-    runs: list[str], tmp_path: Path
-) -> None:
-    status, printed, _ = steep(["compare", *runs, "-o", "runs.html"])
-    assert status == 0
-    assert "75.0 ± 11.8" in printed  # the terminal has the tables too
-    text = (tmp_path / "runs.html").read_text()
-    page = Page(text)
-    assert (page.misnested, page.open) == ([], [])
-    assert not {"script", "img", "link"} & set(page.tags)
-    links = [value for name, value in page.attributes if name in ("href", "src")]
-    assert {link[1:] for link in links if link} <= set(page.ids)
-    assert "all 16.7 ± 0.0 75.0 ± 11.8" in page.text
-    assert "few all Round 1 EM 6 -41.7" in page.text
-    assert "evaluation: retrieval.top_k – 3" in page.text
-    assert "all all, all-1 0, 1" in page.text
-    assert text.count("<svg") == 4
 
 
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:

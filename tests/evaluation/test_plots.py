@@ -1,4 +1,4 @@
-"""Figures of the report and of comparisons."""
+"""Figures of the report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ NAMES = ["Round 1", "$\\frac{$", "a$b$c"]
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: plots.run_curves(NAMES, [[(place, 0.5, 0.0, True) for place in range(3)]], 100),
         lambda: plots.learning_curve(NAMES, {plots.EM: [(0.5, None)] * 3}, None),
         lambda: plots.stacked_bars(NAMES, {plots.THINKING: [1.0] * 3}, "tokens"),
         lambda: plots.share_bars(NAMES, {plots.THINKING: [100.0] * 3}),
     ],
-    ids=["run_curves", "learning_curve", "stacked_bars", "share_bars"],
+    ids=["learning_curve", "stacked_bars", "share_bars"],
 )
 def test_names_of_policies_are_shown_as_they_are_and_not_read_as_formulas(
     figure: Callable[[], str],
