@@ -20,7 +20,7 @@ from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
 from pipeline.training.lineage import checked_policy
 from tasks.base import StageTask
-from tasks.evaluate_policy import EvaluatePolicy, EvaluatePolicyShard
+from tasks.evaluate_policy import EvaluatePolicy
 from tasks.execution.leases import Capacity, held
 from tasks.index import searched
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, finished
@@ -109,9 +109,8 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
 
     Yields the environment variables of the processes.
     """
-    # A shard rolls out whether or not the evaluation is divided; the task that joins shards needs
-    # nothing.
-    evaluating = task.clone(EvaluatePolicyShard, number=0, shard_number=0)
+    # A shard rolls out whether or not the evaluation is divided.
+    evaluating = task.clone(EvaluatePolicy, number=0).shard(0)
     # Of all GPUs that there are: one engine may need fewer than the run had.
     capacity = Capacity.of(task.run_settings.model_copy(update={"gpus": 0}))
     check_needs([evaluating])

@@ -220,6 +220,10 @@ class StageTask(luigi.Task):
     def requires(self) -> dict[str, StageTask]:
         return self.needed()
 
+    def shards(self) -> dict[str, StageTask]:
+        """The tasks of the stage's shards; none when the stage is not divided."""
+        return {}
+
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(self.directory / "manifest.json"))
 
@@ -338,7 +342,14 @@ class StageTask(luigi.Task):
     @property
     def remake_command(self) -> str:
         """The command that makes this stage's output again."""
-        return self.run_command("--force")
+        if self.can_be_forced:
+            return self.run_command("--force")
+        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {self.run_command()}"
+
+    @property
+    def can_be_forced(self) -> bool:
+        """Whether ``--force`` makes the output again; otherwise it must be removed first."""
+        return True
 
     @property
     def options(self) -> list[str]:

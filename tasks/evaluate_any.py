@@ -17,11 +17,20 @@ from tasks.evaluate_policy import EvaluatePolicy
 from tasks.index import searched
 from tasks.planning.clock import Clock
 from tasks.sample import RollOutTask
-from tasks.sharding import ShardedTask, ShardTask
 
 
-class _EvaluatingAny(RollOutTask):
+class EvaluateAny(RollOutTask):
+    """Roll-outs of the policy in a directory over prepared questions, and their metrics.
+
+    The policy and the questions are inputs by content, so equal policies and questions from
+    different files are evaluated once.
+    """
+
+    stage = "evaluate-any"
+    help = "metrics of any policy on any questions"
+    named = False
     entry = "pipeline.stages.evaluate:run"
+    merge_entry = "pipeline.stages.evaluate:merge_shards"
     reads = (
         "evaluation.temperature",
         *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
@@ -77,36 +86,11 @@ class _EvaluatingAny(RollOutTask):
     def label(self) -> str:
         return f"evaluate-{self.title}"
 
-    @property
-    def remake_command(self) -> str:
+    def run_command(self, *more: str) -> str:
         command = ["steep", "evaluate", "--policy", self.policy or BASE, "--questions"]
         command.append(f"{self.questions}/questions.parquet")
-        return shlex.join([*command, "--force", *self.options])
+        return shlex.join([*command, *more, *self.options])
 
     def input_directories(self) -> dict[str, str]:
         inputs = {**super().input_directories(), "questions": str(self.questions)}
         return inputs if self.policy is None else {**inputs, "policy": str(self.policy)}
-
-
-class EvaluateAnyShard(_EvaluatingAny, ShardTask):
-    """Roll-outs over a share of the questions."""
-
-    stage = "evaluate-any-shard"
-
-    @property
-    def label(self) -> str:
-        return f"{super().label}-{self.shard_number:03d}"
-
-
-class EvaluateAny(_EvaluatingAny, ShardedTask):
-    """Roll-outs of the policy in a directory over prepared questions, and their metrics.
-
-    The policy and the questions are inputs by content, so equal policies and questions from
-    different files are evaluated once.
-    """
-
-    stage = "evaluate-any"
-    help = "metrics of any policy on any questions"
-    named = False
-    merge_entry = "pipeline.stages.evaluate:merge_shards"
-    shard_kind = EvaluateAnyShard

@@ -12,10 +12,9 @@ from tasks.base import StageTask
 from tasks.folders import file_name
 from tasks.index import searched
 from tasks.planning.clock import Clock
-from tasks.policy import GivenPolicy, policy, remove_and_evaluate
+from tasks.policy import GivenPolicy, evaluate_command, policy
 from tasks.questions import questions
 from tasks.sample import ROLL_OUT, RollOutTask
-from tasks.sharding import ShardedTask, ShardTask
 
 
 class OfPolicy(StageTask):
@@ -41,8 +40,12 @@ class OfPolicy(StageTask):
         return super().variant if self.given is None else file_name(given_name(self.given))
 
     @property
-    def remake_command(self) -> str:
-        return super().remake_command if self.given is None else remove_and_evaluate(self)
+    def can_be_forced(self) -> bool:
+        return self.given is None
+
+    def run_command(self, *more: str) -> str:
+        by_number = self.given is None
+        return super().run_command(*more) if by_number else evaluate_command(self, *more)
 
     def policy(self) -> StageTask:
         """The task that makes the policy."""
@@ -52,9 +55,15 @@ class OfPolicy(StageTask):
         return made
 
 
-class _EvaluatingPolicy(OfPolicy, RollOutTask):
+class EvaluatePolicy(OfPolicy, RollOutTask):
+    """Greedy roll-outs of one policy over the test questions, and their metrics."""
+
+    stage = "evaluate-policy"
+    help = "trajectories and metrics of one policy"
     version = 3
+    spare_ram = "retrieve from one process on another machine (retrieval.service)"
     entry = "pipeline.stages.evaluate:run"
+    merge_entry = "pipeline.stages.evaluate:merge_shards"
     reads = (
         "evaluation.temperature",
         "evaluation.split",
@@ -79,19 +88,3 @@ class _EvaluatingPolicy(OfPolicy, RollOutTask):
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions[self.settings.evaluation.split]
-
-
-class EvaluatePolicyShard(_EvaluatingPolicy, ShardTask):
-    """Greedy roll-outs of one policy over a share of the test questions."""
-
-    stage = "evaluate-policy-shard"
-
-
-class EvaluatePolicy(_EvaluatingPolicy, ShardedTask):
-    """Greedy roll-outs of one policy over the test questions, and their metrics."""
-
-    stage = "evaluate-policy"
-    help = "trajectories and metrics of one policy"
-    spare_ram = "retrieve from one process on another machine (retrieval.service)"
-    merge_entry = "pipeline.stages.evaluate:merge_shards"
-    shard_kind = EvaluatePolicyShard

@@ -22,7 +22,6 @@ from tasks.named_policies import NamedPolicy, complete_policies, find_policy, fi
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions
 from tasks.questions import questions as questions_of
 from tasks.run import run
-from tasks.sharding import ShardedTask
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ def evaluate(
     for evaluation in evaluations.values():
         _ = evaluation.key  # raises for an unusable policy before anything runs
     for evaluation in evaluations.values():
-        run(evaluation, workers=_workers(evaluation), force=force, check=check)
+        workers = None if evaluation.shards() else 1  # without shards, one stage at once
+        run(evaluation, workers=workers, force=force, check=check)
     from pipeline.stages.evaluate import compare_policies
 
     directories = {name: evaluation.directory for name, evaluation in evaluations.items()}
@@ -79,11 +79,6 @@ def evaluate(
     result = Evaluation(questions, policies, compared.metrics, compared.tests, directories)
     _publish(result, settings.run_dir / "evaluations")
     return result
-
-
-def _workers(evaluation: StageTask) -> int | None:
-    """The number of stages that run at once: for shards None, as in the run; else 1."""
-    return None if isinstance(evaluation, ShardedTask) and evaluation.divided else 1
 
 
 def _distinct(policies: Sequence[NamedPolicy]) -> list[NamedPolicy]:

@@ -22,7 +22,7 @@ from tasks.named_policies import left_by
 from tasks.questions import Questions
 from tasks.report import Report
 from tasks.resolved import RESOLVED
-from tasks.sharding import ShardedTask, ShardTask
+from tasks.sharding import ShardTask
 
 _MOST_REASONS = 3
 
@@ -79,7 +79,7 @@ class Names:
         # The directory has another fingerprint when the stage reuses an output with the same
         # content.
         self.outputs |= {(task.stage, task.key.fingerprint), (task.stage, task.directory.name)}
-        if isinstance(task, ShardedTask) and task.complete():
+        if task.complete():
             shards = task.shards().values()
             self.joined |= {(shard.stage, shard.key.fingerprint) for shard in shards}
 

@@ -20,7 +20,7 @@ from tasks.planning.sizes import (
     HYPEREDGE_BYTES,
     TRIPLET_BYTES,
 )
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask
 from tasks.world import DataTask
 
 
@@ -74,8 +74,16 @@ class _Facts(DataTask, DivisibleTask):
             yield from source_faults(Path(path), f"{self.block}.path", listed=listed)
 
 
-class _Graph(_Facts):
+class Graph(_Facts):
+    """The knowledge graph of all chunks."""
+
+    stage = "graph"
+    help = "knowledge graph of the passages"
     version = 3
+    spare_ram = "use a machine with more, or a smaller corpus"
+    entry = "pipeline.stages.graph:run"
+    shard_entry = "pipeline.stages.graph:run_shard"
+    merge_entry = "pipeline.stages.graph:merge"
     reads = ("graph", "data.root")
     block = "graph"
     file_sources = ("annotated", "openie")
@@ -85,26 +93,15 @@ class _Graph(_Facts):
         return clock.sizes.triplets
 
 
-class GraphShard(_Graph, ShardTask):
-    """The answers of the model that extracts, for consecutive chunks."""
+class Hypergraph(_Facts):
+    """The hypergraph of all chunks."""
 
-    stage = "graph-shard"
-    entry = "pipeline.stages.graph:run_shard"
-
-
-class Graph(_Graph, ShardedTask):
-    """The knowledge graph of all chunks."""
-
-    stage = "graph"
-    help = "knowledge graph of the passages"
-    spare_ram = "use a machine with more, or a smaller corpus"
-    entry = "pipeline.stages.graph:run"
-    merge_entry = "pipeline.stages.graph:merge"
-    shard_kind = GraphShard
-
-
-class _Hypergraph(_Facts):
+    stage = "hypergraph"
+    help = "n-ary facts of the passages"
     version = 2
+    entry = "pipeline.stages.hypergraph:run"
+    shard_entry = "pipeline.stages.hypergraph:run_shard"
+    merge_entry = "pipeline.stages.hypergraph:merge"
     reads = ("hypergraph", "data.root")
     block = "hypergraph"
     file_sources = ("annotated",)
@@ -116,20 +113,3 @@ class _Hypergraph(_Facts):
     def upstream(self) -> dict[str, StageTask]:
         of_triplets = self.settings.hypergraph.source == "triplets"
         return {**super().upstream(), **({"graph": self.clone(Graph)} if of_triplets else {})}
-
-
-class HypergraphShard(_Hypergraph, ShardTask):
-    """The answers of the model that extracts, for consecutive chunks."""
-
-    stage = "hypergraph-shard"
-    entry = "pipeline.stages.hypergraph:run_shard"
-
-
-class Hypergraph(_Hypergraph, ShardedTask):
-    """The hypergraph of all chunks."""
-
-    stage = "hypergraph"
-    help = "n-ary facts of the passages"
-    entry = "pipeline.stages.hypergraph:run"
-    merge_entry = "pipeline.stages.hypergraph:merge"
-    shard_kind = HypergraphShard

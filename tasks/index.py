@@ -12,7 +12,7 @@ from tasks.graph import Graph, Hypergraph
 from tasks.opened import Opened, Work, embedder
 from tasks.planning import memory
 from tasks.planning.clock import Clock
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask
 
 _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 
@@ -21,6 +21,9 @@ class _Indexing(DivisibleTask):
     """Base of both indexes."""
 
     reads = ("index",)
+    entry = "pipeline.stages.index:run"
+    shard_entry = "pipeline.stages.index:run_shard"
+    merge_entry = "pipeline.stages.index:merge"
 
     def files(self) -> dict[str, Path | str]:
         return {"embedder": model_identity(self.settings.index.embedder.model)}
@@ -47,7 +50,11 @@ class _Indexing(DivisibleTask):
         )
 
 
-class _Index(_Indexing):
+class Index(_Indexing):
+    """Embeddings and indexes of chunks, entities and triplets."""
+
+    stage = "index"
+    help = "embeddings and indexes of passages, entities and triplets"
     version = 5
 
     def upstream(self) -> dict[str, StageTask]:
@@ -61,24 +68,11 @@ class _Index(_Indexing):
         return self._work(clock, sizes.chunks + entities + sizes.triplets, tokens)
 
 
-class IndexShard(_Index, ShardTask):
-    """Embeddings of consecutive rows of every table."""
+class HyperIndex(_Indexing):
+    """Embeddings and indexes of hyperedges and their entities."""
 
-    stage = "index-shard"
-    entry = "pipeline.stages.index:run_shard"
-
-
-class Index(_Index, ShardedTask):
-    """Embeddings and indexes of chunks, entities and triplets."""
-
-    stage = "index"
-    help = "embeddings and indexes of passages, entities and triplets"
-    entry = "pipeline.stages.index:run"
-    merge_entry = "pipeline.stages.index:merge"
-    shard_kind = IndexShard
-
-
-class _HyperIndex(_Indexing):
+    stage = "hyper-index"
+    help = "embeddings and indexes of hyperedges and their entities"
     version = 3
 
     def upstream(self) -> dict[str, StageTask]:
@@ -88,23 +82,6 @@ class _HyperIndex(_Indexing):
         sizes, a = clock.sizes, clock.rates
         tokens = sizes.entities * a.entity_tokens + sizes.hyperedges * a.hyperedge_tokens
         return self._work(clock, sizes.entities + sizes.hyperedges, tokens)
-
-
-class HyperIndexShard(_HyperIndex, ShardTask):
-    """Embeddings of consecutive rows of every table of the hypergraph."""
-
-    stage = "hyper-index-shard"
-    entry = "pipeline.stages.index:run_shard"
-
-
-class HyperIndex(_HyperIndex, ShardedTask):
-    """Embeddings and indexes of hyperedges and their entities."""
-
-    stage = "hyper-index"
-    help = "embeddings and indexes of hyperedges and their entities"
-    entry = "pipeline.stages.index:run"
-    merge_entry = "pipeline.stages.index:merge"
-    shard_kind = HyperIndexShard
 
 
 def knowledge(task: StageTask) -> dict[str, StageTask]:

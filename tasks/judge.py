@@ -16,7 +16,7 @@ from tasks.planning.clock import Clock
 from tasks.planning.sizes import ANSWER_BYTES
 from tasks.policy import policy, policy_files
 from tasks.sample import Sample, sampled
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask
 from tasks.world import World
 
 
@@ -30,6 +30,9 @@ class _Judging(DivisibleTask):
     """Base of the tasks that judge a round or an evaluated policy."""
 
     version = 4
+    entry = "pipeline.stages.judge:run"
+    shard_entry = "pipeline.stages.judge:run_shard"
+    merge_entry = "pipeline.stages.judge:merge"
     reads: ClassVar[tuple[str, ...]] = (
         "grammar",
         "engine",
@@ -83,7 +86,11 @@ class _Judging(DivisibleTask):
         return Work(rows * clock.judging(self.opens()), disk=ANSWER_BYTES * rows)
 
 
-class _JudgingRound(_Judging, RoundTask):
+class Judge(_Judging, RoundTask):
+    """Verdicts on the steps of round n's trajectories."""
+
+    stage = "judge"
+    help = "verdicts on the steps of a round"
     reads_at_times = ("judges",)
 
     def upstream(self) -> dict[str, StageTask]:
@@ -93,24 +100,11 @@ class _JudgingRound(_Judging, RoundTask):
         return sampled(self, clock)
 
 
-class JudgeShard(_JudgingRound, ShardTask):
-    """The answers of all models on a share of the cases of a round."""
+class JudgePolicy(OfPolicy, _Judging):
+    """Verdicts on the steps of one policy's evaluation."""
 
-    stage = "judge-shard"
-    entry = "pipeline.stages.judge:run_shard"
-
-
-class Judge(_JudgingRound, ShardedTask):
-    """Verdicts on the steps of round n's trajectories."""
-
-    stage = "judge"
-    help = "verdicts on the steps of a round"
-    entry = "pipeline.stages.judge:run"
-    merge_entry = "pipeline.stages.judge:merge"
-    shard_kind = JudgeShard
-
-
-class _JudgingPolicy(OfPolicy, _Judging):
+    stage = "judge-policy"
+    help = "verdicts on the steps of one policy's evaluation"
     reads_at_times = ("judges", "evaluation.judges")
 
     @property
@@ -129,20 +123,3 @@ class _JudgingPolicy(OfPolicy, _Judging):
 
     def upstream(self) -> dict[str, StageTask]:
         return self.judged(self.clone(EvaluatePolicy), self.policy())
-
-
-class JudgePolicyShard(_JudgingPolicy, ShardTask):
-    """The answers of all models on a share of the cases of one policy's evaluation."""
-
-    stage = "judge-policy-shard"
-    entry = "pipeline.stages.judge:run_shard"
-
-
-class JudgePolicy(_JudgingPolicy, ShardedTask):
-    """Verdicts on the steps of one policy's evaluation."""
-
-    stage = "judge-policy"
-    help = "verdicts on the steps of one policy's evaluation"
-    entry = "pipeline.stages.judge:run"
-    merge_entry = "pipeline.stages.judge:merge"
-    shard_kind = JudgePolicyShard

@@ -12,7 +12,6 @@ from pipeline.config.machine_choices import processes_on
 from pipeline.core.errors import ConfigError
 from tasks.base import StageTask
 from tasks.opened import Needs, Opened, Training
-from tasks.sharding import shards_of
 
 NOTHING = Needs()
 
@@ -24,7 +23,7 @@ def needs(task: StageTask, gpus: int | None = None) -> Needs:
     trains (`pipeline.config.machine_choices`); with None it gets as many as it asks for. A divided
     stage only joins the outputs of its shards, and opens no model.
     """
-    if shards_of(task):
+    if task.shards():
         return NOTHING
     found = [_of(one, gpus) for one in task.opens() if one.on_device]
     return max(found, key=lambda one: (one.gpus, one.threads), default=NOTHING)
@@ -40,7 +39,7 @@ def _of(opened: Opened, gpus: int | None) -> Needs:
 
 def imports_of(task: StageTask) -> tuple[str, ...]:
     """Heavy modules that the stage of ``task`` imports; none for a divided stage."""
-    opened = () if shards_of(task) else task.opens()
+    opened = () if task.shards() else task.opens()
     return tuple(dict.fromkeys(name for one in opened for name in one.imports))
 
 
@@ -50,7 +49,7 @@ def need_faults(task: StageTask) -> Iterator[str]:
     Training on several machines may ask for this number on each machine.
     """
     gpus = task.run_settings.gpus
-    one = next(iter(shards_of(task).values()), task)
+    one = next(iter(task.shards().values()), task)
     asked, limit = needs(one, gpus), gpus * task.machines
     if gpus and asked.gpus > limit:
         yield (

@@ -70,6 +70,7 @@ class GivenPolicy(UntrainedPolicy):
     stage = "given-policy"
     help = "a policy of evaluation.policies"
     named = False
+    can_be_forced = False
     entry = "pipeline.stages.given_policy:run"
     reads = ()
     setting = "evaluation.policies"
@@ -83,15 +84,13 @@ class GivenPolicy(UntrainedPolicy):
     def label(self) -> str:
         return f"{self.stage}-{file_name(given_name(self.given))}"
 
-    @property
-    def remake_command(self) -> str:
-        return remove_and_evaluate(self)
+    def run_command(self, *more: str) -> str:
+        return evaluate_command(self, *more)
 
 
-def remove_and_evaluate(task: StageTask) -> str:
-    """The command that makes the output of a task again if no command names the task."""
-    again = ["steep", "run", "evaluate", *task.options]
-    return f"{shlex.join(['rm', '-r', str(task.directory)])} && {shlex.join(again)}"
+def evaluate_command(task: StageTask, *more: str) -> str:
+    """The command that evaluates all policies of the run of a task."""
+    return shlex.join(["steep", "run", "evaluate", *more, *task.options])
 
 
 ADAPTER = ("adapter/*",)  # of an adapter; its lineage follows from this

@@ -24,7 +24,6 @@ from tasks.needs import check_needs
 from tasks.opened import Training
 from tasks.progress_bars import shown
 from tasks.resolved import keep_dtypes, write_resolved
-from tasks.sharding import ShardedTask
 
 
 class RunFailed(SteepError, RuntimeError):
@@ -183,8 +182,9 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
         read.check_output(Depth.SIZES)
-    if force and isinstance(task, ShardedTask):
-        task.discard_shards()
+    for shard in task.shards().values() if force else ():
+        with shard.store.locked(shard.stage, shard.key.fingerprint, shard.lock_seconds):
+            shard.store.discard(shard.key)
     task.forced = force
     try:
         with ExitStack() as stack:

@@ -14,7 +14,7 @@ from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask
 
 ROLL_OUT = (
     "retrieval",
@@ -82,10 +82,16 @@ class RollOutTask(DivisibleTask):
         return roll_out_faults(self.settings)
 
 
-class _Sampling(RoundTask, RollOutTask):
-    shards_block = "sampling"
+class Sample(RoundTask, RollOutTask):
+    """Trajectories of policy n - 1 for round n."""
+
+    stage = "sample"
+    help = "trajectories of a round"
     version = 2
+    spare_ram = "lower workers, or retrieve from one process (retrieval.service)"
+    shards_block = "sampling"
     entry = "pipeline.stages.sample:run"
+    merge_entry = "pipeline.stages.sample:merge"
     reads = ("sampling", *ROLL_OUT)
 
     def upstream(self) -> dict[str, StageTask]:
@@ -97,19 +103,3 @@ class _Sampling(RoundTask, RollOutTask):
 
     def trajectories(self, clock: Clock) -> float:
         return sampled(self, clock)
-
-
-class SampleShard(_Sampling, ShardTask):
-    """One shard of a round's trajectories."""
-
-    stage = "sample-shard"
-
-
-class Sample(_Sampling, ShardedTask):
-    """Trajectories of policy n - 1 for round n."""
-
-    stage = "sample"
-    help = "trajectories of a round"
-    spare_ram = "lower workers, or retrieve from one process (retrieval.service)"
-    merge_entry = "pipeline.stages.sample:merge"
-    shard_kind = SampleShard

@@ -14,12 +14,19 @@ from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy, policy_files
 from tasks.sample import ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask
 
 
-class _Scoring(RoundTask, DivisibleTask):
+class Score(RoundTask, DivisibleTask):
+    """Trajectories of round n with every reward term."""
+
+    stage = "score"
+    help = "trajectories of a round with rewards"
+    spare_ram = "lower workers"
     shards_block = "sampling"
+    shard_version = 3
     entry = "pipeline.stages.score:run"
+    merge_entry = "pipeline.stages.score:merge"
     reads = ("rewards.kind", "sampling.shards")
     reads_at_times = (
         "rewards",
@@ -82,20 +89,3 @@ class _Scoring(RoundTask, DivisibleTask):
         else:
             seconds = clock.reranking(self.opens(), rows * a.rewarded_pairs)
         return Work(seconds, disk=TRAJECTORY_BYTES * rows)
-
-
-class ScoreShard(_Scoring, ShardTask):
-    """One shard of a round's rewards: trajectories of consecutive questions."""
-
-    stage = "score-shard"
-    version = 3
-
-
-class Score(_Scoring, ShardedTask):
-    """Trajectories of round n with every reward term."""
-
-    stage = "score"
-    help = "trajectories of a round with rewards"
-    spare_ram = "lower workers"
-    merge_entry = "pipeline.stages.score:merge"
-    shard_kind = ScoreShard

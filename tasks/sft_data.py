@@ -14,12 +14,19 @@ from tasks.opened import Opened, Work, chat, policy_engine
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import ANSWER_BYTES
 from tasks.questions import QUESTIONS_READ, questions
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask
 
 
-class _SftData(DivisibleTask):
-    shards_block = "sft_data"
+class SftData(DivisibleTask):
+    """Supervised trajectories from MuSiQue-shaped decompositions."""
+
+    stage = "sft-data"
+    help = "supervised trajectories"
     version = 5
+    shards_block = "sft_data"
+    entry = "pipeline.stages.sft_data:run"
+    shard_entry = "pipeline.stages.sft_data:run_shard"
+    merge_entry = "pipeline.stages.sft_data:merge"
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
         *("retrieval.variant", "engine", "model"),
@@ -98,20 +105,3 @@ class _SftData(DivisibleTask):
         asked = (one for one in self.opens() if one.turn == 0)
         each = sum(clock.answer(one, a.helper_tokens, a.helper_written) for one in asked)
         return Work(examples * each, disk=10 * ANSWER_BYTES * examples)
-
-
-class SftDataShard(_SftData, ShardTask):
-    """The answers of all models on the hops of a share of the questions."""
-
-    stage = "sft-data-shard"
-    entry = "pipeline.stages.sft_data:run_shard"
-
-
-class SftData(_SftData, ShardedTask):
-    """Supervised trajectories from MuSiQue-shaped decompositions."""
-
-    stage = "sft-data"
-    help = "supervised trajectories"
-    entry = "pipeline.stages.sft_data:run"
-    merge_entry = "pipeline.stages.sft_data:merge"
-    shard_kind = SftDataShard

@@ -8,7 +8,6 @@ stage: its output stays complete under another number.
 
 from __future__ import annotations
 
-import shlex
 from typing import Any, ClassVar
 
 import luigi
@@ -17,9 +16,29 @@ from tasks.base import StageTask
 
 
 class DivisibleTask(StageTask):
-    """Base of a divisible stage and of its shards."""
+    """A divisible stage: runs ``entry`` whole, or joins its shards with ``merge_entry``.
+
+    The task of a shard (`ShardTask`) follows from the declaration of its stage.
+    """
 
     shards_block: ClassVar[str] = ""  # a block of settings with its own number of shards
+    merge_entry: ClassVar[str]  # module:function that joins the outputs of the shards
+    shard_entry: ClassVar[str] = ""  # module:function of a shard, if it is not ``entry``
+    shard_version: ClassVar[int | None] = None  # of a shard, if it is not ``version``
+    shard_kind: ClassVar[type[ShardTask]]  # the task of one shard
+
+    def __init_subclass__(cls) -> None:
+        """Declare the shard of a declared stage as well."""
+        super().__init_subclass__()
+        if "stage" in cls.__dict__ and not issubclass(cls, ShardTask):
+            shard = {
+                "__module__": cls.__module__,
+                "stage": f"{cls.stage}-shard",
+                "entry": cls.shard_entry or cls.entry,
+                "version": cls.shard_version or cls.version,
+            }
+            metaclass: Any = type(cls)
+            cls.shard_kind = metaclass(f"{cls.__name__}Shard", (ShardTask, cls), shard)
 
     @property
     def runs_model(self) -> bool:
@@ -34,25 +53,17 @@ class DivisibleTask(StageTask):
         own = getattr(self.settings, self.shards_block).shards if self.shards_block else None
         return self.settings.shards if own is None else int(own)
 
-
-class ShardedTask(DivisibleTask):
-    """A divisible stage: runs ``entry`` whole, or joins its shards with ``merge_entry``."""
-
-    merge_entry: ClassVar[str]  # module:function that joins the outputs of the shards
-    shard_kind: ClassVar[type[ShardTask]]  # the task of one shard
-
-    def shard(self, number: int) -> ShardTask:
-        """The task of one shard, from 0."""
-        shard: Any = self.clone(self.shard_kind, shard_number=number)
-        return shard  # type: ignore[no-any-return]
-
     @property
     def divided(self) -> bool:
         """Whether the stage joins shards, so that its own process loads no model."""
         return self.shard_count > 1
 
+    def shard(self, number: int) -> StageTask:
+        """The task of one shard, from 0."""
+        shard: StageTask = self.clone(self.shard_kind, shard_number=number)
+        return shard
+
     def shards(self) -> dict[str, StageTask]:
-        """The tasks of the shards; none when the stage is not divided."""
         count = self.shard_count if self.divided else 0
         return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
 
@@ -63,24 +74,17 @@ class ShardedTask(DivisibleTask):
     def start(self) -> None:
         self.execute(self.merge_entry if self.divided else self.entry, self.input_directories())
 
-    def discard_shards(self) -> None:
-        """Make all shards incomplete, so that they run again.
-
-        Raises StageBusy when another process runs one of them.
-        """
-        for task in self.shards().values():
-            with self.store.locked(task.stage, task.key.fingerprint, self.lock_seconds):
-                self.store.discard(task.key)
-
 
 class ShardTask(DivisibleTask):
-    """One shard of a `ShardedTask`."""
+    """One shard of a stage: the stage with a part of its work."""
 
     help = "a part of a divided stage"
     named = False
+    can_be_forced = False
+    divided = False
     shard_number = luigi.IntParameter(description="shard, from 0")
 
-    def slice(self) -> dict[str, object]:
+    def slice(self) -> dict[str, Any]:
         shard = {"number": self.shard_number, "of": self.shard_count}
         return {**super().slice(), "shard": shard}
 
@@ -92,15 +96,5 @@ class ShardTask(DivisibleTask):
     def label(self) -> str:
         return f"{super().label}-{self.shard_number:03d}"
 
-    @property
-    def remake_command(self) -> str:
-        """Remove the shard's output and run the whole stage: no command names a shard."""
-        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {self.run_command()}"
-
     def start(self) -> None:
         self.execute(self.entry, self.input_directories(), self.shard_number, self.shard_count)
-
-
-def shards_of(task: StageTask) -> dict[str, StageTask]:
-    """The shards that the stage of ``task`` is divided into; none when it is not divided."""
-    return task.shards() if isinstance(task, ShardedTask) else {}

@@ -23,7 +23,7 @@ from pipeline.run.store import (
 from tasks.base import StageTask, walk
 from tasks.outputs import Output, Outputs
 from tasks.run import stage_names
-from tasks.sharding import ShardedTask, ShardTask
+from tasks.sharding import ShardTask
 
 _NAMED = 2  # upstream stages in the message of a stale stage
 
@@ -63,7 +63,7 @@ def status(task: StageTask) -> list[StageState]:
 def _with_shards(task: StageTask) -> Iterator[StageTask]:
     """The stages of `walk`, and the shards of done stages, which `walk` leaves out."""
     for needed in walk(task):
-        if isinstance(needed, ShardedTask) and needed.complete():
+        if needed.complete():
             yield from (shard for shard in needed.shards().values() if shard.complete())
         yield needed
 

@@ -28,7 +28,6 @@ from tasks.planning.plan import Plan, make_plan
 from tasks.planning.sizes import sizes_of
 from tasks.questions import Questions
 from tasks.report import Report
-from tasks.sharding import shards_of
 
 
 class RunRefused(SteepError, RuntimeError):
@@ -80,7 +79,7 @@ def check_start(
 
     The default machine is this one. Raises RunRefused.
     """
-    running = {(task.whole, task.variant) for task in todo if not shards_of(task)}
+    running = {(task.whole, task.variant) for task in todo if not task.shards()}
     held = _held_bytes([task for task in tasks if task.whole in {name for name, _ in running}])
     whole = [task for task in walk_configured(todo[-1]) if (task.stage, task.variant) in running]
     if not whole:

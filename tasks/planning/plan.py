@@ -16,7 +16,6 @@ from tasks.opened import Training
 from tasks.planning.clock import Clock, Rates
 from tasks.planning.memory import Part, Parts, gib, peak, processes_here, smallest
 from tasks.planning.sizes import Sizes
-from tasks.sharding import DivisibleTask
 
 # RAM of a process: with a GPU libraries and the state of CUDA, else a reader of mapped files.
 _GPU_PROCESS_BYTES, _CPU_PROCESS_BYTES = 4 * GIB, GIB
@@ -151,7 +150,7 @@ def _processes(task: StageTask, parts: Parts, gpus: Sequence[Gpu]) -> tuple[int,
         if isinstance(one, Training):
             return 1, processes_here(one.settings, run, gpus)
     each = max((one.gpus for one in opened), default=0)
-    shards = task.shard_count if isinstance(task, DivisibleTask) else 1
+    shards = len(task.shards()) or 1
     at_once = min(run.workers or run.gpus + 1, shards) if parts.device or opened else 1
     if run.gpus and each:
         at_once = min(at_once, run.gpus // each)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tasks.base import LightTask
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask
 from tests.waiting import ending
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,25 +180,17 @@ class WritesNothing(Counting):
     reads = ("seed",)
 
 
-class _Numbers(Counting, DivisibleTask):
+class Numbers(Counting, DivisibleTask):
+    """Twelve numbers, whole or in shards."""
+
+    stage = "numbers"
+    merge_entry = "counting_stages:joins"
     shards_block = "sampling"
     entry = "counting_stages:part"
     reads = ("retrieval.top_k",)
 
     def upstream(self):
         return {"first": self.clone(First)}
-
-
-class NumbersShard(_Numbers, ShardTask):
-    stage = "numbers-shard"
-
-
-class Numbers(_Numbers, ShardedTask):
-    """Twelve numbers, whole or in shards."""
-
-    stage = "numbers"
-    merge_entry = "counting_stages:joins"
-    shard_kind = NumbersShard
 
 
 def task(kind, workspace, *overrides):

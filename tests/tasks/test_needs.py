@@ -9,14 +9,13 @@ from tasks.execution.leases import Capacity
 from tasks.needs import check_needs, need_faults, needs
 from tasks.opened import Needs
 from tasks.run import task_for
-from tasks.sharding import shards_of
 
 
 def divided(config: str, *overrides: str) -> list[StageTask]:
     """The tasks of a run with all shards, which the configuration alone tells."""
     report = task_for("report", config, overrides)
     whole = walk(report, lambda one: one.inputs)
-    return [one for task in whole for one in (*shards_of(task).values(), task)]
+    return [one for task in whole for one in (*task.shards().values(), task)]
 
 
 def asked(config: str, *overrides: str) -> dict[str, Needs]:

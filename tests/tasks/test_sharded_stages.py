@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.run import RunFailed, run, task_for, walk
-from tasks.sharding import ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask, ShardTask
 from tasks.status import status
 from tests.tasks.counting_tasks import ROOT, Numbers, executions, task
 
@@ -81,7 +81,7 @@ def test_every_stage_with_a_model_is_divided_and_no_fingerprint_changes(
         if not isinstance(stage, ShardTask)
     }
     stages = sharded.values()
-    assert {s.stage for s in stages if isinstance(s, ShardedTask) and s.divided} == divided
+    assert {s.stage for s in stages if isinstance(s, DivisibleTask) and s.divided} == divided
     assert {s.stage for s in stages if isinstance(s, ShardTask)} == {f"{s}-shard" for s in divided}
 
 

@@ -24,7 +24,6 @@ from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.report import Report
 from tasks.run import RunFailed, run
-from tasks.sharding import shards_of
 from tests.docs.test_documented_commands import PAGES, commands
 from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
 from tests.waiting import LIMIT, wait_until
@@ -144,7 +143,7 @@ def test_documented_jobs_get_the_memory_of_the_plan() -> None:
             sizes = sizes_of(report.settings, published_count)
             for stage, one in tasks.items():
                 ram = make_plan([one], sizes, [nominal_gpu(80.0)]).ram
-                shard = next(iter(shards_of(one).values()), one)
+                shard = next(iter(one.shards().values()), one)
                 for asked in {needs(shard), needs(one)}:
                     job = replace(
                         request(), settings=execution, gpus=asked.gpus, processes=asked.threads
