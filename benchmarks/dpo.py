@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
 from pipeline.config import Dpo, Lora, for_round, load
-from pipeline.training.collate import StepSortedSampler, column_dataset, pair_collator
+from pipeline.training.collate import StepSortedSampler, column_dataset
 from pipeline.training.dpo import COLUMNS, dpo_trainer
 from pipeline.training.encode import EncodedPair, encode_pairs
 from pipeline.training.history import History
@@ -78,12 +78,11 @@ def plain_trl(work: Work) -> list[float]:
     """Train with TRL's own trainer; returns the loss of every optimizer step."""
     from torch.utils.data import SequentialSampler
     from transformers.trainer_callback import PrinterCallback
-    from trl import DPOConfig, DPOTrainer
+    from trl import DPOConfig
 
-    class RecordedIds(DPOTrainer):  # type: ignore[misc]
-        def _prepare_dataset(self, dataset: Any, *_: object) -> Any:
-            return dataset
+    from pipeline.training.recorded_ids import RecordedIdsCollator, RecordedIdsTrainer
 
+    class RecordedIds(RecordedIdsTrainer):
         def _get_train_sampler(self, dataset: Any = None) -> Any:
             return SequentialSampler(self.train_dataset)
 
@@ -101,7 +100,7 @@ def plain_trl(work: Work) -> list[float]:
                 loss_weights=[1.0, for_round(settings.eta, 1)],
             ),
             train_dataset=column_dataset(in_step_order(work), COLUMNS),
-            data_collator=pair_collator(padding_id(work.tokenizer)),
+            data_collator=RecordedIdsCollator(pad_token_id=padding_id(work.tokenizer)),
             processing_class=work.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)

@@ -139,12 +139,25 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
 
 
 def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        save_merged(base, adapter, temporary, dtype)
+        temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_merged(base: Path | str, adapter: Path, directory: Path, dtype: str) -> None:
+    """Save base plus adapter in ``dtype``, and the base's tokenizer, to an existing directory.
+
+    Raises InputError when the adapter does not match the base or changes nothing (`check_adapter`),
+    ConfigError when ``dtype`` would lose much of the adapter.
+    """
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
     try:
         check_adapter(adapter, base)
         model = AutoModelForCausalLM.from_pretrained(
@@ -159,19 +172,16 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
             f"merged {adapter} in {dtype}: relative error {lost.relative:.1e}, "
             f"{lost.unchanged:.1%} of the entries unchanged"
         )
-        policy.unload().save_pretrained(temporary)
+        policy.unload().save_pretrained(directory)
         tokenizer: Any = model_tokenizer(base)
-        tokenizer.save_pretrained(temporary)
-        temporary.replace(target)
-    except SteepError:
-        raise
+        tokenizer.save_pretrained(directory)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
+        if isinstance(error, SteepError):
+            raise
         raise EngineError(
             f"adapter {adapter} could not be merged into {base}: {model_problem(error)}; "
             "an adapter fits only the base model it was trained on"
         ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _lock_file(target: Path) -> Path:

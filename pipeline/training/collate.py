@@ -123,33 +123,6 @@ def accumulation_steps(batch_size: int, per_device: int, processes: int, block: 
     return batch_size // concurrent
 
 
-def pair_collator(pad_token_id: int) -> Collator:
-    """TRL's preference collator with the completion mask narrowed to model-written tokens.
-
-    The returned callable takes rows with ``prompt_ids``, ``chosen_ids``, ``rejected_ids``,
-    ``chosen_mask`` and ``rejected_mask`` (and reference log-probabilities) and returns
-    ``input_ids``, ``attention_mask`` and ``completion_mask`` [2B, T], the chosen half first
-    (TeaRAG, arXiv 2511.05385, eq. 15-17).
-    """
-    import torch
-    from trl.trainer.dpo_trainer import DataCollatorForPreference
-
-    collate_pairs: Collator = DataCollatorForPreference(pad_token_id=pad_token_id, max_length=None)
-
-    def collate(rows: Sequence[DatasetRow]) -> Batch:
-        batch = collate_pairs(rows)
-        mask = torch.zeros_like(batch["completion_mask"])
-        for half, side in enumerate(("chosen_mask", "rejected_mask")):
-            for index, row in enumerate(rows):
-                start = len(row["prompt_ids"])
-                written = torch.tensor(row[side], dtype=mask.dtype)
-                mask[half * len(rows) + index, start : start + len(written)] = written
-        batch["completion_mask"] = mask
-        return batch
-
-    return collate
-
-
 def trajectory_collator(pad_token_id: int) -> Collator:
     """A collator for GRPO: rows of trajectories to the tensors of TRL's loss [B, T].
 

@@ -25,7 +25,7 @@ from pipeline.config.policy import Dpo
 from pipeline.core.atomic import save_array
 from pipeline.core.progress import Progress
 from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.training.collate import column_dataset, pair_collator
+from pipeline.training.collate import column_dataset
 from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encode import EncodedPair
 from pipeline.training.encoded_file import lengths_of
@@ -37,7 +37,6 @@ from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, on_main, shared_arguments, sorted_steps
 from pipeline.training.trl_types import (
     Batch,
-    Dataset,
     DpoTrainer,
     FusedOutput,
     PeftModel,
@@ -128,6 +127,8 @@ def dpo_trainer(
     """
     from trl import DPOConfig
 
+    from pipeline.training.recorded_ids import RecordedIdsCollator
+
     eta = for_round(settings.eta, number)
     arguments = DPOConfig(
         **shared_arguments(
@@ -144,7 +145,7 @@ def dpo_trainer(
         model=model,
         args=arguments,
         train_dataset=column_dataset(pairs, COLUMNS),
-        data_collator=pair_collator(padding_id(tokenizer)),
+        data_collator=RecordedIdsCollator(pad_token_id=padding_id(tokenizer)),
         processing_class=tokenizer,
         callbacks=[history_callback(history)],
     )
@@ -184,13 +185,10 @@ def pair_reference_logps(
 
 
 def _recorded_ids_trainer(eta: float, eta_of: Literal["sum", "mean"]) -> TrainerClass:
-    from trl import DPOTrainer
+    from pipeline.training.recorded_ids import RecordedIdsTrainer
 
-    class RecordedIdsTrainer(DPOTrainer):
-        """DPOTrainer that keeps the sampled ids and logs the terms of the loss."""
-
-        def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
-            return dataset  # tokenizing the text again would not reproduce the sampled ids
+    class PreferenceTrainer(RecordedIdsTrainer):
+        """A trainer with the loss of `preference_loss`, which logs its terms."""
 
         def _compute_loss(
             self, model: PeftModel, inputs: Batch, return_outputs: bool
@@ -224,7 +222,7 @@ def _recorded_ids_trainer(eta: float, eta_of: Literal["sum", "mean"]) -> Trainer
             metrics[DROP].append(-metrics["rewards/chosen"][-1] / self.beta * of_pairs)
             return (loss.total, result[1]) if isinstance(result, tuple) else loss.total
 
-    return counted_steps(RecordedIdsTrainer, _count)
+    return counted_steps(PreferenceTrainer, _count)
 
 
 def _count(batch: Batch) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.records import Message, SftExample
 from pipeline.grammars.tokens import observation_ids
-from pipeline.training.collate import StepSortedSampler, accumulation_steps, deal, pair_collator
+from pipeline.training.collate import StepSortedSampler, accumulation_steps, deal
 from pipeline.training.encode import (
     Distinct,
     EncodedPair,
@@ -21,6 +21,7 @@ from pipeline.training.encode import (
     encode_pairs,
     encode_sft,
 )
+from pipeline.training.recorded_ids import RecordedIdsCollator
 from tests.training.tiny_policy import byte_tokenizer, example, pair
 
 A, B, X, Y = 67, 68, 90, 91  # ids of the letters in the byte tokenizer (3 + rank)
@@ -74,7 +75,7 @@ def test_pieces_are_tokenized_separately_as_in_the_sampler():
 def test_pairs_are_masked_by_their_token_spans_on_both_sides(tokenizer):
     row = EncodedPair("p", [9, 9], [A, X, EOS], [B, EOS], [1, 0, 1], [1, 1])
     fields = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
-    batch = pair_collator(0)([{name: getattr(row, name) for name in fields}])
+    batch = RecordedIdsCollator(pad_token_id=0)([{name: getattr(row, name) for name in fields}])
     assert batch["input_ids"].tolist() == [[9, 9, A, X, EOS], [9, 9, B, EOS, 0]]
     assert batch["completion_mask"].tolist() == [[0, 0, 1, 0, 1], [0, 0, 1, 1, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]

@@ -1,0 +1,166 @@
+"""``steep export``: pairs and policies for other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.cli.options import Chosen, OptionalSource, with_configuration
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.records import Pair
+
+if TYPE_CHECKING:
+    from pipeline.export.model import TrainedPolicy
+    from tasks.base import StageTask
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class To(StrEnum):
+    """Forms of pairs (`pipeline.export.pairs.Form`)."""
+
+    TRL = "trl"
+    LLAMA_FACTORY = "llama-factory"
+    KTO = "kto"
+    PARQUET = "parquet"
+
+
+class Dtype(StrEnum):
+    """Number types of merged models."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+Directory = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="new directory", show_default=False)
+]
+
+
+@app.callback()
+def main() -> None:
+    """Export preference pairs or a policy for other tools, with a card."""
+
+
+@app.command()
+@with_configuration
+def pairs(
+    chosen: Chosen,
+    output: Directory,
+    source: OptionalSource = None,
+    round: Annotated[int | None, typer.Option("--round", help="round of the run, from 1")] = None,
+    to: Annotated[
+        To,
+        typer.Option(
+            help="trl: messages, ids, masks and a trainer that keeps them; llama-factory: a "
+            "ranking data set; kto: labelled trajectories; parquet: all fields"
+        ),
+    ] = To.TRL,
+) -> None:
+    """Export the pairs of a round, or of a FILE of steep pair, as a data set with its card."""
+    from pipeline.export.pairs import export_pairs
+
+    if (source is None) == (round is None):
+        raise InputError("steep export pairs: name one of --round and FILE")
+    if source is not None:
+        name, read = f"Pairs of {Path(source).name}", _of_file(source)
+    else:
+        task = chosen.task("pair", round)
+        name, read = f"{task.settings.name}, round {round}", _of_stage(task)
+    counts = export_pairs(read, output, to.value, name=name)
+    typer.echo(f"{output}: {', '.join(f'{value:,} {key}' for key, value in counts.items())}")
+
+
+def _of_stage(task: StageTask) -> Callable[[], Iterable[Pair]]:
+    from pipeline.core.record_io import iterate_records
+    from pipeline.run.store import Depth
+
+    if not task.complete():
+        raise StoreError(
+            f"{task.label} of {task.settings.run_dir} is not complete; make it with "
+            f"`{task.run_command()}`"
+        )
+    task.check_output(Depth.SIZES)
+    return lambda: iterate_records(task.directory / "pairs.parquet", Pair)
+
+
+def _of_file(source: str) -> Callable[[], Iterable[Pair]]:
+    """The pairs of a file of ``steep pair``, which has totals beside the fields of a pair."""
+    from pipeline.cli.records import parse_view, read_input
+
+    pairs = [parse_view(Pair, record, source, line) for line, record in read_input(source)]
+    return lambda: pairs
+
+
+@app.command()
+@with_configuration
+def model(
+    chosen: Chosen,
+    output: Directory,
+    round: Annotated[
+        int | None,
+        typer.Option("--round", help="round of the policy; 0 is policy 0; default: the last"),
+    ] = None,
+    merged: Annotated[
+        bool,
+        typer.Option("--merged/--adapter", help="base model plus adapter, or the adapter alone"),
+    ] = False,
+    dtype: Annotated[Dtype, typer.Option(help="numbers of a merged model")] = Dtype.FLOAT32,
+) -> None:
+    """Export a policy of the run with its tokenizer, chat template, lineage and model card."""
+    from pipeline.export.model import export_adapter, export_merged
+
+    policy = _trained(chosen.task("report"), round)
+    if merged:
+        export_merged(policy, output, dtype.value)
+    else:
+        export_adapter(policy, output)
+    typer.echo(f"{output}: {policy.name}, over {policy.base_name}")
+
+
+def _trained(task: StageTask, round: int | None) -> TrainedPolicy:
+    """Policy ``round`` of the run, or its last one."""
+    from pipeline.export.model import TrainedPolicy
+    from pipeline.training.lineage import checked_policy, read_lineage
+    from pipeline.training.lora import locate_base
+    from tasks.named_policies import complete_policies, find_policy
+
+    named = complete_policies(task)[-1] if round is None else find_policy(task, str(round))
+    settings = task.settings
+    checked = checked_policy(named.directory, settings.model.base, settings.hashes_file)
+    if checked.adapter is None or named.directory is None:
+        raise InputError(
+            f"{named.name} is the untrained base model {settings.model.base}; name a trained "
+            "policy with --round"
+        )
+    return TrainedPolicy(
+        name=f"{settings.name}, {named.name}",
+        base=settings.model.base,
+        directory=locate_base(settings.model.base),
+        adapter=checked.adapter,
+        lineage=read_lineage(named.directory),
+        chat_template=settings.model.chat_template,
+        settings={
+            "grammar": settings.grammar,
+            "rewards": settings.rewards.kind,
+            "retrieval": settings.retrieval.variant,
+        },
+        metrics=_metrics(task, named.name),
+    )
+
+
+def _metrics(task: StageTask, policy: str) -> list[dict[str, object]]:
+    """The rows of the policy over whole splits, if the run has been evaluated."""
+    from pipeline.core.input_files import read_json
+    from tasks.base import STAGES
+
+    evaluated = task.clone(STAGES["evaluate"])
+    if not evaluated.complete():
+        return []
+    rows = read_json(evaluated.directory / "metrics.json", list)
+    return [row for row in rows if row["policy"] == policy and "/" not in row["split"]]

@@ -1,0 +1,1 @@
+"""Pairs and policies in the forms of other tools, each a directory with its card."""

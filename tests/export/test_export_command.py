@@ -1,0 +1,224 @@
+"""``steep export``: pairs and policies that other libraries load and train on."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.record_io import as_json, write_jsonl, write_parquet
+from pipeline.core.records import Pair
+from tasks.policy import policy
+from tasks.run import task_for
+from tests.cli.malformed_inputs import steep
+from tests.llm.small_models import small_model
+from tests.tasks.small_run import commit_policy, settings
+from tests.training.tiny_policy import byte_tokenizer, pair, write_base
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def written(pairs: list[Pair]) -> str:
+    """A file of pairs as ``steep pair`` writes them."""
+    write_jsonl("pairs.jsonl", [as_json(one) | {"chosen_total": 1.0} for one in pairs])
+    return "pairs.jsonl"
+
+
+def loaded(directory: str) -> Any:
+    from datasets import load_dataset
+
+    return load_dataset(str(Path(directory).absolute()), split="train", cache_dir="cache")
+
+
+def exported(form: str, pairs: list[Pair]) -> Any:
+    status, printed, complaint = steep(
+        ["export", "pairs", written(pairs), "-o", form, "--to", form]
+    )
+    assert status == 0, complaint
+    assert f"{len(pairs)} pairs" in printed
+    return loaded(form)
+
+
+def three_pairs() -> list[Pair]:
+    tokenizer = byte_tokenizer()
+    return [
+        dataclasses.replace(
+            pair(tokenizer, n, " e" * (4 * n) + "\n"),
+            chosen_rewards={"total": n, "memory": {"context": [0.5]}, "judged": True},
+            rejected_rewards={"total": 0.5, "format": None},
+        )
+        for n in (1, 2, 3)
+    ]
+
+
+def exported_trainer() -> Any:
+    """The module beside the pairs, by its file: it needs nothing of steep."""
+    specification = importlib.util.spec_from_file_location("exported", "trl/recorded_ids.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    assert "pipeline" not in Path("trl/recorded_ids.py").read_text()
+    return module
+
+
+def test_trl_trains_exported_pairs_to_the_loss_of_a_round(folder: Path) -> None:
+    """Policy and reference differ after the first step, so the second loss shows ids and masks."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from trl import DPOConfig
+
+    from pipeline.training.dpo import preference_loss
+
+    rows, base = exported("trl", three_pairs()), write_base(folder / "base")
+    module, tokenizer = exported_trainer(), byte_tokenizer()
+    reference = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.01 * torch.randn_like(weight)
+    trainer = module.RecordedIdsTrainer(
+        model, reference, data_collator=module.RecordedIdsCollator(tokenizer.pad_token_id),
+        args=DPOConfig(
+            str(folder / "out"), loss_type=["sigmoid", "sft"], loss_weights=[1.0, 0.25], beta=0.5,
+            max_length=None, per_device_train_batch_size=3, use_cpu=True, bf16=False, report_to=[],
+        ),
+        train_dataset=rows, processing_class=tokenizer,
+    )  # fmt: skip
+    (batch,) = trainer.get_train_dataloader()  # drops the columns that the trainer does not know
+    model.eval()
+    found = trainer.compute_loss(model, batch)
+
+    def logps(one: Any) -> Any:
+        ids = batch["input_ids"]
+        with torch.no_grad():
+            logits = one(input_ids=ids, attention_mask=batch["attention_mask"]).logits[:, :-1]
+        return logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0] * mask
+
+    mask = batch["completion_mask"][:, 1:]
+    loss = preference_loss(
+        logps(model), mask, logps(reference).sum(1).chunk(2), beta=0.5, eta=0.25, eta_of="mean"
+    )
+    assert float(found) == pytest.approx(float(loss.total), abs=1e-5)
+    written_by_policy = sum(sum(row["chosen_mask"]) for row in rows)
+    assert int(mask[:3].sum()) == written_by_policy < sum(len(row["chosen_ids"]) for row in rows)
+
+
+def test_reward_terms_are_columns_of_numbers(folder: Path) -> None:
+    rows = exported("parquet", three_pairs())
+    assert rows[1]["chosen_rewards"] == {"total": 2.0}  # texts, lists and booleans are no numbers
+    assert rows[1]["rejected_rewards"] == {"total": 0.5}
+    assert rows[0]["policy"] == "p"
+
+
+def test_a_ranking_data_set_names_its_columns(folder: Path) -> None:
+    rows = exported("llama-factory", three_pairs())
+    information = json.loads(Path("llama-factory/dataset_info.json").read_text())["steep_pairs"]
+    assert set(information["columns"].values()) == {*rows.column_names}
+    assert (Path("llama-factory") / information["file_name"]).is_file()
+    tags, row = information["tags"], rows[0]
+    assert row["chosen"][tags["role_tag"]] == tags["assistant_tag"]
+    assert row["prompt"][-1][tags["role_tag"]] == tags["user_tag"]
+
+
+def test_a_trajectory_on_both_sides_has_no_label(folder: Path) -> None:
+    first, second, third = three_pairs()
+    second = dataclasses.replace(second, rejected_id=first.chosen_id, rejected=first.chosen)
+    rows = exported("kto", [first, second, third])
+    labels = {row["trajectory_id"]: row["label"] for row in rows}
+    assert labels == {"r1": False, "c2": True, "c3": True, "r3": False}
+
+
+def test_pairs_without_ids_say_that_there_is_no_mask(folder: Path) -> None:
+    texts = [
+        dataclasses.replace(one, prompt_ids=[], chosen_ids=[], rejected_ids=[], chosen_spans=[], rejected_spans=[])
+        for one in three_pairs()
+    ]  # fmt: skip
+    rows = exported("trl", texts)
+    assert "prompt_ids" not in rows.column_names
+    assert not Path("trl/recorded_ids.py").exists()
+    assert "Mind the mask" in Path("trl/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "complaint"),
+    [
+        ([], "there is no pair"),
+        ([dataclasses.replace(three_pairs()[0], chosen=[])], "c1 > r1 has no texts"),
+    ],
+)
+def test_pairs_that_cannot_be_exported_leave_no_directory(
+    folder: Path, pairs: list[Pair], complaint: str
+) -> None:
+    status, _, told = steep(["export", "pairs", written(pairs), "-o", "out"])
+    assert status == 2
+    assert complaint in told
+    assert [path.name for path in folder.iterdir()] == ["pairs.jsonl"]
+
+
+def test_an_existing_directory_is_kept(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "mine").write_text("x")
+    status, _, told = steep(["export", "pairs", written(three_pairs()), "-o", "out"])
+    assert status == 2
+    assert "out exists; name a new directory" in told
+
+
+def test_the_pairs_of_a_round_and_its_policy_are_exported(folder: Path) -> None:
+    """From another folder PEFT loads the adapter; merged, both models have equal logits."""
+    import torch
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = small_model(folder / "base")
+    overrides = settings(Path("base"), 512, "rounds=1")
+    options = [word for setting in overrides for word in ("--set", setting)]
+    for command in (["pairs", "--round", "1"], ["model"]):
+        status, _, told = steep(["export", *command, "-o", "early", *options])
+        assert status == 2
+        assert "make it with" in told or "train one with" in told
+    task = task_for("pair", "embedded", overrides, round=1)
+    output = task.settings.run_dir / "written"
+    write_parquet(output / "pairs.parquet", three_pairs(), Pair)
+    task.directory.parent.mkdir(parents=True, exist_ok=True)
+    task.store.commit(task.key, output, {"counts": {"pairs": 3}})
+    commit_policy(policy(task, 1), base, seed=1)
+    calls = [
+        ["pairs", "--round", "1", "-o", "trl"],
+        ["model", "--adapter", "-o", "adapter"],
+        ["model", "--round", "1", "--merged", "-o", "merged"],
+    ]
+    for call in calls:
+        status, _, complaint = steep(["export", *call, *options])
+        assert status == 0, complaint
+    assert loaded("trl").num_rows == 3
+    away = folder / "away"
+    away.mkdir()
+    os.chdir(away)
+    adapted = AutoPeftModelForCausalLM.from_pretrained("../adapter", dtype=torch.float32)
+    merged = AutoModelForCausalLM.from_pretrained("../merged", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained("../adapter")
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained("../merged").chat_template
+    assert tokenizer.chat_template
+    ids = tokenizer("the founder", return_tensors="pt")
+    with torch.no_grad():
+        expected, found = adapted(**ids).logits, merged(**ids).logits
+        with adapted.disable_adapter():
+            untrained = adapted(**ids).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    assert not torch.allclose(untrained, expected, atol=1e-4)
+    card = (folder / "adapter" / "README.md").read_text()
+    assert f"base_model: {base}" in card
+    assert "was not evaluated" in card
