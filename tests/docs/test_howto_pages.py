@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peft import PeftModel
 
 from pipeline.config import load
-from pipeline.core.records import Pair
+from pipeline.core.record_io import as_json, write_jsonl
 from tasks.base import walk
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.cli.test_pair_preview import commit, scored
-from tests.llm.small_models import small_adapter, small_model
 from tests.published.data_files import write_data
+from tests.training.tiny_policy import byte_tokenizer, pair, write_base
 
 ROOT = Path(__file__).resolve().parents[2]
 HOWTO = ROOT / "docs" / "howto"
@@ -136,62 +135,31 @@ def test_the_commands_of_the_page_about_rewards_run(
     assert names["pairs"]
 
 
-def test_an_exported_policy_is_the_base_model_with_its_adapter(tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    base = small_model(tmp_path / "base")
-    small_adapter(base, tmp_path / "policy" / "adapter")
-    (program,) = blocks("use-a-policy.md", "python")
-    arguments = ["base", "policy", "merged"]
-    subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=tmp_path, check=True, capture_output=True
-    )
-    ids = AutoTokenizer.from_pretrained(tmp_path / "merged")("the founder", return_tensors="pt")
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
-    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    adapted = PeftModel.from_pretrained(plain, tmp_path / "policy" / "adapter")
-    with torch.no_grad(), adapted.disable_adapter():
-        unchanged = adapted(**ids).logits
-    with torch.no_grad():
-        expected, found = adapted(**ids).logits, merged(**ids).logits
-    assert torch.allclose(found, expected, atol=1e-4)
-    assert not torch.allclose(unchanged, expected, atol=1e-4)
-
-
-def test_the_labels_of_the_exchange_page_cover_what_the_policy_wrote() -> None:
-    (definition,) = (text for text in blocks("exchange.md", "python") if "def trained" in text)
-    names: dict[str, object] = {}
-    exec(definition, names)
-    spans = [(0, 2, "model"), (2, 4, "observation"), (4, 5, "model")]
-    assert names["trained"]([7, 8, 9, 10, 11], spans) == [7, 8, -100, -100, 11]  # type: ignore[operator]
-
-
-def test_pairs_go_to_datasets_as_preferences(
+def test_exported_pairs_train_a_policy_as_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.core.record_io import write_parquet
-    from pipeline.core.records import Message
-
-    program = blocks("exchange.md", "python")[0]
-    sides = {"chosen": [Message("assistant", "a")], "rejected": [Message("assistant", "b")]}
-    pairs = [
-        Pair(
-            "q", [Message("user", "Q?")], **sides, chosen_id="q/0@p", rejected_id="q/1@p", kind=kind,
-            chosen_rewards={}, rejected_rewards={}, policy="p", round=1, prompt_ids=[1],
-            chosen_ids=[2], rejected_ids=[3], chosen_spans=[(0, 1, "model")],
-            rejected_spans=[(0, 1, "model")],
-        )
-        for kind in ("format", "easy")
-    ]  # fmt: skip
-    write_parquet(tmp_path / "pairs" / "pairs.parquet", pairs, Pair)
+    """The calls of both pages on files, and the program with TRL beside what they wrote."""
     monkeypatch.chdir(tmp_path)
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", program, "pairs"]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    (line,) = (tmp_path / "preferences.jsonl").read_text().splitlines()
-    assert json.loads(line) == {
-        "prompt": [{"role": "user", "content": "Q?"}],
-        "chosen": [{"role": "assistant", "content": "a"}],
-        "rejected": [{"role": "assistant", "content": "b"}],
-    }
+    write_base(tmp_path / "policy")
+    tokenizer = byte_tokenizer()
+    write_jsonl("pairs.jsonl", [as_json(pair(tokenizer, number)) for number in range(8)])
+    calls = [line.split("#")[0].split() for line in blocks("exchange.md", "")[1].splitlines()]
+    for call in calls:
+        words = call[1:] if "pairs.jsonl" in call else [*call[1:], "pairs.jsonl"]
+        if "--round" in words:  # the pairs of the file in place of a run's
+            del words[words.index("--round") : words.index("--round") + 2]
+        status, _, complaint = steep(words)
+        assert status == 0, complaint
+    program = blocks("exchange.md", "python")[0].replace(
+        'DPOConfig("trained",', 'DPOConfig("trained", use_cpu=True, bf16=False, report_to=[],'
+    )
+    environment = {**os.environ, "PYTHONPATH": "preferences", "HF_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'loss'" in done.stdout or "train_loss" in done.stdout
