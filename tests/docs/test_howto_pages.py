@@ -151,7 +151,7 @@ def test_exported_pairs_train_a_policy_as_the_page_says(
         status, _, complaint = steep(words)
         assert status == 0, complaint
     program = blocks("exchange.md", "python")[0].replace(
-        'DPOConfig("trained",', 'DPOConfig("trained", use_cpu=True, bf16=False, report_to=[],'
+        '"trained",', '"trained", use_cpu=True, bf16=False, report_to=[],'
     )
     environment = {**os.environ, "PYTHONPATH": "preferences", "HF_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
