@@ -1,8 +1,8 @@
 """The home page of a run: scores of every policy, failure modes of its trajectories, and rounds.
 
 Input: an open run. Output: the variables of ``home.html.j2``. The stage ``evaluate`` wrote the
-scores, intervals and tests. The counts cover the trajectories and pairs that the browser lists, and
-link to them.
+scores, intervals and tests, and the report the sentence on the reward. The counts cover the
+trajectories and pairs that the browser lists, and link to them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def home(run: OpenRun) -> Page:
                 "colored": name == "failure",
             }
         )
-    [(verdict,)] = run.queries.rows_of("SELECT sentence FROM verdict")
+    figures = run.written("report.json")
+    verdict = None if figures is None else read_json(figures)["verdict"]
     policies = _policies(run, run.queries.counts("trajectories", "failure"))
     return {"verdict": verdict, "policies": policies, "tables": tables}
 

@@ -2,9 +2,8 @@
 
 Input: the Parquet files of a run. Output: a DuckDB file in the cache with the tables
 ``trajectories``, ``pairs``, ``words`` (which trajectory has which word), ``items`` (which
-trajectory retrieved what), ``verdicts``, and ``verdict``, a sentence on the reward. Pages filter,
-sort and search in these tables; texts and token ids stay in Parquet. The file is built once for
-each state of the run's files.
+trajectory retrieved what) and ``verdicts``. Pages filter, sort and search in these tables; texts
+and token ids stay in Parquet. The file is built once for each state of the run's files.
 """
 
 from __future__ import annotations
@@ -88,13 +87,12 @@ def _build(path: Path, sources: RunSources) -> None:
         for group in sources.groups:
             if group.trajectories is not None:
                 _add_trajectories(connection, group, group.trajectories)
-        terms = _add_terms(connection)
+        _add_terms(connection)
         for group in sources.groups:
             if group.pairs is not None:
                 connection.execute(_PAIRS, {"key": group.key, "file": str(group.pairs)})
         _add_pair_terms(connection)
         _sort_words(connection)
-        _add_verdict(connection, sources, "process" if "process" in terms else "total")
 
 
 _TABLES = """
@@ -239,14 +237,13 @@ def _numeric_terms(connection: DuckDBPyConnection, table: str, column: str) -> l
     return [term for term, _ in rows if _TERM.fullmatch(term) and term != "id"]
 
 
-def _add_terms(connection: DuckDBPyConnection) -> list[str]:
+def _add_terms(connection: DuckDBPyConnection) -> None:
     terms = _numeric_terms(connection, "base", "rewards")
     columns = "".join(f", (rewards->>'$.{t}')::DOUBLE AS term_{t}" for t in terms)
     connection.execute(
         f"CREATE TABLE trajectories AS SELECT * EXCLUDE (rewards){columns} FROM base ORDER BY n"
     )
     connection.execute("DROP TABLE base")
-    return terms
 
 
 def _add_pair_terms(connection: DuckDBPyConnection) -> None:
@@ -276,24 +273,6 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
         """
     )
     connection.execute("DROP TABLE base_pairs")
-
-
-def _add_verdict(connection: DuckDBPyConnection, sources: RunSources, term: str) -> None:
-    """Whether the reward prefers right answers, as in the report; null without scored rounds."""
-    from pipeline.report.rewards_section import verdict_of_run
-
-    scored = {
-        f"score-{group.number}": group.trajectories.parent
-        for group in sources.groups
-        if group.trajectories is not None and group.trajectories.parts[-3] == "score"
-    }
-    paired = {
-        f"pair-{group.number}": group.pairs.parent
-        for group in sources.groups
-        if group.pairs is not None
-    }
-    text = verdict_of_run({**scored, **paired}, term)
-    connection.execute("CREATE TABLE verdict AS SELECT ?::VARCHAR AS sentence", [text])
 
 
 def _sort_words(connection: DuckDBPyConnection) -> None:

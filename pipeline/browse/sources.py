@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import StoreError
 from pipeline.pairs.select import PAPER
@@ -42,7 +44,7 @@ class Group:
     funnel: Path | None = None
     judged: Path | None = None
     questions: tuple[Path, ...] = ()
-    thresholds: Pairs = PAPER  # of the pairing
+    thresholds: Pairs | str = PAPER  # of the pairing, or why they are unknown
     training: Path | None = None  # the log of the training that made the policy
 
     @property
@@ -193,15 +195,23 @@ def _rounds(found: _Found) -> Iterator[Group]:
             funnel=_file(pair, FUNNEL),
             judged=judged,
             questions=_questions(found, ("sampling",), number),
-            thresholds=_thresholds(pair),
+            thresholds=_thresholds(pair, number),
         )
 
 
-def _thresholds(pair: Path | None) -> Pairs:
-    """The block ``pairs`` of the settings that a round was paired with."""
+def _thresholds(pair: Path | None, number: int) -> Pairs | str:
+    """The block ``pairs`` of the settings of a round, or a sentence if it does not fit `Pairs`."""
     manifest = None if pair is None else _manifest(pair)
     block = {} if manifest is None else manifest["key"]["settings"].get("pairs", {})
-    return Pairs.model_validate(block)
+    try:
+        return Pairs.model_validate(block)
+    except ValidationError as error:
+        names = [".".join(map(str, ("pairs", *fault["loc"]))) for fault in error.errors()]
+        return (
+            f"The reasons are unknown: round {number} was paired with settings that this version "
+            f"of steep does not have ({', '.join(names)}); pair it again: steep run pair --round "
+            f"{number}."
+        )
 
 
 def _policies(found: _Found) -> Iterator[Group]:

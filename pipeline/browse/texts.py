@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pipeline.core.errors import InputError
-from pipeline.core.records import Message, Pair, Span, Trajectory
+from pipeline.core.records import Span, Trajectory
 from pipeline.evaluation.excerpts import segments
 from pipeline.grammars.spans import cover_error
 
@@ -161,24 +161,3 @@ def _roles(
                 role: Role = "observed" if writer_of_part == "observation" else "masked"
                 result.append((first, last, role))
     return result
-
-
-class PairSide(NamedTuple):
-    """One side of a pair."""
-
-    name: str
-    id: str
-    ids: Sequence[int]
-    spans: Sequence[Span]
-    messages: Sequence[Message]
-    rewards: Mapping[str, Any]
-
-
-def pair_sides(pair: Pair) -> tuple[PairSide, PairSide]:
-    """The chosen and the rejected side."""
-    return (
-        PairSide("chosen", pair.chosen_id, pair.chosen_ids, pair.chosen_spans,
-                 pair.chosen, pair.chosen_rewards),
-        PairSide("rejected", pair.rejected_id, pair.rejected_ids, pair.rejected_spans,
-                 pair.rejected, pair.rejected_rewards),
-    )  # fmt: skip

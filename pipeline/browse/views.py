@@ -23,10 +23,8 @@ from pipeline.browse.steps import (
     step_views,
 )
 from pipeline.browse.texts import (
-    PairSide,
     Piece,
     pair_pieces,
-    pair_sides,
     pieces,
     tokens,
     trained_pieces,
@@ -34,10 +32,11 @@ from pipeline.browse.texts import (
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Pair, Trajectory
+from pipeline.evaluation.excerpts import PairSide, pair_sides, question_of
 from pipeline.evaluation.terminal import answer_line, cost_line
 from pipeline.methods import candidate_terms
 from pipeline.pairs.reasons import Reasons, place, reasons
-from pipeline.pairs.select import Candidate
+from pipeline.pairs.select import PAPER, Candidate
 from pipeline.rollout.answering import LONGEST_QUESTION
 
 if TYPE_CHECKING:
@@ -106,17 +105,22 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
     ]
     samples = run.queries.of_question(record.question_id, group)
     candidates = {sample["trajectory_id"]: _candidate(sample) for sample in samples}
+    thresholds = of_group.thresholds
     return {
         "pair": record,
         "group": of_group,
-        "question": next((m.content for m in reversed(record.prompt) if m.role == "user"), ""),
+        "question": question_of(record),
         "sides": views,
         "problem": problem,
         "difference": first_difference(views),
-        "reasons": _reasons(record, candidates, of_group.thresholds),
+        "reasons": _reasons(record, candidates, thresholds),
+        "unexplained": thresholds if isinstance(thresholds, str) else None,
         "samples": sorted(
             samples,
-            key=lambda sample: place(candidates[sample["trajectory_id"]], of_group.thresholds),
+            key=lambda sample: place(
+                candidates[sample["trajectory_id"]],
+                PAPER if isinstance(thresholds, str) else thresholds,
+            ),
         ),
         **around,
     }
@@ -152,10 +156,11 @@ def _candidate(sample: Row) -> Candidate:
 
 
 def _reasons(
-    record: Pair, candidates: Mapping[str, Candidate], thresholds: Pairs
+    record: Pair, candidates: Mapping[str, Candidate], thresholds: Pairs | str
 ) -> Reasons | None:
-    """Why the pair was formed; None when its trajectories are no longer in the run."""
-    if not {record.chosen_id, record.rejected_id} <= candidates.keys():
+    """Why the pair was formed; None without its thresholds, or without its trajectories."""
+    known = {record.chosen_id, record.rejected_id} <= candidates.keys()
+    if isinstance(thresholds, str) or not known:
         return None
     return reasons(
         record.kind,

@@ -2,7 +2,8 @@
 
 Input: outcomes of policies and Parquet files of their trajectories. Output: a few whole
 trajectories, without token ids: the questions on which the first and the last policy differ most,
-and failures of the last policy by failure mode. `segments` cuts the text of a trajectory by writer.
+and failures of the last policy by failure mode. `segments` cuts the text of a trajectory by writer,
+and `pair_sides` gives the two sides of a pair.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import from_arrow, parse_record
-from pipeline.core.records import Span, Trajectory
+from pipeline.core.records import Message, Pair, Span, Trajectory
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome
 from pipeline.grammars.spans import cover_error
@@ -121,6 +122,32 @@ def segments(text: str, spans: Sequence[Span]) -> list[Segment]:
     if problem:
         raise InputError(f"{problem}: spans must cover the text exactly")
     return [Segment(text[start:end], writer) for start, end, writer in spans if end > start]
+
+
+class PairSide(NamedTuple):
+    """One side of a pair: its tokens with their spans, its messages and its reward terms."""
+
+    name: str
+    id: str
+    ids: Sequence[int]
+    spans: Sequence[Span]
+    messages: Sequence[Message]
+    rewards: Mapping[str, Any]
+
+
+def pair_sides(pair: Pair) -> tuple[PairSide, PairSide]:
+    """The chosen and the rejected side."""
+    return (
+        PairSide("chosen", pair.chosen_id, pair.chosen_ids, pair.chosen_spans,
+                 pair.chosen, pair.chosen_rewards),
+        PairSide("rejected", pair.rejected_id, pair.rejected_ids, pair.rejected_spans,
+                 pair.rejected, pair.rejected_rewards),
+    )  # fmt: skip
+
+
+def question_of(pair: Pair) -> str:
+    """The question of a pair, which is the last message of the user."""
+    return next((m.content for m in reversed(pair.prompt) if m.role == "user"), "")
 
 
 def _by_question(directory: Path, ids: Sequence[str]) -> dict[str, Trajectory]:

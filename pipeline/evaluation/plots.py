@@ -130,28 +130,6 @@ def _annotate(
     axes.annotate(text, at, xytext=shift, textcoords="offset points", color=INK, **style)
 
 
-def histograms(counted: Mapping[int, tuple[np.ndarray, np.ndarray]], rounds: int) -> str:
-    """Histogram outlines of one reward term, with a dashed line at each mean.
-
-    ``counted`` maps a series (round - 1) to the term's distinct values [values] and their numbers
-    [values]; ``rounds`` is the number of rounds.
-    """
-    figure, axes = _figure(3.5, 1.8, bottom=0.25)
-    upper = max([1.0, *(float(values.max()) for values, _ in counted.values() if values.size)])
-    edges = np.linspace(0, upper, 21)
-    for number, (values, counts) in counted.items():
-        if values.size:
-            # Rounding keeps 0.3 in the bin that starts at 0.3 despite its binary representation.
-            heights = 100 * np.histogram(values.round(9), edges, weights=counts)[0] / counts.sum()
-            color = _placeholder(number)
-            axes.stairs(heights, edges, color=color, linewidth=1.7)
-            mean = float(np.average(values, weights=counts))
-            axes.axvline(mean, color=color, linewidth=1, linestyle=(0, (2, 2)))
-    axes.set_ylabel("% of trajectories")
-    axes.set_xlim(0, upper)
-    return _svg(figure, rounds)
-
-
 def line_chart(
     curves: Sequence[tuple[int, str, Sequence[float], Sequence[float]]], count: int, label: str
 ) -> str:

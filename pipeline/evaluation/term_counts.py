@@ -1,10 +1,10 @@
 """How often a reward term has each value, for right and for wrong answers.
 
-Input: the values of one term over trajectories, one question at a time. Output: means, the
-distribution, and the area under the ROC curve (AUC) against exact match, over all answers and over
-answers to one question, which is what preference pairs compare. Values are counted after rounding
-to four decimals, so memory grows with the number of distinct values (20,001 between 0 and 2) and
-not with the trajectories.
+Input: the values of one term over trajectories, one question at a time. Output: means, and the area
+under the ROC curve (AUC) against exact match, over all answers and over answers to one question,
+which is what preference pairs compare. Values are counted after rounding to four decimals, so
+memory grows with the number of distinct values (20,001 between 0 and 2) and not with the
+trajectories.
 """
 
 from __future__ import annotations
@@ -83,32 +83,29 @@ class TermCounts:
             counts.update(sides)
         self.within.add(right=own[True], wrong=own[False])
 
-    def merge(self, other: TermCounts) -> None:
-        """Count the values of ``other``; its comparisons within questions are left out."""
-        for side in (0, 1):
-            self._counts[side].update(other._counts[side])
-            self._sums[side] += other._sums[side]
-
     @property
     def total(self) -> int:
         """The number of values."""
         return self.number(True) + self.number(False)
 
+    @property
+    def sum(self) -> float:
+        """The sum of all values."""
+        return sum(self._sums)
+
+    @property
+    def varies(self) -> bool:
+        """Whether there are two different values."""
+        return len(self._counts[0].keys() | self._counts[1].keys()) > 1
+
     def number(self, right: bool) -> int:
         """The number of values of right or of wrong answers."""
         return self._counts[right].total()
 
-    def mean(self, right: bool | None = None) -> float | None:
-        """The mean over right or wrong answers, or over all; None without values."""
-        sides = (False, True) if right is None else (right,)
-        number = sum(self.number(side) for side in sides)
-        return sum(self._sums[side] for side in sides) / number if number else None
-
-    def distribution(self) -> tuple[np.ndarray, np.ndarray]:
-        """The distinct values in ascending order [values], and how often each occurs [values]."""
-        both = self._counts[0] + self._counts[1]
-        values = sorted(both)
-        return np.array(values) / _SCALE, np.array([both[value] for value in values], dtype=float)
+    def mean(self, right: bool) -> float | None:
+        """The mean over right or over wrong answers; None without values."""
+        number = self.number(right)
+        return self._sums[right] / number if number else None
 
     def auc(self) -> float | None:
         """The probability that a right answer has a larger value than a wrong one; ties count half.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.records import ContextItem, Message, Pair, Span, Step, Trajectory
+from pipeline.core.records import ContextItem, Pair, Span, Step, Trajectory
 from pipeline.core.text import one_line, visible
-from pipeline.evaluation.excerpts import Segment, segments
+from pipeline.evaluation.excerpts import Segment, pair_sides, question_of, segments
 from pipeline.evaluation.selection import EVERYTHING, Record, Selection, selected
 from pipeline.grammars.spans import cover_error
 
@@ -57,25 +57,15 @@ def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
 
     Pairs of other systems' outputs have no tokens, so their messages are shown.
     """
-    sides = (
-        (
-            f"chosen {pair.chosen_id}", pair.chosen, pair.chosen_ids,
-            pair.chosen_spans, pair.chosen_rewards,
-        ),
-        (
-            f"rejected {pair.rejected_id}", pair.rejected, pair.rejected_ids,
-            pair.rejected_spans, pair.rejected_rewards,
-        ),
-    )  # fmt: skip
     return [
-        _panel(title, _decode(tokenizer, ids, spans, where) or _as_written(messages), rewards)
-        for title, messages, ids, spans, rewards in sides
+        _panel(
+            f"{side.name} {side.id}",
+            _decode(tokenizer, side.ids, side.spans, where)
+            or [Segment(message.content, "unknown") for message in side.messages],
+            side.rewards,
+        )
+        for side in pair_sides(pair)
     ]
-
-
-def question_of(pair: Pair) -> str:
-    """The question of a pair, which is the last message of the user."""
-    return next((m.content for m in reversed(pair.prompt) if m.role == "user"), "")
 
 
 def view_trajectories(
@@ -163,10 +153,6 @@ def _decode(
         Segment(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), writer)
         for start, end, writer in spans
     ]
-
-
-def _as_written(messages: Sequence[Message]) -> list[Segment]:
-    return [Segment(message.content, "unknown") for message in messages]
 
 
 def _console() -> Console:

@@ -26,7 +26,6 @@ from pipeline.report.data import read_json, rounds_of
 from pipeline.report.usage_section import judgings
 from pipeline.stages.files.trajectory_columns import FILE
 
-_TWO_VALUED = ("answer", "format")  # their means suffice
 _FEWEST = 10  # questions with right and wrong answers, for a verdict
 
 Terms = Mapping[str, TermCounts]
@@ -51,7 +50,6 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
         number: _round(inputs, number, directory, titles, judged)
         for number, directory in rounds_of(inputs, "score").items()
     }
-    merged = {number: _merged(of_round.terms, titles) for number, of_round in rounds.items()}
     last = max(rounds, default=0)
     hops: list[HopType] = [
         hop for hop in HOP_AVERAGES if any(hop in r.terms for r in rounds.values())
@@ -59,7 +57,7 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
     return {
         "reward_rounds": {n: plots.series_color(n - 1, last) for n in rounds},
         "reward_means": {
-            title: {n: terms[term].mean() for n, terms in merged.items()}
+            title: {n: _mean(term, r.terms) for n, r in rounds.items()}
             for term, title in titles.items()
         },
         "reward_answers": {
@@ -79,23 +77,7 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
         ],
         "reward_verdict": verdict(rounds, judged),
         "constant_judges": constant_judges(inputs),
-        "reward_figures": {
-            title: plots.histograms(
-                {n - 1: terms[term].distribution() for n, terms in merged.items()}, last
-            )
-            for term, title in titles.items()
-            if rounds and term not in _TWO_VALUED
-        },
     }
-
-
-def verdict_of_run(inputs: Mapping[str, Path], term: str) -> str | None:
-    """The sentence of `verdict` from the directories of the stages ``score`` and ``pair`` alone."""
-    rounds = {
-        number: _round(inputs, number, directory, [term], term)
-        for number, directory in rounds_of(inputs, "score").items()
-    }
-    return verdict(rounds, term)
 
 
 def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
@@ -149,13 +131,11 @@ def constant_judges(inputs: Mapping[str, Path]) -> list[str]:
     ]
 
 
-def _merged(by_hop: Mapping[HopType, Terms], terms: Collection[str]) -> dict[str, TermCounts]:
-    """The values of each term over all questions."""
-    merged = {term: TermCounts() for term in terms}
-    for of_hop in by_hop.values():
-        for term, counts in of_hop.items():
-            merged[term].merge(counts)
-    return merged
+def _mean(term: str, by_hop: Mapping[HopType, Terms]) -> float | None:
+    """The mean over all questions; None without values."""
+    counts = [terms[term] for terms in by_hop.values()]
+    total = sum(one.total for one in counts)
+    return sum(one.sum for one in counts) / total if total else None
 
 
 def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
@@ -163,16 +143,15 @@ def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
 
     A term with only one value has no AUC, although all its comparisons are ties.
     """
-    varies = len(counts.distribution()[0]) > 1
     return {
         "term": term,
         "right": counts.mean(True),
         "wrong": counts.mean(False),
         "n_right": counts.number(True),
         "n_wrong": counts.number(False),
-        "auc": counts.auc() if varies else None,
-        "within": counts.within.auc() if varies else None,
-        "within_interval": counts.within.interval() if varies else None,
+        "auc": counts.auc() if counts.varies else None,
+        "within": counts.within.auc() if counts.varies else None,
+        "within_interval": counts.within.interval() if counts.varies else None,
         "comparisons": counts.within.comparisons,
         "questions": counts.within.questions,
     }

@@ -33,6 +33,7 @@ from tests.stages.fabricated_run import preference_pair, trajectory
 TINY_READER = Path(__file__).parents[2] / "data" / "tiny_reader"
 HOSTILE = "<script>alert('owned')</script><img src=x onerror=alert(1)>\u202egnp"
 NAME = "stored"
+VERDICT = "In round 2 the process reward prefers right answers."
 MALFORMED = 5  # the rejected side of the third pair of each round
 
 
@@ -59,6 +60,7 @@ def write_stored_run(runs: Path, name: str = NAME, *, better: bool = False) -> P
         write_parquet(directory / "funnel.parquet", outcomes, PairingOutcome)
         _judged(store, number, name, records)
     _evaluated(store, name)
+    (root / "report.json").write_text(json.dumps({"verdict": VERDICT}))
     (root / "report.html").write_text(f"<style>h1 {{ color: red }}</style><h1>{HOSTILE}</h1>")
     _knowledge(store, name)
     return root

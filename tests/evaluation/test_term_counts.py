@@ -1,4 +1,4 @@
-"""Counts of a reward term: means, distribution, and AUC against exact match."""
+"""Counts of a reward term: AUC against exact match."""
 
 from __future__ import annotations
 
