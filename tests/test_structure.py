@@ -35,6 +35,7 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/launch.py",  # an environment variable
     "pipeline/config/yaml_files.py",  # text that `read_text` has read
     "pipeline/llm/chat.py",
+    "pipeline/conversations/messages.py",
     "pipeline/grammars/prograph.py",
     "tasks/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
     "tasks/build.py",

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Role = Literal["trained", "masked", "observed", "unknown"]
-_ROLE: dict[str, Role] = {"model": "trained", "observation": "observed", "unknown": "unknown"}
+_ROLE: dict[str, Role] = {
+    "model": "trained", "observation": "observed", "frame": "masked", "unknown": "unknown",
+}  # fmt: skip
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _LARGEST = 4_000_000  # product of word counts up to which differences are computed word by word
 

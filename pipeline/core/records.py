@@ -14,7 +14,8 @@ from pipeline.core.methods import GrammarName as GrammarName  # part of the reco
 
 HopType = Literal["single", "multi"]
 Stop = Literal["answer", "max_steps", "max_tokens", "malformed", "retrieval_error"]
-Writer = Literal["model", "observation"]  # sampled by the policy, or inserted by the rollout
+# Sampled by the policy, inserted by the rollout, or written by the chat template between turns.
+Writer = Literal["model", "observation", "frame"]
 PairKind = Literal["format", "easy", "hard", "margin", "step"]
 Span = tuple[int, int, Writer]  # offsets [start, end) and the writer of that piece
 

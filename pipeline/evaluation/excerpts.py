@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import from_arrow, parse_record
-from pipeline.core.records import Message, Pair, Span, Trajectory
+from pipeline.core.records import Message, Pair, Span, Trajectory, Writer
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome
 from pipeline.grammars.spans import cover_error
@@ -30,7 +30,7 @@ class Segment(NamedTuple):
     """A stretch of text and its writer; "unknown" for imported records without spans."""
 
     text: str
-    writer: Literal["model", "observation", "unknown"]
+    writer: Writer | Literal["unknown"]
 
 
 def most_changed(

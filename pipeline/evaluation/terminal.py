@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from tokenizers import Tokenizer
 
-STYLES = {"model": "green", "observation": "dim", "unknown": "yellow"}
+STYLES = {"model": "green", "observation": "dim", "frame": "dim", "unknown": "yellow"}
 SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two panels side by side
 
 

@@ -1,7 +1,8 @@
 """Spans: which part of a trajectory the model wrote, in characters or in tokens.
 
 Spans are ``[start, end, writer]``: half-open, ordered, without gaps, covering the text or the ids
-exactly. ``writer`` is "model" or "observation". Loss masks and token counts are computed from them.
+exactly. ``writer`` is "model", "observation" or, between the turns of a conversation, "frame". Loss
+masks and token counts are computed from them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ def cover_error(spans: Sequence[Span], length: int) -> str | None:
             return f"span [{start}, {end}) should start at {position} and not end before it"
         position = end
     return None if position == length else f"spans end at {position}, expected {length}"
+
+
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """The length of the longest common start of two texts or two lists."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def pieces(sequence: T, spans: Sequence[Span], writer: Writer) -> list[T]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, overload
+from typing import Any, Literal, Protocol, overload
 
 from pipeline.core.errors import ConfigError, DependencyError, model_problem
 from pipeline.core.input_files import read_text
@@ -136,8 +136,9 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(
         self,
-        conversation: list[dict[str, str]],
+        conversation: list[dict[str, Any]],
         *,
         tokenize: Literal[False],
         add_generation_prompt: bool,
+        **arguments: Any,
     ) -> str: ...

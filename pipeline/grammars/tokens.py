@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 from pipeline.core.errors import InputError, model_problem
 from pipeline.core.records import Message, Span
 from pipeline.grammars.sanitize import escape_tokens, token_patterns
-from pipeline.grammars.spans import cover_error, extend, pieces
+from pipeline.grammars.spans import common_length, cover_error, extend, pieces
 from pipeline.grammars.tokenizer import Tokenizer, is_markup
 
 
@@ -50,8 +51,35 @@ def _vocabulary_forms(tokenizer: Tokenizer) -> tuple[str, ...]:
     return tuple(tokenizer.convert_ids_to_tokens(sorted(control_ids(tokenizer))))
 
 
-def _escaped_in_prompts(tokenizer: Tokenizer) -> tuple[str, ...]:
-    return (*_vocabulary_forms(tokenizer), *_markup(tokenizer).values())
+def escaped_in_prompts(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The texts that no question or document may bring into a prompt: control tokens and markup."""
+    return (*_vocabulary_forms(tokenizer), *markup(tokenizer).values())
+
+
+def rendered(
+    tokenizer: Tokenizer,
+    conversation: list[dict[str, Any]],
+    generation_prompt: bool,
+    **arguments: Any,
+) -> str:
+    """The chat template applied to a conversation; ``arguments`` are passed to the template.
+
+    Raises InputError when the tokenizer has no chat template, or one that fails.
+    """
+    if tokenizer.chat_template is None:
+        raise InputError(
+            f"the tokenizer of {tokenizer.name_or_path} has no chat template; "
+            "set model.chat_template, or use an instruct model"
+        )
+    try:
+        return tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=generation_prompt, **arguments
+        )
+    except Exception as error:  # a template is a program, and may raise anything
+        raise InputError(
+            f"the chat template of {tokenizer.name_or_path} fails: {model_problem(error)}; correct "
+            "it, or set model.chat_template to another"
+        ) from error
 
 
 def prompt_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
@@ -61,26 +89,13 @@ def prompt_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     InputError when the tokenizer has no chat template, or a template that fails or leaves out a
     message.
     """
-    if tokenizer.chat_template is None:
-        raise InputError(
-            f"the tokenizer of {tokenizer.name_or_path} has no chat template; "
-            "set model.chat_template, or use an instruct model"
-        )
-    controls = _escaped_in_prompts(tokenizer)
+    controls = escaped_in_prompts(tokenizer)
     contents = [escape_tokens(message.content, controls) for message in messages]
     conversation = [
         {"role": message.role, "content": content}
         for message, content in zip(messages, contents, strict=True)
     ]
-    try:
-        text = tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=True
-        )
-    except Exception as error:  # a template is a program, and may raise anything
-        raise InputError(
-            f"the chat template of {tokenizer.name_or_path} fails: {model_problem(error)}; correct "
-            "it, or set model.chat_template to another"
-        ) from error
+    text = rendered(tokenizer, conversation, True)
     for message, content in zip(messages, contents, strict=True):
         if content.strip() not in text:  # templates strip contents
             raise InputError(
@@ -115,7 +130,7 @@ def plain_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     if not texts:
         return []
     rows = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    added = _markup(tokenizer).keys()
+    added = markup(tokenizer).keys()
     return [
         list(row) if added.isdisjoint(row) else _ids_in_pieces(tokenizer, text)
         for text, row in zip(texts, rows, strict=True)
@@ -123,20 +138,20 @@ def plain_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def _ids_in_pieces(tokenizer: Tokenizer, text: str) -> list[int]:
-    tokens = token_patterns(_markup(tokenizer).values())
+    tokens = token_patterns(markup(tokenizer).values())
     cuts = [match.start() + 1 for match in re.finditer(f"(?={'|'.join(tokens)})", text)]
     pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
     ids: list[int] = []
     for parts in (pieces, list(text)):  # by characters where a token is found in normalized text
         rows = tokenizer(parts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         ids = [token_id for row in rows for token_id in row]
-        if _markup(tokenizer).keys().isdisjoint(ids):
+        if markup(tokenizer).keys().isdisjoint(ids):
             break
     return ids
 
 
 @lru_cache(maxsize=4)  # the tokenizer builds its table of added tokens at each call
-def _markup(tokenizer: Tokenizer) -> dict[int, str]:
+def markup(tokenizer: Tokenizer) -> dict[int, str]:
     """The texts of the added tokens that are more than words, by id."""
     added = tokenizer.added_tokens_decoder.items()
     return {token_id: token.content for token_id, token in added if is_markup(token)}
@@ -174,11 +189,7 @@ def mismatch(
     if text != output and token_ids and token_ids[-1] in control_ids(tokenizer):
         text, decoded_spans = _decoded(tokenizer, token_ids[:-1], token_spans)
     if text != output:
-        characters = enumerate(zip(text, output, strict=False))
-        offset = next(
-            (index for index, (decoded, recorded) in characters if decoded != recorded),
-            min(len(text), len(output)),
-        )
+        offset = common_length(text, output)
         end = offset + 20
         return (
             f"ids decode to {text[offset:end]!r} at offset {offset}, "

@@ -1,0 +1,1 @@
+"""Trajectories as conversations with tool calls, through the model's own chat template."""

@@ -1,0 +1,117 @@
+"""Messages of a conversation in the form of OpenAI's interface, checked and made uniform.
+
+Input: messages as agents log them. Output: messages as chat templates read them: contents are text,
+arguments are objects, and reasoning stands under every name that templates use. Every text that the
+model did not write has its added tokens escaped, so that no document can switch the role.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.core.errors import InputError
+from pipeline.grammars.sanitize import escape_tokens
+
+Message = dict[str, Any]
+Tool = Mapping[str, Any]  # ``{"type": "function", "function": {name, description, parameters}}``
+ROLES = ("system", "user", "assistant", "tool")
+# The names of the reasoning in messages: Qwen and GLM; vLLM's server; gpt-oss and LFM.
+REASONING = ("reasoning_content", "reasoning", "thinking")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call. ``arguments`` are an object if the call is valid."""
+
+    name: str
+    arguments: Any
+    id: str | None = None
+
+
+def uniform(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages as templates read them.
+
+    Arguments that are JSON text become values; other text stays, because it is what the model
+    wrote. Raises InputError, which names the message and the field, for another shape.
+    """
+    return [_uniform(message, f"messages.{number}") for number, message in enumerate(messages)]
+
+
+def _uniform(message: Mapping[str, Any], at: str) -> Message:
+    role = message.get("role")
+    if role not in ROLES:
+        raise InputError(f"{at}.role: {role!r} is not one of {', '.join(ROLES)}")
+    clean: Message = {"role": role, "content": _text(message.get("content"), f"{at}.content")}
+    if reasoning := next((message[name] for name in REASONING if message.get(name)), None):
+        clean |= dict.fromkeys(REASONING, _text(reasoning, f"{at}.{REASONING[0]}"))
+    if message.get("tool_calls"):
+        if role != "assistant":
+            raise InputError(f"{at}.tool_calls: only an assistant's message calls tools")
+        clean["tool_calls"] = [
+            _call(call, f"{at}.tool_calls.{number}")
+            for number, call in enumerate(message["tool_calls"])
+        ]
+    return clean | {key: message[key] for key in ("name", "tool_call_id") if message.get(key)}
+
+
+def _text(content: Any, at: str) -> str:
+    """The text of a content, which may be a list of parts."""
+    if isinstance(content, list):
+        content = "".join(
+            part.get("text", "") if isinstance(part, dict) else str(part) for part in content
+        )
+    if content is None or isinstance(content, str):
+        return content or ""
+    raise InputError(f"{at}: {type(content).__name__} where text, or a list of parts, is expected")
+
+
+def _call(call: Any, at: str) -> Message:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InputError(f"{at}: a call needs function.name and function.arguments")
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        arguments = _value(arguments)
+    clean: Message = {
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+    return clean | ({"id": call["id"]} if call.get("id") else {})
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def calls_of(message: Message) -> list[Call]:
+    """The calls of a uniform message."""
+    return [
+        Call(call["function"]["name"], call["function"]["arguments"], call.get("id"))
+        for call in message.get("tool_calls", ())
+    ]
+
+
+def with_escapes(messages: Iterable[Message], tokens: tuple[str, ...]) -> list[Message]:
+    """The messages with ``tokens`` escaped in their contents."""
+    return [
+        message | {"content": escape_tokens(message["content"], tokens)} for message in messages
+    ]
+
+
+def split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
+    """The prompt, and the turns: an assistant's message with the messages up to the next one.
+
+    Raises InputError for a conversation that does not start with other messages.
+    """
+    starts = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    ends = [*starts[1:], len(messages)]
+    if starts[:1] == [0]:
+        raise InputError("messages.0: a conversation starts with a system or user message")
+    turns = [list(messages[start:end]) for start, end in zip(starts, ends, strict=False)]
+    return list(messages[: starts[0] if starts else None]), turns
