@@ -107,6 +107,10 @@ class StageTask(luigi.Task):
         """A sentence for each fault in the stage's settings and files that would stop the stage."""
         return iter(())
 
+    def notes(self) -> Iterator[str]:
+        """A sentence for each part of the data that the stage will leave out or find odd."""
+        return iter(())
+
     @property
     def whole(self) -> str:
         """The name of the stage; a shard gives the name of its divided stage."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.corpus.first_records import document_faults
+from pipeline.config import CorpusFile
+from pipeline.corpus.documents import is_read
+from pipeline.corpus.first_records import document_faults, skipped_documents
+from pipeline.corpus.folders import find_files
+from pipeline.corpus.prose import missing_package
 from tasks.opened import Opened, Work
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import CHUNK_BYTES, CORPUS_BYTES_PER_CHUNK
@@ -17,13 +21,23 @@ class Corpus(DataTask):
 
     stage = "corpus"
     help = "passages of the documents"
-    version = 3
+    version = 4
     entry = "pipeline.stages.corpus:run"
     reads = ("corpus", "data.root")
 
     @property
     def paths(self) -> tuple[str, ...]:
         return tuple(file.path for file in self.settings.corpus.files)
+
+    def files(self) -> dict[str, Path | str]:
+        """The files of documents; a missing package is one too, so its installation is noticed."""
+        return {
+            found.name: f"{missing} (not installed)" if missing else found.path
+            for name in super().files()
+            for found in find_files(self._root, name)
+            if found.problem is None and (found.named or is_read(found.path))
+            for missing in [missing_package(found.path)]
+        }
 
     def opens(self) -> tuple[Opened, ...]:
         return ()
@@ -33,6 +47,20 @@ class Corpus(DataTask):
         return Work(ram=CORPUS_BYTES_PER_CHUNK * chunks, disk=CHUNK_BYTES * chunks)
 
     def faults(self) -> Iterator[str]:
-        files = {file.path: file for file in self.settings.corpus.files}
-        for name, path in self.files().items():
-            yield from document_faults(Path(path), files[name])
+        for file in self._raw_files():
+            yield from document_faults(self._root, file, strict=self.settings.corpus.strict)
+
+    def notes(self) -> Iterator[str]:
+        """A sentence for each reason to skip files."""
+        for file in self._raw_files():
+            for reason, count in skipped_documents(self._root, file).items():
+                yield f"corpus.files: {file.path}: {count:,} files skipped: {reason}"
+
+    def _raw_files(self) -> Iterator[CorpusFile]:
+        """The files, directories and globs that exist before the run."""
+        raw = super().files()
+        return (file for file in self.settings.corpus.files if file.path in raw)
+
+    @property
+    def _root(self) -> Path:
+        return Path(self.settings.data.root or ".")

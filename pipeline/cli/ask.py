@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from pipeline.cli.options import Chosen, with_configuration
 from pipeline.cli.printing import console, print_json
 from pipeline.core.errors import InputError
-from pipeline.core.records import Question, Step
+from pipeline.core.records import Chunk, Question, Step
 from pipeline.core.text import visible
 
 if TYPE_CHECKING:
@@ -73,11 +74,12 @@ def ask(
             for process in processes:
                 process.ask(record)
             answers = [(process.name, process.answer()) for process in processes]
+            corpus = asked[0].context.inputs.get("corpus")
             if as_json:
                 indent = None if only is None else 2
-                print_json(_as_json(record, answers, compare is not None), indent=indent)
+                print_json(_as_json(record, answers, compare is not None, corpus), indent=indent)
             else:
-                _print(record, answers, whole)
+                _print(record, answers, whole, corpus)
             sys.stdout.flush()
 
 
@@ -127,14 +129,28 @@ def _typed() -> Iterator[str]:
     typer.echo(err=True)
 
 
-def _as_json(question: Question, answers: Answers, several: bool) -> dict[str, Any]:
-    """``answer`` and ``steps`` of a question; for several policies, a list of these objects."""
+def _sources(answered: Answered, corpus: Path | None) -> list[Chunk]:
+    """The passages of an answer's search results; none if a retrieval service has the corpus."""
+    from pipeline.retrieval.origins import passages
+
+    items = [item for step in answered.trajectory.steps for item in step.context]
+    return [] if corpus is None else passages(items, corpus)
+
+
+def _as_json(
+    question: Question, answers: Answers, several: bool, corpus: Path | None
+) -> dict[str, Any]:
+    """``answer``, ``steps`` and ``sources``; for several policies, a list of these objects."""
     objects = [
         {
             "policy": name,
             "fingerprint": answered.trajectory.policy,
             "answer": answered.trajectory.answer,
             "steps": [_step_fields(step) for step in answered.trajectory.steps],
+            "sources": [
+                {"id": chunk.id, "title": chunk.title, "source": chunk.source}
+                for chunk in _sources(answered, corpus)
+            ],
             "format_ok": answered.trajectory.format_ok,
             "format_error": answered.trajectory.format_error,
             "stop": answered.trajectory.stop,
@@ -158,18 +174,25 @@ def _step_fields(step: Step) -> dict[str, Any]:
     return {**named, "query": query(step), "context": fields["context"]}
 
 
-def _print(question: Question, answers: Answers, whole: bool) -> None:
+def _print(question: Question, answers: Answers, whole: bool, corpus: Path | None) -> None:
     """Print the answers under the question: in a wide terminal in columns, else as a list."""
     from rich.panel import Panel
     from rich.text import Text
 
     from pipeline.evaluation.terminal import beside, cost_line, printable, steps_text
 
+    def shown(answered: Answered) -> Text:
+        text = steps_text(answered.trajectory, whole=whole)
+        sources = dict.fromkeys(chunk.source for chunk in _sources(answered, corpus))
+        if named := ", ".join(filter(None, sources)):
+            text.append(f"\nsources: {printable(named)}", style="dim")
+        return text
+
     terminal = console(120)
     terminal.rule(Text(printable(question.question), style="bold"), align="left")
     panels = [
         Panel(
-            steps_text(answered.trajectory, whole=whole),
+            shown(answered),
             title=Text(printable(name)),
             subtitle=Text(cost_line(answered.trajectory, answered.seconds)),
             title_align="left",

@@ -84,12 +84,14 @@ class QuestionFile(Block):
 
 
 class CorpusFile(Block):
-    """One file of documents."""
+    """Files of documents: Markdown, text, HTML, PDF, Word, JSONL, JSON, CSV, TSV or Parquet."""
 
-    path: PathOrName = Field(description="the file, relative to data.root")
+    path: PathOrName = Field(
+        description="a file, a directory, or a glob such as docs/**/*.md, relative to data.root"
+    )
     format: Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"] = Field(
         "auto",
-        description="format of the file; auto: detected from the content; questions: the "
+        description="format of the file; auto: detected from its name and content; questions: the "
         "paragraphs of a question file",
     )
     dataset: DatasetName | None = Field(None, description="data set of a file in format questions")
@@ -114,7 +116,16 @@ class Corpus(Block):
     """Documents cut into chunks."""
 
     files: AtLeastOne[CorpusFile] = Field(description="files of documents")
-    chunk_words: Positive = Field(100, description="maximum words per chunk (TeaRAG table 4: 100)")
+    chunk_words: Positive = Field(
+        100,
+        description="maximum words per chunk (TeaRAG table 4: 100); in scripts without spaces, "
+        "characters",
+    )
+    strict: bool = Field(
+        False,
+        description="whether a file of a directory or a glob that cannot be read stops the run; by "
+        "default it is skipped, counted, and listed in skipped.json",
+    )
 
 
 class Graph(AskedModel):

@@ -16,22 +16,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from pipeline.core.records import HopType
+from pipeline.core.text import spaced
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_PUNCTUATION = str.maketrans(
+    "", "", string.punctuation + "、。〈〉《》「」『』【】〔〕！（），．：；？"
+)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize(text: str) -> str:
     """SQuAD normalization after Unicode form NFC.
 
-    Lower-case, delete ASCII punctuation, drop a/an/the, collapse white space; the steps run in this
-    order.
+    Lower-case, delete ASCII and East Asian punctuation, drop a/an/the, collapse white space; the
+    steps run in this order. In scripts without spaces each character is a token (`spaced`).
     """
-    return " ".join(
-        _ARTICLES.sub(
-            " ", unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
-        ).split()
-    )
+    plain = unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
+    return " ".join(spaced(_ARTICLES.sub(" ", plain)).split())
 
 
 def exact_match(answer: str | None, golds: Sequence[str]) -> float:

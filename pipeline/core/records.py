@@ -57,6 +57,7 @@ class Chunk:
     title: str
     text: str  # without the title
     doc_id: str  # the document that the passage was cut from
+    source: str = ""  # where the document comes from: a path, the page of a file, or an address
 
 
 @dataclasses.dataclass(slots=True)

@@ -14,6 +14,10 @@ Three places tokenize differently on purpose. The answer metrics (`core.answer_m
 SQuAD: punctuation is deleted, not a separator. `evaluation.gold_hops` compares both readings. BM25
 uses the tokenizer of bm25s, which drops stop words.
 
+Some scripts write no spaces between words: Chinese, Japanese, Thai, Lao, Khmer and Burmese. There a
+character with its marks counts as a word wherever text is counted or matched (`UNIT`, `PIECE`,
+`spaced`), except in lexical similarity.
+
 `visible` is for text of documents, models and servers that a person reads: in a terminal, a log, an
 error message or the report.
 """
@@ -24,8 +28,24 @@ import re
 import unicodedata
 
 WORD = re.compile(r"[^\W_]+")
+# Characters of scripts without spaces between words, and the marks that belong to the one before.
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_MARKS = "".join(
+    chr(code)
+    for block in (range(0x0E00, 0x0F00), range(0x1000, 0x10A0), range(0x1780, 0x1800))
+    for code in block
+    if unicodedata.category(chr(code)).startswith("M")
+)
+SPACELESS = re.compile(f"[{_SPACELESS}][{_MARKS}]*")
+# The words of `WORD`, but single characters of such scripts.
+UNIT = re.compile(f"{SPACELESS.pattern}|[^\\W_{_SPACELESS}]+")
+# What counts as a word of running text, with its punctuation.
+PIECE = re.compile(f"{SPACELESS.pattern}|[^\\s{_SPACELESS}]+")
 # The parenthesis that ends a title and makes it unique: "Frozen (2013 film)".
-QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
+QUALIFIER = re.compile(r"\s*[(（][^()（）]*[)）]\s*$")
 
 # API keys in the forms of known services; other secrets look like any text.
 _API_KEY = re.compile(
@@ -42,6 +62,11 @@ _ARABIC_SIGNS = range(0x0600, 0x0606)
 def tokenize(text: str) -> list[str]:
     """Words of the NFKC-normalized, case-folded text, in order, with repetitions."""
     return WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def spaced(text: str) -> str:
+    """``text`` with spaces around each character of a script without spaces between words."""
+    return text if text.isascii() else SPACELESS.sub(r" \g<0> ", text)
 
 
 def fold(word: str) -> str:

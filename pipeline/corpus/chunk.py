@@ -8,17 +8,27 @@ several of the five places of a context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from hashlib import blake2b
+from itertools import pairwise
 
 from pipeline.core.records import Chunk
+from pipeline.core.text import PIECE, SPACELESS
 from pipeline.corpus.raw_records import Document
 
 
 def cut(text: str, max_words: int) -> list[str]:
-    """Pieces of at most ``max_words`` white-space-separated words, in order."""
+    """Pieces of at most ``max_words`` words, in order.
+
+    Words are separated by white space; in scripts without spaces each character is one.
+    """
     words = text.split()
-    return [" ".join(words[start : start + max_words]) for start in range(0, len(words), max_words)]
+    if text.isascii() or not SPACELESS.search(text):
+        starts = range(0, len(words), max_words)
+        return [" ".join(words[start : start + max_words]) for start in starts]
+    plain = " ".join(words)
+    bounds = [word.start() for word in PIECE.finditer(plain)][::max_words]
+    return [plain[start:end].rstrip() for start, end in pairwise([*bounds, len(plain)])]
 
 
 def content_key(title: str, text: str) -> bytes:
@@ -29,8 +39,13 @@ def content_key(title: str, text: str) -> bytes:
     return blake2b(f"{title}\0{text}".encode(), digest_size=16).digest()
 
 
-def chunk_documents(documents: Iterable[Document], max_words: int) -> Iterator[Chunk]:
+def chunk_documents(
+    documents: Iterable[Document], max_words: int, counts: MutableMapping[str, int] | None = None
+) -> Iterator[Chunk]:
     """Yield the chunks of all documents in order, each passage once.
+
+    A repeated passage keeps the source of the first document; ``counts["duplicate_passages"]``
+    is raised by 1 for each.
 
     A chunk's id is ``<doc_id>-<n>``. A document without an id is named after a hash of its content,
     so ids do not depend on the other documents. When two different documents share an id, the hash
@@ -46,6 +61,8 @@ def chunk_documents(documents: Iterable[Document], max_words: int) -> Iterator[C
             if key not in seen_passages:
                 seen_passages.add(key)
                 new_passages.append((number, text))
+            elif counts is not None:
+                counts["duplicate_passages"] = counts.get("duplicate_passages", 0) + 1
         if not new_passages:
             continue
         name = content_key(document.title, document.text).hex()[:12]
@@ -54,4 +71,4 @@ def chunk_documents(documents: Iterable[Document], max_words: int) -> Iterator[C
             doc_id = f"{doc_id}.{name}"
         seen_ids.add(doc_id)
         for number, text in new_passages:
-            yield Chunk(f"{doc_id}-{number}", title, text, doc_id)
+            yield Chunk(f"{doc_id}-{number}", title, text, doc_id, document.source)

@@ -1,12 +1,14 @@
 """Read the documents of a corpus file (TeaRAG 4.1).
 
-Input: a file in one of five formats. Output: `Document`s with title and text, streamed where the
-format allows it.
+Input: a file. Output: `Document`s with title and text, streamed where the format allows it. Files
+of running text (Markdown, text, HTML, PDF, Word) are read by `pipeline.corpus.prose`. The other
+formats:
 
 =========  ====================================================================================
-jsonl      one object per line: ``title`` and ``text``, or ``contents`` (title, newline, text:
-           the Wikipedia dump of Search-R1); ``id``, ``_id`` or ``doc_id`` is kept
-json       a list of such objects
+jsonl      one object per line: ``text`` (or ``content``, ``body``, ``page_content``), or
+           ``contents`` (title, newline, text: the Wikipedia dump of Search-R1); ``title``; ``id``,
+           ``_id`` or ``doc_id`` is kept; ``url`` or ``source`` says where the text comes from
+json       a list of such objects; CSV, TSV and Parquet files have such rows
 titles     an object that maps titles to lists of sentences
 dpr-tsv    the DPR Wikipedia: ``id``, ``text``, ``title``, tab-separated
 questions  the context paragraphs of a data set's question file
@@ -20,59 +22,92 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.core.errors import InputError
+from pipeline.corpus.folders import FoundFile
 from pipeline.corpus.json_stream import iterate_object
+from pipeline.corpus.prose import is_prose, read_prose
 from pipeline.corpus.questions.load import read_contexts
 from pipeline.corpus.raw_files import read_rows, read_table
 from pipeline.corpus.raw_records import Document, RawRecord, brief, join_sentences, titled
 from pipeline.corpus.text_files import first_character
 
 _TITLES_LOOKED_AT = 20  # members of an object that decide whether it maps titles to sentences
+_TEXTS = ("text", "content", "body", "page_content")
+_TABLES = (".csv", ".tsv", ".parquet")
 Format = Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"]
 
 
 def read_documents(
-    path: Path, format: Format = "auto", dataset: str | None = None
+    file: Path | FoundFile, format: Format = "auto", dataset: str | None = None
 ) -> Iterator[Document]:
     """Yield the documents of one file.
 
-    ``dataset`` is the data set of a question file (format ``questions``). Raises InputError when
-    the file is missing, empty, malformed or of another format, or when ``auto`` does not recognize
-    it.
+    ``dataset`` is the data set of a question file (format ``questions``). The name of a found file
+    is the source of its documents that have no address. Raises InputError when the file is missing,
+    empty, malformed or of another format, or when ``auto`` does not recognize it; for running text
+    as `read_prose` does.
     """
-    resolved = _detect_format(path, dataset) if format == "auto" else format
-    if resolved == "titles":
-        documents = _titles(path)
-    elif resolved == "dpr-tsv":
-        documents = _dpr(path)
-    elif resolved == "questions":
-        if dataset is None:
-            problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
-            raise InputError.at(path, None, problem)
-        documents = read_contexts(path, dataset)
-    else:
-        documents = map(_from_row, read_rows(path))
+    path, name = (file, "") if isinstance(file, Path) else (file.path, file.name)
+    if isinstance(file, FoundFile) and file.problem is not None:
+        raise InputError.at(path, None, file.problem)
     empty = True
-    for document in documents:
+    for document in _documents(path, format, dataset):
         empty = False
-        yield document
+        source = document.source
+        if not source or source.startswith("#"):
+            source = name + source
+        yield Document(document.title, document.text, document.id, source)
     if empty:
         raise InputError.at(path, None, "no documents found")
 
 
+def is_read(path: Path) -> bool:
+    """Whether the name of a file says that documents are read from it."""
+    return is_prose(path) or path.suffix in (*_TABLES, ".jsonl", ".json")
+
+
+def skips(found: FoundFile, *, strict: bool) -> bool:
+    """Whether a run goes on without this file if it cannot be read.
+
+    It does for empty files, for running text, and for all files that are found in a directory or by
+    a glob. A file of records that the configuration names must be whole.
+    """
+    if strict or not found.named or is_prose(found.path):
+        return not strict
+    return found.path.is_file() and not found.path.stat().st_size
+
+
+def _documents(path: Path, format: Format, dataset: str | None) -> Iterator[Document]:
+    if format == "auto" and is_prose(path):
+        return read_prose(path)
+    resolved = _detect_format(path, dataset) if format == "auto" else format
+    if resolved == "titles":
+        return _titles(path)
+    if resolved == "questions":
+        if dataset is None:
+            problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
+            raise InputError.at(path, None, problem)
+        return read_contexts(path, dataset)
+    rows = read_table(path, "\t") if resolved == "dpr-tsv" else read_rows(path)
+    return map(_from_row, rows)
+
+
 def _detect_format(path: Path, dataset: str | None) -> Format:
-    first = first_character(path)
-    if path.suffix == ".tsv" or (path.suffix != ".jsonl" and first not in ("[", "{", "")):
-        return "dpr-tsv"
+    first = "" if path.suffix in _TABLES else first_character(path)
     if first == "{" and path.suffix != ".jsonl" and _has_titles(path):
         return "titles"
+    if path.suffix not in (*_TABLES, ".jsonl") and first not in ("[", "{", ""):
+        problem = "not a kind of file that is read; convert it to .md, .txt, .html or .jsonl"
+        raise InputError.at(path, None, problem)
     row = next(iter(read_rows(path)))  # raises InputError for an empty file
-    if "contents" in row.value or {"title", "text"} <= set(row.value):
-        return "jsonl" if row.line is not None else "json"
+    if "contents" in row.value or {"title", "text"} <= row.value.keys():
+        return "jsonl"
     if dataset is not None:
         return "questions"
+    if "question" not in row.value and not row.value.keys().isdisjoint(_TEXTS):
+        return "jsonl"
     raise row.error(
-        f"expected `title` and `text`, or `contents`; the record has {row.fields()}; for questions "
-        "with context paragraphs, set format: questions and dataset"
+        f"expected `text` (and `title`), or `contents`; the record has {row.fields()}; for "
+        "questions with context paragraphs, set format: questions and dataset"
     )
 
 
@@ -88,17 +123,22 @@ def _has_titles(path: Path) -> bool:
 
 
 def _from_row(row: RawRecord) -> Document:
-    document_id = row.identifier("id", "_id", "doc_id")
+    document_id, source = row.identifier("id", "_id", "doc_id"), _source(row)
     if "contents" in row.value and "text" not in row.value:
         document = titled(row, row.text("contents"), "contents")
-        return Document(document.title, document.text, document_id)
-    _, title = row.present("title")
+        return Document(document.title, document.text, document_id, source)
+    title = row.value.get("title", row.path.stem)
     if not isinstance(title, str):
         raise row.error(f"title: expected a string, got {brief(title)}")
-    _, text = row.present("text")
+    name, text = row.present(*_TEXTS)
     if not isinstance(text, str):
-        raise row.error(f"text: expected a string, got {brief(text)}")
-    return Document(title.strip(), text.strip(), document_id)
+        raise row.error(f"{name}: expected a string, got {brief(text)}")
+    return Document(title.strip(), text.strip(), document_id, source)
+
+
+def _source(row: RawRecord) -> str:
+    value = row.find("url", "source")
+    return value.strip() if isinstance(value, str) else ""
 
 
 def _titles(path: Path) -> Iterator[Document]:
@@ -106,11 +146,3 @@ def _titles(path: Path) -> Iterator[Document]:
         row = RawRecord({title: sentences}, path, number)
         row.check_encodable()
         yield Document(title, join_sentences(row, sentences, title))
-
-
-def _dpr(path: Path) -> Iterator[Document]:
-    for row in read_table(path, "\t"):
-        if set(row.value) != {"id", "text", "title"}:
-            raise row.error(f"expected the columns id, text, title, got {row.fields()}")
-        name = row.checked_identifier(row.value["id"], "id").strip()
-        yield Document(row.value["title"].strip(), row.value["text"].strip(), name)

@@ -6,19 +6,24 @@ the path of a file and its settings. Output: a sentence for each fault.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from pipeline.config.knowledge import CorpusFile, QuestionFile
-from pipeline.core.errors import InputError
+from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.records import Question
-from pipeline.corpus.documents import read_documents
+from pipeline.corpus.documents import is_read, read_documents, skips
+from pipeline.corpus.folders import find_files
+from pipeline.corpus.prose import missing_package
 from pipeline.corpus.questions.load import first_questions
 from pipeline.corpus.raw_files import read_rows
 from pipeline.corpus.text_files import first_character
 
 _RECORDS = 20  # of each file
+_FILES = 20  # of a directory or a glob
 _WHOLE_BYTES = 1 << 26  # of files that are read as a whole
 
 
@@ -45,9 +50,47 @@ def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
         )
 
 
-def document_faults(path: Path, file: CorpusFile) -> Iterator[str]:
-    """A sentence when a file of documents is missing or malformed."""
-    return _faults(path, "corpus.files", lambda: read_documents(path, file.format, file.dataset))
+def document_faults(root: Path, file: CorpusFile, *, strict: bool) -> Iterator[str]:
+    """A sentence when a file of documents is missing or malformed.
+
+    Of a directory or a glob the first files are read. If some may be skipped, one must be readable.
+    """
+    found = find_files(root, file.path)
+    if not found:
+        yield f"{root / file.path}: no file (corpus.files); correct the name"
+    unreadable = []
+    for one in islice(found, _FILES):
+        problems = list(
+            (one.problem,)
+            if one.problem
+            else _faults(
+                one.path, "corpus.files", partial(read_documents, one, file.format, file.dataset)
+            )
+        )
+        if not skips(one, strict=strict):
+            yield from problems
+        elif not problems:
+            return
+        unreadable += problems
+    if unreadable and all(skips(one, strict=strict) for one in found):
+        yield (
+            f"{root / file.path}: none of its first {min(len(found), _FILES)} files can be read "
+            f"(corpus.files); the first: {unreadable[0]}"
+        )
+
+
+def skipped_documents(root: Path, file: CorpusFile) -> Counter[str]:
+    """The files of a corpus that are certainly not read, by the reason; no file is opened."""
+    reasons: Counter[str] = Counter()
+    for found in find_files(root, file.path):
+        package = missing_package(found.path)
+        if found.problem is not None:
+            reasons[found.problem] += 1
+        elif package is not None:
+            reasons[f"needs {package}; pip install 'steep[documents]'"] += 1
+        elif not found.named and not is_read(found.path):
+            reasons[f"{found.path.suffix or 'without a suffix'}, which is not read"] += 1
+    return reasons
 
 
 def source_faults(path: Path, key: str, *, listed: bool) -> Iterator[str]:
@@ -63,7 +106,7 @@ def _faults(path: Path, use: str, records: Callable[[], Iterable[object]]) -> It
         try:
             for _ in islice(records(), _RECORDS):
                 pass
-        except InputError as error:
+        except (InputError, DependencyError) as error:
             yield str(error)
 
 

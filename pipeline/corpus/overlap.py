@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.core.records import Question
-from pipeline.core.text import tokenize
+from pipeline.core.text import spaced, tokenize
 
 THRESHOLD = 0.8
 
@@ -49,7 +49,7 @@ def find_overlaps(
     compared. A pair that reaches the threshold shares one of the heaviest tokens of the training
     question: the remaining tokens weigh less than threshold * total.
     """
-    texts = [tuple(tokenize(question.question)) for question in (*training, *heldout)]
+    texts = [tuple(tokenize(spaced(one.question))) for one in (*training, *heldout)]
     frequency = Counter(token for text in texts for token in set(text))
     weight = {token: math.log(1 + len(texts) / n) for token, n in frequency.items()}
     heldout_sets = [frozenset(text) for text in texts[len(training) :]]
@@ -97,7 +97,7 @@ def repeated_questions(questions: Sequence[Question]) -> dict[str, str]:
     first: dict[tuple[str, ...], str] = {}
     found = {}
     for question in questions:
-        earlier = first.setdefault(tuple(tokenize(question.question)), question.question_id)
+        earlier = first.setdefault(tuple(tokenize(spaced(question.question))), question.question_id)
         if earlier != question.question_id:
             found[question.question_id] = earlier
     return found

@@ -1,8 +1,8 @@
-"""Read raw records from JSONL, JSON, CSV and TSV files.
+"""Read raw records from JSONL, JSON, CSV, TSV and Parquet files.
 
-Input: a file as data sets publish it: JSONL, a JSON list, a JSON object that wraps a list, CSV or
-TSV. Output: `RawRecord`s, streamed; only a JSON object that wraps a list is read as a whole. Every
-error names ``file:line`` (or ``file: record 17``).
+Input: a file as data sets publish it: JSONL, a JSON list, a JSON object that wraps a list, CSV, TSV
+or Parquet. Output: `RawRecord`s, streamed; only a JSON object that wraps a list is read as a whole.
+Every error names ``file:line`` (or ``file: record 17``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import parse_json, read_jsonl, read_text
+from pipeline.core.input_files import iterate_parquet, parse_json, read_jsonl, read_text
 from pipeline.corpus.json_stream import iterate_array
 from pipeline.corpus.raw_records import RawRecord, brief, plain
 from pipeline.corpus.text_files import first_character, open_text, reading
@@ -23,11 +23,11 @@ _MAX_CELL = 1 << 24  # characters; an unbalanced quote takes the rest of a table
 
 
 def read_rows(path: Path) -> Iterator[RawRecord]:
-    """Yield the records of a JSONL, JSON, CSV or TSV file.
+    """Yield the records of a JSONL, JSON, CSV, TSV or Parquet file.
 
-    A ``.csv`` or ``.tsv`` file has a header line; for other suffixes the content decides. Raises
-    InputError when the file is missing, empty or malformed, or a record has text that UTF-8 cannot
-    encode.
+    A ``.csv`` or ``.tsv`` file has a header line; for suffixes but these and ``.parquet`` the
+    content decides. Raises InputError when the file is missing, empty or malformed, or a record has
+    text that UTF-8 cannot encode.
     """
     for row in _rows(path):
         row.check_encodable()
@@ -37,6 +37,9 @@ def read_rows(path: Path) -> Iterator[RawRecord]:
 def _rows(path: Path) -> Iterator[RawRecord]:
     if path.suffix in (".csv", ".tsv"):
         yield from read_table(path, "\t" if path.suffix == ".tsv" else ",")
+        return
+    if path.suffix == ".parquet":
+        yield from list_rows(path, iterate_parquet(path))
         return
     first = first_character(path)
     if first == "[":

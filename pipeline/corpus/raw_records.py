@@ -178,11 +178,15 @@ def _breaks_lines(char: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document; ``id`` is None when the file has no ids."""
+    """A document; ``id`` is None when the file has no ids.
+
+    ``source`` is its address, or the part of its file if it begins with ``#``, or empty.
+    """
 
     title: str
     text: str
     id: str | None = None
+    source: str = ""
 
 
 def titled(row: RawRecord, value: str, field: str) -> Document:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from pipeline.core.records import Chunk
-from pipeline.core.text import tokenize
+from pipeline.core.text import spaced, tokenize
 from pipeline.graph.entities import display
 
 
@@ -35,12 +35,16 @@ class Locator:
 
         This does not depend on the chunk size, and it finds passages that two documents share.
         """
-        whole = f" {' '.join(text.split())} "
-        return [chunk for chunk in self.by_title(title) if f" {chunk.text} " in whole]
+        whole = _words(text)
+        return [chunk for chunk in self.by_title(title) if _words(chunk.text) in whole]
 
     def by_title(self, title: str) -> list[Chunk]:
         """The chunks with a title, compared with white space collapsed."""
         return [self._chunks[row] for row in self._by_title.get(display(title), [])]
+
+
+def _words(text: str) -> str:
+    return f" {' '.join(spaced(text).split())} "
 
 
 def best_chunk(chunks: Sequence[Chunk], hint: str) -> Chunk:
@@ -60,4 +64,4 @@ def best_chunk(chunks: Sequence[Chunk], hint: str) -> Chunk:
 @lru_cache(maxsize=4096)  # a chunk is compared with every triple of its document
 def word_set(text: str) -> frozenset[str]:
     """The distinct words of a text (`core.text.tokenize`)."""
-    return frozenset(tokenize(text))
+    return frozenset(tokenize(spaced(text)))

@@ -12,7 +12,8 @@ Output: mentions with character offsets. Rules:
   single word mean something else.
 - A single word beside another capitalized word is part of a longer name and not a mention ("United"
   in "United States"). The first word of the text does not count as capitalized.
-- In a text without capitals (NQ's questions), only names of two or more words are found.
+- In a text without capitals (NQ's questions), only names of two or more words are found. The same
+  holds for scripts without spaces, where a character counts as a word.
 
 Memory: one tuple per name.
 """
@@ -23,7 +24,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.core.text import QUALIFIER, WORD, fold
+from pipeline.core.text import QUALIFIER, SPACELESS, UNIT, fold
 
 MAX_NAMES = 3  # a form that more names share is too ambiguous to be a mention of any
 
@@ -46,14 +47,14 @@ class NameIndex:
         self._longest: dict[str, int] = {}
         for name in dict.fromkeys(names):
             for form in dict.fromkeys((name, QUALIFIER.sub("", name))):
-                words = tuple(fold(word) for word in WORD.findall(form))
+                words = tuple(fold(word) for word in UNIT.findall(form))
                 if len(words) > 1 or (words and form == name):
                     self._names.setdefault(words, []).append(name)
                     self._longest[words[0]] = max(self._longest.get(words[0], 0), len(words))
 
     def find(self, text: str) -> Iterator[Mention]:
         """Mentions in the order of the text."""
-        matches = list(WORD.finditer(text))
+        matches = list(UNIT.finditer(text))
         words = [fold(match.group()) for match in matches]
         has_capitals = any(char.isupper() for char in text[1:])
         position = 0
@@ -65,9 +66,11 @@ class NameIndex:
                 # The end of the text counts as a longer name if its first word begins one.
                 counted = longest if length == left else length
                 single = counted == 1
+                first = matches[position].group()
+                by_case = has_capitals and not SPACELESS.match(first)
                 if (
                     0 < len(names) <= MAX_NAMES
-                    and (_begins_name(matches[position].group()) if has_capitals else not single)
+                    and (_begins_name(first) if by_case else not single)
                     and not (single and _beside_capital(text, matches, position))
                 ):
                     yield Mention(matches[position].start(), matches[last].end(), tuple(names))

@@ -21,6 +21,7 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, Triplet
+from pipeline.core.text import PIECE
 from pipeline.corpus.json_stream import iterate_array
 from pipeline.corpus.raw_files import list_rows, read_rows
 from pipeline.corpus.raw_records import Document, RawRecord, titled
@@ -33,8 +34,8 @@ RELATION_WORDS = 8  # longest relation that `link_titles` takes from a sentence
 PLAIN_RELATION = "mentions"  # the relation when no words precede the mention
 _EDGE = " \t,;:()[]\"'“”–—-"
 # ".", "!" or "?" before white space and a capital, a letter of a caseless script or an opening
-# quote.
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z\s]|[\"'“])")
+# quote; or the full stops of East Asia.
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z\s]|[\"'“])|(?<=[。！？])\s*(?=\S)")
 
 
 def read_annotated(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
@@ -167,8 +168,9 @@ def link_titles(chunks: Sequence[Chunk]) -> Iterator[Extracted]:
                 if chunk.title in mention.names:
                     relation_start = mention.end
                     continue
-                words = sentence[relation_start : mention.start].split()[-RELATION_WORDS:]
-                relation = " ".join(words).strip(_EDGE) or PLAIN_RELATION
+                before = " ".join(sentence[relation_start : mention.start].split())
+                starts = [word.start() for word in PIECE.finditer(before)][-RELATION_WORDS:]
+                relation = before[starts[0] if starts else 0 :].strip(_EDGE) or PLAIN_RELATION
                 for name in mention.names:
                     yield Extracted(chunk.id, chunk.title, [chunk.title, relation, name])
 

@@ -62,10 +62,14 @@ def open_retriever(
     reranker = open_reranker(
         settings.reranker, embedder_settings, cache_dir, embedder=embedder, work=work
     )
-    over_graph = settings.variant != "semantic"
+    variant = settings.variant
+    if variant != "semantic" and not len(Columns(graph / "triplets.arrow", ("id",))):
+        print("the graph is empty; retrieval finds passages alone")
+        variant = "semantic"
+    over_graph = variant != "semantic"
     return VariantRetriever(
-        settings.variant,
-        files.semantic(reranker) if settings.variant != "graph" else None,
+        variant,
+        files.semantic(reranker) if variant != "graph" else None,
         files.graph_retrieval(reranker) if over_graph else None,
         top_k=settings.top_k,
         tau=settings.tau,
@@ -73,7 +77,7 @@ def open_retriever(
         show=settings.show,
         key_entities=files.key_entities() if over_graph and settings.named_entities else None,
         linked_chunks=files.linked_chunks(reranker)
-        if settings.variant == "ppr" and settings.linked_chunks
+        if variant == "ppr" and settings.linked_chunks
         else None,
     )
 

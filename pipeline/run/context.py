@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,6 +60,11 @@ class StageContext:
         config = self.config
         return Models(config.model, config.engine, config.cache_dir, config.hashes_file, self.seed)
 
+    @property
+    def data_root(self) -> Path:
+        """The directory of the data files: the closed world, or ``data.root``."""
+        return self.inputs.get("world") or Path(self.config.data.root or ".")
+
     def to_json(self) -> dict[str, Any]:
         """The context as JSON values, for a file that another process reads."""
         values: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude={"progress"})
@@ -74,16 +80,13 @@ class StageContext:
         return _adapter().validate_python({**value, "progress": progress})
 
     def resolve(self, path: str) -> Path:
-        """A data path: absolute, else below the closed world or ``data.root``.
+        """A data path: absolute, else below the closed world or ``data.root``; it may be a glob.
 
         Raises InputError when the file does not exist.
         """
-        if "world" in self.inputs:
-            root = self.inputs["world"]
-        else:
-            root = Path(self.config.data.root or ".")
+        root = self.data_root
         file = root / path
-        if not file.exists():
+        if not file.exists() and not glob.has_magic(path):
             hint = (
                 ""
                 if self.config.data.root or "world" in self.inputs

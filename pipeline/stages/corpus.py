@@ -1,23 +1,24 @@
 """Stage ``corpus``: documents to chunks (TeaRAG 4.1, table 4).
 
-Input: the files of the configuration's ``corpus`` block. Output: ``chunks.parquet``, and the same
-rows uncompressed in ``chunks.arrow``, for memory-mapping.
+Input: the files of the configuration's ``corpus`` block. Output: ``chunks.parquet``, the same rows
+uncompressed in ``chunks.arrow``, for memory-mapping, and ``skipped.json``: the files that were not
+read, with the reasons.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from pipeline.config import CorpusFile
-from pipeline.core.atomic import parquet_writer
-from pipeline.core.errors import InputError
+from pipeline.core.atomic import parquet_writer, write_json
+from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import read_documents
+from pipeline.corpus.documents import read_documents, skips
+from pipeline.corpus.folders import find_files
 from pipeline.corpus.raw_records import Document
 from pipeline.run.context import StageContext
 
@@ -25,19 +26,29 @@ _ROWS = 16_384  # chunks per row group and record batch: about 30 MB of Python o
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Write the stage's files and return the counts of documents and chunks.
+    """Write the stage's files and return the counts of files, documents and chunks.
 
-    Raises InputError when a file is unusable, or the corpus has no text.
+    Raises InputError when a file is unusable that must not be skipped (`skips`), or when the corpus
+    has no text.
     """
-    counts = {"documents": 0, "documents_without_text": 0}
-    documents = _documents(context, context.config.corpus.files, counts)
+    counts = {"files": 0, "documents": 0, "documents_without_text": 0, "duplicate_passages": 0}
+    skipped: list[dict[str, str]] = []
+    documents = _documents(context, counts, skipped)
     context.progress.start(None, "chunks")
     chunks = counted(
-        chunk_documents(documents, context.config.corpus.chunk_words), context.progress
+        chunk_documents(documents, context.config.corpus.chunk_words, counts), context.progress
     )
     counts["chunks"] = write_chunks(context.output, chunks)
+    counts["skipped_files"] = len(skipped)
+    write_json(context.output / "skipped.json", skipped)
+    first = f"{skipped[0]['file']}: {skipped[0]['reason']}" if skipped else ""
     if counts["chunks"] == 0:
-        raise InputError("corpus.files: no document has any text; name files with documents")
+        reason = f"; {len(skipped):,} files were skipped, the first: {first}" if skipped else ""
+        raise InputError(f"corpus.files: no document has any text{reason}; name other files")
+    if skipped:
+        print(f"corpus.files: {len(skipped):,} files skipped (skipped.json); the first: {first}")
+    if repeated := counts["duplicate_passages"]:
+        print(f"corpus.files: {repeated:,} passages repeat the title and text of another; merged")
     context.work.update(documents=counts["documents"], chunks=counts["chunks"])
     return counts
 
@@ -69,10 +80,21 @@ def write_chunks(folder: Path, chunks: Iterable[Chunk]) -> int:
 
 
 def _documents(
-    context: StageContext, files: Sequence[CorpusFile], counts: dict[str, int]
+    context: StageContext, counts: dict[str, int], skipped: list[dict[str, str]]
 ) -> Iterator[Document]:
-    for file in files:
-        for document in read_documents(context.resolve(file.path), file.format, file.dataset):
-            counts["documents"] += 1
-            counts["documents_without_text"] += not document.text.strip()
-            yield document
+    settings = context.config.corpus
+    for file in settings.files:
+        context.resolve(file.path)
+        for found in find_files(context.data_root, file.path):
+            try:
+                for document in read_documents(found, file.format, file.dataset):
+                    counts["documents"] += 1
+                    counts["documents_without_text"] += not document.text.strip()
+                    yield document
+                counts["files"] += 1
+            except (InputError, DependencyError) as error:
+                if not skips(found, strict=settings.strict):
+                    raise
+                reason = str(error).removeprefix(str(found.path)).lstrip(": ")
+                reason = f"line {reason}" if reason[:1].isdigit() else reason
+                skipped.append({"file": found.name, "reason": reason})

@@ -32,7 +32,8 @@ from pipeline.stages.files.extraction import (
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files and return the counts of triplets, entities and rejects.
 
-    Raises InputError when the source yields no triplet.
+    Raises InputError when every triple that the source yields is rejected. Without any triple the
+    graph is empty, and retrieval finds passages alone.
     """
     chunks = corpus_chunks(context)
     return _build(context, chunks, _extracted(context, chunks))
@@ -59,10 +60,10 @@ def _build(
     graph = Graph()
     write_triplets(context.output, graph.edges(extracted), graph.entities)
     if not graph.triplets and context.config.graph.source != "none":
-        rejected = f"; {len(graph.rejects)} were rejected" if graph.rejects else ""
-        raise InputError(
-            f"graph.source is {context.config.graph.source}; it yields no triplet{rejected}"
-        )
+        nothing = f"graph.source is {context.config.graph.source}; it yields no triplet"
+        if graph.rejects:
+            raise InputError(f"{nothing}; {len(graph.rejects)} were rejected")
+        print(f"warning: {nothing}; retrieval will find passages alone")
     write_statistics(context, chunks, graph.statistics(), graph.rejects)
     return {
         "triplets": graph.triplets,

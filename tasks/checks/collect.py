@@ -26,7 +26,6 @@ from tasks.needs import need_faults
 from tasks.opened import Opened, Remote
 from tasks.planning.plan import Plan, make_plan
 from tasks.planning.sizes import sizes_of
-from tasks.questions import Questions
 from tasks.report import Report
 
 
@@ -39,8 +38,8 @@ class Checked:
     """The result of the checks.
 
     ``plan`` is None when the configuration is invalid. ``downloads`` are models that are fetched
-    from the hub, with their bytes if known. ``notes`` are sentences about the questions of a run
-    without faults.
+    from the hub, with their bytes if known. ``notes`` are sentences about the data of a run without
+    faults.
     """
 
     faults: tuple[str, ...]
@@ -66,8 +65,7 @@ def check_run(
     if checked.faults:
         return checked
     try:
-        questions = [task for task in tasks if isinstance(task, Questions)]
-        return replace(checked, notes=tuple(note for task in questions for note in task.notes()))
+        return replace(checked, notes=tuple(note for task in tasks for note in task.notes()))
     except (SteepError, OSError) as error:
         return replace(checked, faults=(str(error),))
 

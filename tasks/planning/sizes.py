@@ -18,6 +18,8 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.config.knowledge import CorpusFile, QuestionFile
 from pipeline.core.errors import InputError
+from pipeline.corpus.folders import find_files
+from pipeline.corpus.prose import is_prose
 from pipeline.corpus.raw_files import read_rows
 
 # Records of the files of the published configurations (`docs/data.md`).
@@ -49,6 +51,7 @@ TRAJECTORY_BYTES = 12_000  # of 1,100 tokens: ids, log-probabilities, text and p
 GRAPH_BYTES_PER_CHUNK = 34e9 / 21_015_324  # RAM while the graph is built (docs/scale.md)
 CORPUS_BYTES_PER_CHUNK = 116  # RAM while the corpus is cut
 _WORDS_OF_PARAGRAPH = 80
+_CHUNK_TEXT = 600  # bytes of running text for each passage of 100 words
 _RECORDS = 20  # from which the size of a record is estimated
 _WORLD = {"2wiki_test": "wiki2_test"}  # the file of a size of the closed world
 _SPLITS = ("sft", "sampling", "validation", "test")
@@ -136,6 +139,9 @@ def _counting(settings: Config) -> Count:
 
 def estimated_records(path: Path) -> float | None:
     """The records of a file: its bytes over the mean bytes of the first; None if it is empty."""
+    if is_prose(path) or not path.is_file():
+        files = (found.path for found in find_files(Path(), str(path)))
+        return sum(file.stat().st_size for file in files if file.is_file()) / _CHUNK_TEXT or None
     try:
         size = path.stat().st_size
         first = [_bytes(row.value) for row in islice(read_rows(path), _RECORDS)]

@@ -66,6 +66,8 @@ def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTas
     assert status == 0, told
     answered = json.loads(printed)
     assert {"answer", "steps", "policy", "stop", "tokens", "seconds"} < answered.keys()
+    found = {item["id"] for step in answered["steps"] for item in step["context"]}
+    assert {one["id"] for one in answered["sources"]} <= found
     assert (answered["question"], answered["policy"]) == (question, "round-1")
     assert "round-1: ready after" in told
     opened = Run.open("embedded", overrides=list(run.overrides))

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.text import spaced
 from pipeline.corpus.chunk import chunk_documents, cut
 from pipeline.corpus.raw_records import Document
 
@@ -10,8 +11,14 @@ from pipeline.corpus.raw_records import Document
 @given(st.text(), st.integers(1, 7))
 def test_chunking_keeps_every_word_in_order(text: str, words: int) -> None:
     pieces = cut(text, words)
-    assert " ".join(pieces).split() == text.split()
-    assert all(1 <= len(piece.split()) <= words for piece in pieces)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+    assert all(1 <= len(spaced(piece).split()) <= words for piece in pieces)
+
+
+def test_characters_count_as_words_in_scripts_without_spaces() -> None:
+    assert cut("北京大学位于 Beijing City 海淀区。", 7) == ["北京大学位于 Beijing", "City 海淀区。"]
+    assert cut("วัดโพธิ์อยู่ใน", 4) == ["วัดโพ", "ธิ์อยู่ใ", "น"]  # marks stay with their letter
+    assert list(map(len, cut("中" * 17_005, 100))) == [100] * 170 + [5]
 
 
 def test_document_is_cut_at_the_word_limit() -> None:
@@ -30,8 +37,10 @@ def test_duplicate_passage_is_dropped_and_the_rest_of_its_document_kept() -> Non
         Document("T", "one two four", "c"),
         Document("U", "one two three", "d"),
     ]
-    ids = [chunk.id for chunk in chunk_documents(documents, 2)]
+    counts = {"duplicate_passages": 0}
+    ids = [chunk.id for chunk in chunk_documents(documents, 2, counts)]
     assert ids == ["a-0", "a-1", "c-1", "d-0", "d-1"]
+    assert counts == {"duplicate_passages": 3}
 
 
 def test_ids_of_documents_without_id_depend_on_their_content_only() -> None:

@@ -42,7 +42,8 @@ def test_dpr_tsv_keeps_quoted_tabs_and_quotes(tmp_path: Path) -> None:
         ("a.jsonl", '{"title": "x", "text": "y"}\n{"title": "x"\n', ":2: not valid JSON"),
         ("a.json", '[{"title": "x",\n "text": }]', ":2: not valid JSON"),
         ("a.tsv", "id\ttext\ttitle\n", "empty table; expected a header line and records"),
-        ("a.tsv", "id\ttext\n1\tx\n", "expected the columns id, text, title"),
+        ("a.tsv", "id\ttitle\n1\tx\n", "expected `text` (and `title`), or `contents`"),
+        ("a.rst", "Title\n=====\n", "not a kind of file that is read; convert it to .md"),
         ("a.json", '[{"question": "?", "context": []}]', "set format: questions and dataset"),
     ],
 )

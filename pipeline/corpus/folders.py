@@ -1,0 +1,70 @@
+"""Find the files of a corpus: a named file, a directory with everything below it, or a glob.
+
+Input: the directory of the data and a name in it. Output: files in the order of their names. Hidden
+files are left out, and symbolic links below a directory or a glob are not followed.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of a corpus; ``problem`` says why it cannot be read, if that is known already."""
+
+    name: str  # relative to the directory of the data, or absolute as it was named
+    path: Path
+    named: bool  # whether the configuration names this file, and not only its directory or a glob
+    problem: str | None = None
+
+
+def find_files(root: Path, name: str) -> list[FoundFile]:
+    """The files that ``name`` stands for, sorted by name.
+
+    A named file is returned whether it exists or not. A directory or a glob may have no file.
+    """
+    path = root / name
+    if path.is_dir():
+        below = _below(path)
+    elif path.exists() or not glob.has_magic(name):
+        return [FoundFile(name, path, named=True)]
+    else:
+        parts = PurePath(name).parts
+        plain = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+        name = str(PurePath(*parts[:plain]))
+        path = root / name
+        below = path.glob(str(PurePath(*parts[plain:])))
+    found = []
+    for file in below:
+        inside = file.relative_to(path)
+        if not any(part.startswith(".") for part in inside.parts):
+            problem = _problem(path, inside)
+            if problem is not None or not file.is_dir():
+                found.append(FoundFile(str(PurePath(name) / inside), file, False, problem))
+    return sorted(found, key=lambda one: one.name)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files, links and unreadable directories below a directory."""
+    unreadable: list[str] = []
+    for parent, folders, files in os.walk(folder, onerror=lambda e: unreadable.append(e.filename)):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        links = (name for name in folders if Path(parent, name).is_symlink())
+        yield from (Path(parent, name) for name in (*files, *links))
+    yield from (Path(name) for name in unreadable if Path(name) != folder)
+
+
+def _problem(folder: Path, inside: PurePath) -> str | None:
+    for step in (inside, *inside.parents[:-1]):
+        if (folder / step).is_symlink():
+            return "a symbolic link, which is not followed"
+    mode = (folder / inside).stat().st_mode
+    if stat.S_ISDIR(mode):
+        return None if os.access(folder / inside, os.R_OK | os.X_OK) else "an unreadable directory"
+    return None if stat.S_ISREG(mode) else "not a regular file"
