@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -157,11 +158,12 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lease is that of a stage; the device is only a name, so the engine runs on the CPU."""
+    """The lease is that of a stage; the GPU is only described, so the engine runs on the CPU."""
     monkeypatch.setenv(LOCK_DIR, str(tmp_path / "locks"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    describe_gpu(tmp_path / "described", monkeypatch)
     task = task_for("evaluate", "embedded", (*overrides, "gpus=1"))
-    device = Request(1, ("7",), threads=1)
+    device = Request(1, ("0",), threads=1)
     told: list[str] = []
     ready, answered = threading.Event(), threading.Event()
 
@@ -172,16 +174,32 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
             assert process.name == "base"
 
     thread = threading.Thread(target=ask)
-    with held(device, told.append):
-        thread.start()
-        wait_until(lambda: told)
-        assert told[0].startswith("the engine waits for 1 GPU: another run on this machine holds 7")
-        assert not ready.is_set()
-    assert ready.wait(LIMIT)
-    waited: list[str] = []
-    with held(device, lambda text: (waited.append(text), answered.set())[0]):
+    try:
+        with held(device, told.append):
+            thread.start()
+            wait_until(lambda: told)
+            assert told[0].startswith("the engine waits for 1 GPU: another run on this machine hol")
+            assert not ready.is_set()
+        assert ready.wait(LIMIT)
+        waited: list[str] = []
+        with held(device, lambda text: (waited.append(text), answered.set())[0]):
+            assert waited, "the engine was running, and its GPU was free"
+    finally:
+        answered.set()
         thread.join()
-    assert waited, "the engine was running, and its GPU was free"
+
+
+def describe_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that lists one GPU, and a torch whose version does not end in ``+cpu``."""
+    number = version("torch").partition("+")[0]
+    metadata = folder / f"torch-{number}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {number}\n")
+    monkeypatch.syspath_prepend(folder)
+    tool = folder / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'H100, 81559, GPU-1a'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
 def test_asking_uses_the_retrieval_and_the_limits_of_the_evaluation(
