@@ -67,9 +67,9 @@ def compare_runs(runs: Iterable[Path | str]) -> dict[str, Any]:
 
     >>> tests = compare_runs(["runs/embedded", "runs/no-process"])["tests"]
     """
-    from pipeline.report.finished_run import compare_directories, run_directory
+    from pipeline.report.finished_run import compare
 
-    return compare_directories([run_directory(str(run)) for run in runs]).to_json()
+    return compare(map(str, runs)).to_json()
 
 
 class Run:

@@ -27,7 +27,7 @@ class Report(LightTask):
 
     stage = "report"
     help = "the HTML report"
-    version = 7  # without histograms of reward terms
+    version = 7  # without figures whose numbers are in tables
     entry = "pipeline.report.page:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included

@@ -154,9 +154,9 @@ def compare(
     Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
     """
     from pipeline.evaluation.comparison_tables import markdown, tables
-    from pipeline.report.finished_run import compare_directories, run_directory
+    from pipeline.report.finished_run import compare as compare_finished
 
-    comparison = compare_directories([run_directory(run) for run in runs])
+    comparison = compare_finished(runs)
     shown = list(tables(comparison, dataset))
     if output is not None:
         with text_output(output) as write:

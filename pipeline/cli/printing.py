@@ -51,14 +51,12 @@ def add_row(to: Table, *cells: object) -> None:
 
 def print_tables(shown: Iterable[TextTable]) -> None:
     """Print tables of texts, each with its title and its note."""
-    from rich.table import Table as Grid
     from rich.text import Text
 
     for each in shown:
-        grid = Grid(title=Text(each.title), caption=Text(each.note), title_justify="left")
-        grid.caption_justify = "left"
-        for name in each.header:
-            grid.add_column(Text(name))
+        grid = table(map(Text, each.header))
+        grid.title, grid.caption = Text(each.title), Text(each.note)
+        grid.title_justify = grid.caption_justify = "left"
         for row in each.rows:
             add_row(grid, *row)
         console().print(grid)

@@ -171,9 +171,6 @@ def recall(
     chosen: Chosen,
     corpus: Annotated[list[Path] | None, typer.Option(help="documents; repeatable")] = None,
     questions: Annotated[Path | None, typer.Option(help="questions with gold passages")] = None,
-    triplets: Annotated[
-        Path | None, typer.Option(help="OpenIE results (.json) or annotations (.jsonl)")
-    ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="musique, hotpotqa, 2wiki, ...; inferred from the fields")
     ] = None,
@@ -188,7 +185,7 @@ def recall(
     from pipeline.recall import run
 
     documents = tuple(path.absolute() for path in corpus or ())
-    files = run.InputFiles(documents, _absolute(questions), _absolute(triplets), dataset)
+    files = run.InputFiles(documents, _absolute(questions), dataset)
     run.silence_model_loading()
     measured = run.run_recall(
         find_configuration(chosen.config if chosen.given else "real-passages"),

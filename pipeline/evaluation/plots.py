@@ -3,8 +3,7 @@
 Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or URLs.
 matplotlib draws with placeholder colors, which are then replaced by CSS variables of the page
 (``--ink``, ``--muted``, ``--line``, and one per series). A series is identified by its number:
-policies and rounds count from 0, and `EM`, `F1`, `THINKING`, `RETRIEVED` and `FAILURE_MODES` have
-fixed numbers.
+policies and rounds count from 0, and `EM`, `F1`, `THINKING` and `RETRIEVED` have fixed numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.evaluation.failures import FailureMode
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -28,11 +25,7 @@ INK, MUTED, LINE = "#010203", "#010204", "#010205"
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
 EM, F1 = 62, 63  # series with fixed colors
 THINKING, RETRIEVED = 60, 61
-FAILURE_MODES = {failure_mode: 40 + i for i, failure_mode in enumerate(FailureMode)}
-_NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieved"} | {
-    number: f"--{failure_mode.value.replace('_', '-')}"
-    for failure_mode, number in FAILURE_MODES.items()
-}
+_NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieved"}
 
 Bounds = tuple[float, float] | None
 
@@ -74,54 +67,22 @@ def learning_curve(
     return _svg(figure, len(policies))
 
 
-def grouped_bars(groups: Sequence[str], values: Sequence[Sequence[float]], label: str) -> str:
-    """Grouped bars of ``values[series][group]`` in percent; the series are ordered policies."""
-    figure, axes = _figure(4.2, 2.5)
-    width = 0.8 / max(len(values), 1)
-    for number, heights in enumerate(values):
-        positions = np.arange(len(groups)) + (number - (len(values) - 1) / 2) * width
-        axes.bar(positions, heights, width * 0.92, color=_placeholder(number))
-    axes.set_xticks(np.arange(len(groups)), groups)
-    axes.set_xlabel(label)
-    axes.set_ylabel("% of questions")
-    return _svg(figure, len(values))
-
-
 def stacked_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]], label: str) -> str:
     """Horizontal stacked bars of ``parts[series][bar]``, each labelled with its sum."""
-    figure, axes, total_B = _stacked(names, parts, 4.2, 0.75 + 0.36 * len(names), bottom=0.42)
-    for position, total in zip(range(len(names))[::-1], total_B, strict=True):
+    figure, axes = _figure(4.2, 0.75 + 0.36 * len(names), left=0.75)
+    total_B = np.zeros(len(names))
+    positions = np.arange(len(names))[::-1]
+    for number, widths in parts.items():
+        axes.barh(positions, widths, 0.7, left=total_B, color=_placeholder(number))
+        total_B = total_B + np.asarray(widths)
+    axes.set_yticks(positions, _labels(names))
+    axes.grid(visible=False)
+    for position, total in zip(positions, total_B, strict=True):
         _annotate(axes, f"{total:,.0f}", (total, position), (4, 0), va="center", fontsize=8)
     axes.set_xlabel(label)
     axes.set_xlim(0, (total_B.max() or 1) * 1.14)
     axes.grid(visible=True, axis="x", color=LINE, linewidth=0.7)
     return _svg(figure, len(names))
-
-
-def share_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]]) -> str:
-    """Horizontal stacked bars of ``parts[series][bar]`` in percent, which add up to 100."""
-    figure, axes, _ = _stacked(names, parts, 3.5, 0.6 + 0.3 * len(names), bottom=0.25)
-    axes.set_xlim(0, 100)
-    return _svg(figure, len(names))
-
-
-def _stacked(
-    names: Sequence[str],
-    parts: Mapping[int, Sequence[float]],
-    width: float,
-    height: float,
-    bottom: float,
-) -> tuple[Figure, Axes, np.ndarray]:
-    """A figure of horizontal stacked bars without a grid, and the sum of each bar."""
-    figure, axes = _figure(width, height, left=0.75, bottom=bottom)
-    left_B = np.zeros(len(names))
-    positions = np.arange(len(names))[::-1]
-    for number, widths in parts.items():
-        axes.barh(positions, widths, 0.7, left=left_B, color=_placeholder(number))
-        left_B = left_B + np.asarray(widths)
-    axes.set_yticks(positions, _labels(names))
-    axes.grid(visible=False)
-    return figure, axes, left_B
 
 
 def _annotate(

@@ -179,8 +179,7 @@ def retriever_variants(
     if not built.triplets:
         notes.append(
             "graph, concat, ppr and the hypergraph are left out: there are no triplets of this "
-            "corpus; name them with --triplets FILE, or link passages by their titles with --set "
-            "graph.source=titles"
+            "corpus; link passages by their titles with --set graph.source=titles"
         )
     for label, reranker in _rerankers(config):
         for name in names:

@@ -48,7 +48,6 @@ class InputFiles:
 
     corpus: Sequence[Path] = ()
     questions: Path | None = None
-    triplets: Path | None = None
     dataset: str | None = None
 
 
@@ -158,10 +157,6 @@ def _subject(
         file = _question_file(config, path)
         corpus, graph = config.corpus, config.graph
         questions, dataset, limit = root / file.path, file.dataset, limit or file.limit
-    if files.triplets is not None:
-        source = "annotated" if files.triplets.suffix == ".jsonl" else "openie"
-        changes = {"source": source, "path": str(files.triplets.absolute())}
-        graph = Graph.model_validate({**config.graph.model_dump(), **changes})
     if not questions.is_file():
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, None, f"no such file{hint}")

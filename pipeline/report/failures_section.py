@@ -1,4 +1,4 @@
-"""Section "Failure modes" of the report: figures, table and example trajectories.
+"""Section "Failure modes" of the report: table and example trajectories.
 
 Input: the metrics rows, and the directory of the stage ``evaluate`` for the failures of the last
 policy. Output: the variables of ``failure_modes.html.j2``. They are empty for an evaluation without
@@ -15,16 +15,14 @@ from typing import Any
 from pipeline.core.answer_metrics import ALL, is_average
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
-from pipeline.evaluation import plots
 from pipeline.evaluation.failures import LEGEND, FailureMode
-from pipeline.evaluation.policy_names import policy_title
 from pipeline.report.data import read_json, trajectory_view
 
 EVIDENCE_WIDTH = 200  # characters per piece of golden evidence; MuSiQue's pieces are paragraphs
 
 
 def values(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str, Any]:
-    """Template variables: the failure modes that occur, rows and figures by data set, examples.
+    """Template variables: the failure modes that occur, rows by data set, examples.
 
     Raises StoreError or InputError when a file of the evaluation is missing or broken.
     """
@@ -40,23 +38,11 @@ def values(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str
             failure_mode.value: {
                 "title": failure_mode.value.replace("_", " "),
                 "meaning": LEGEND[failure_mode],
-                "color": plots.series_color(plots.FAILURE_MODES[failure_mode], 1),
+                "color": f"var(--{failure_mode.value.replace('_', '-')})",
             }
             for failure_mode in occurring
         },
         "failure_mode_rows": groups,
-        "failure_mode_figures": {
-            dataset: plots.share_bars(
-                [policy_title(row["policy"]) for row in group],
-                {
-                    plots.FAILURE_MODES[failure_mode]: [
-                        100 * _count(row, failure_mode)["share"] for row in group
-                    ]
-                    for failure_mode in occurring
-                },
-            )
-            for dataset, group in groups.items()
-        },
         "failures": failures(evaluate) if main and evaluate else [],
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,13 @@ _JUDGED = "judge-"
 _AGAIN = "evaluate it again with `steep evaluate` and its configuration"
 
 
-def compare_directories(directories: Sequence[Path]) -> Comparison:
-    """Compare the runs in ``directories``; a run has its directory's name, if that is unique.
+def compare(runs: Iterable[str]) -> Comparison:
+    """Compare runs, each a directory or a name below ``runs/``.
 
-    Raises what `read_run` and `compare_runs` raise.
+    In tables a run has its directory's name, if that is unique. Raises InputError when there is no
+    such run, and what `read_run` and `compare_runs` raise.
     """
+    directories = [_directory(run) for run in runs]
     names = [directory.resolve().name for directory in directories]
     return compare_runs(
         [
@@ -43,11 +45,7 @@ def compare_directories(directories: Sequence[Path]) -> Comparison:
     )
 
 
-def run_directory(run: str) -> Path:
-    """The directory of a run that is named by its path, or by its name below ``runs/``.
-
-    Raises InputError when there is none.
-    """
+def _directory(run: str) -> Path:
     places = [Path(run), RUNS / run]
     found = next((place for place in places if (place / "store").is_dir()), None)
     if found is None:

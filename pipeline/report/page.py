@@ -275,13 +275,8 @@ def _steps_and_tokens(
     steps = {policy: distributions[policy][ALL]["steps"] for policy in policies}
     stops = {policy: distributions[policy][ALL]["stops"] for policy in policies}
     counts = sorted({int(count) for table in steps.values() for count in table})
-    shares = [
-        [100 * steps[policy].get(str(count), 0) / sum(steps[policy].values()) for count in counts]
-        for policy in policies
-    ]
     average = {row["policy"]: row["tokens"] for row in rows if row["dataset"] == ALL}
     return {
-        "steps_figure": plots.grouped_bars([str(count) for count in counts], shares, "steps"),
         "step_counts": counts,
         "steps": steps,
         "stops": stops,

@@ -17,9 +17,8 @@ NAMES = ["Round 1", "$\\frac{$", "a$b$c"]
     [
         lambda: plots.learning_curve(NAMES, {plots.EM: [(0.5, None)] * 3}, None),
         lambda: plots.stacked_bars(NAMES, {plots.THINKING: [1.0] * 3}, "tokens"),
-        lambda: plots.share_bars(NAMES, {plots.THINKING: [100.0] * 3}),
     ],
-    ids=["learning_curve", "stacked_bars", "share_bars"],
+    ids=["learning_curve", "stacked_bars"],
 )
 def test_names_of_policies_are_shown_as_they_are_and_not_read_as_formulas(
     figure: Callable[[], str],
