@@ -11,10 +11,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pipeline.cli.conversations import ConversationMasks, parsed_messages
 from pipeline.cli.options import Output, Source
 from pipeline.cli.records import (
     File,
@@ -70,14 +71,21 @@ def parse(
     source: Source,
     output: Output = "-",
     grammar: Annotated[str, typer.Option(help="grammar of the outputs")] = DEFAULT_METHOD,
+    format: Annotated[
+        Literal["tags", "tools"],
+        typer.Option(help="tags: parse output; tools: parse messages with tool calls"),
+    ] = "tags",
 ) -> None:
-    """Add steps, answer, format_ok and format_error, parsed from the field output."""
+    """Add steps, answer, format_ok and format_error, parsed from output or messages."""
     from pipeline import grammars
 
     parser = grammars.grammar(grammar)
 
     def parsed() -> Iterator[Record]:
         for line, record in read_input(source):
+            if format == "tools":
+                yield record | parsed_messages(record, grammar, source, line)
+                continue
             view = parse_view(OutputView, record, source, line)
             check_spans(view.output, view.spans, "spans", source, line)
             yield record | dataclasses.asdict(parser.parse(view.output, view.spans))
@@ -105,35 +113,58 @@ def mask(
     source: Source,
     tokenizer: Annotated[Path, typer.Option(help="directory of the tokenizer")],
     output: Output = "-",
+    chat_template: Annotated[
+        Path | None, typer.Option(help="file with the chat template, instead of the tokenizer's")
+    ] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--thinking/--no-thinking", help="enable_thinking of the chat template"),
+    ] = None,
 ) -> None:
     """Add the text that training would train on, and the text that it would mask.
 
     The fields trained and masked hold the decoded pieces; mismatch says where tokens and text
-    differ, or is null. Exit status 1 when they differ in any record.
+    differ, or is null. A record with messages and tools gets prompt_ids, token_ids and token_spans
+    too, and its mismatch says where they differ from the chat template's rendering, or is empty.
+    Exit status 1 when there is a mismatch in any record.
     """
-    records, differing = add_masks(source, output, tokenizer=tokenizer)
+    records, differing = add_masks(
+        source, output, tokenizer=tokenizer, chat_template=chat_template, thinking=thinking
+    )
     if differing:
         message = f"text and tokens differ in {differing} of {records} records; see mismatch"
         typer.echo(message, err=True)
         raise typer.Exit(1)
 
 
-def add_masks(source: File, output: File, *, tokenizer: Path) -> tuple[int, int]:
+def add_masks(
+    source: File,
+    output: File,
+    *,
+    tokenizer: Path,
+    chat_template: Path | None = None,
+    thinking: bool | None = None,
+) -> tuple[int, int]:
     """Write the records with ``trained``, ``masked`` and ``mismatch``.
 
-    The text of a record without ``token_ids`` is tokenized piece by piece, as observation text is.
-    Returns the number of records, and the number of records with a mismatch.
+    The text of a record without ``token_ids`` is tokenized piece by piece, as observation text is;
+    a record with ``messages`` by the chat template (`ConversationMasks`). Returns the number of
+    records, and the number of records with a mismatch.
     """
-    codec, vocabulary = _open_tokenizer(tokenizer)
+    codec, vocabulary = _open_tokenizer(tokenizer, chat_template)
+    conversations = ConversationMasks(codec, thinking)
     differing = 0
 
     def masked() -> Iterator[Record]:
         nonlocal differing
         for line, record in read_input(source):
-            view = parse_view(TokensView, record, source, line)
-            _check_tokens(view, vocabulary, source, line)
-            fields = _masked(view, codec)
-            differing += fields["mismatch"] is not None
+            if record.get("messages") is not None and not record.get("output"):
+                fields = conversations.fields(record, source, line)
+            else:
+                view = parse_view(TokensView, record, source, line)
+                _check_tokens(view, vocabulary, source, line)
+                fields = _masked(view, codec)
+            differing += bool(fields["mismatch"])
             yield record | fields
 
     return write_jsonl(output, masked()), differing
@@ -142,7 +173,7 @@ def add_masks(source: File, output: File, *, tokenizer: Path) -> tuple[int, int]
 def _check_tokens(view: TokensView, vocabulary: int, source: File, line: int) -> None:
     """Raise InputError unless the record has text or ids, covered by its spans."""
     if not view.token_ids and not view.output:
-        problem = "needs token_ids and token_spans, or output"
+        problem = "needs token_ids and token_spans, or output, or messages"
         raise InputError.at(source_name(source), line, problem)
     check_spans(view.output, view.spans, "spans", source, line)
     if not encodable(view.output):
@@ -159,7 +190,7 @@ def _check_tokens(view: TokensView, vocabulary: int, source: File, line: int) ->
             raise InputError.at(source_name(source), line, problem)
 
 
-def _open_tokenizer(name: Path) -> tuple[Tokenizer, int]:
+def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, int]:
     """The tokenizer of a model's directory, and the number of its ids."""
     from pipeline.core.shipped import find_model
 
@@ -170,7 +201,11 @@ def _open_tokenizer(name: Path) -> tuple[Tokenizer, int]:
         )
     from pipeline.grammars.tokenizer import model_tokenizer
 
-    tokenizer: Any = model_tokenizer(directory)
+    if chat_template is not None and not chat_template.is_file():
+        raise InputError.at(chat_template, None, "no such file; --chat-template takes a template")
+    tokenizer: Any = model_tokenizer(
+        directory, None if chat_template is None else str(chat_template)
+    )
     return tokenizer, max(tokenizer.get_vocab().values(), default=-1) + 1
 
 

@@ -37,32 +37,33 @@ def uniform(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     Arguments that are JSON text become values; other text stays, because it is what the model
     wrote. Raises InputError, which names the message and the field, for another shape.
     """
+    if not messages:
+        raise InputError("messages: there is none")
     return [_uniform(message, f"messages.{number}") for number, message in enumerate(messages)]
 
 
 def _uniform(message: Mapping[str, Any], at: str) -> Message:
-    role = message.get("role")
+    role = "system" if message.get("role") == "developer" else message.get("role")
     if role not in ROLES:
         raise InputError(f"{at}.role: {role!r} is not one of {', '.join(ROLES)}")
     clean: Message = {"role": role, "content": _text(message.get("content"), f"{at}.content")}
     if reasoning := next((message[name] for name in REASONING if message.get(name)), None):
         clean |= dict.fromkeys(REASONING, _text(reasoning, f"{at}.{REASONING[0]}"))
     if message.get("tool_calls"):
-        if role != "assistant":
-            raise InputError(f"{at}.tool_calls: only an assistant's message calls tools")
+        if role != "assistant" or not isinstance(message["tool_calls"], list):
+            raise InputError(f"{at}.tool_calls: expected a list, in an assistant's message")
         clean["tool_calls"] = [
             _call(call, f"{at}.tool_calls.{number}")
             for number, call in enumerate(message["tool_calls"])
         ]
-    return clean | {key: message[key] for key in ("name", "tool_call_id") if message.get(key)}
+    return clean | {key: str(message[key]) for key in ("name", "tool_call_id") if message.get(key)}
 
 
 def _text(content: Any, at: str) -> str:
     """The text of a content, which may be a list of parts."""
     if isinstance(content, list):
-        content = "".join(
-            part.get("text", "") if isinstance(part, dict) else str(part) for part in content
-        )
+        parts = (part.get("text") if isinstance(part, dict) else part for part in content)
+        content = "".join(part for part in parts if isinstance(part, str))
     if content is None or isinstance(content, str):
         return content or ""
     raise InputError(f"{at}: {type(content).__name__} where text, or a list of parts, is expected")
@@ -79,7 +80,7 @@ def _call(call: Any, at: str) -> Message:
         "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
     }
-    return clean | ({"id": call["id"]} if call.get("id") else {})
+    return clean | ({"id": str(call["id"])} if call.get("id") else {})
 
 
 def _value(text: str) -> Any:

@@ -99,7 +99,7 @@ class ProGraph(TaggedGrammar):
                     think=reasoning(text[: query.start()]),
                     query=query.group(1).strip(),
                     knowledge=body,
-                    context=_parse_items(body),
+                    context=parse_items(body),
                 )
             )
         last = model_texts[-1][1]
@@ -116,7 +116,7 @@ class ProGraph(TaggedGrammar):
             if step.query is None:
                 continue
             text += f"<query>{self.clean(step.query)}</query>"
-            observation = self.observation(step.context or _parse_items(step.knowledge), text)
+            observation = self.observation(step.context or parse_items(step.knowledge), text)
             observations.append((len(text), len(text) + len(observation)))
             text += observation
         if answer is not None:
@@ -138,7 +138,7 @@ def _line(item: ContextItem) -> str:
     return f"Triplet: {item.text}" if item.kind == "triplet" else item.text
 
 
-def _parse_items(body: str) -> list[ContextItem]:
+def parse_items(body: str) -> list[ContextItem]:
     """Items of a knowledge block."""
     if (results := _parse_graph_r1(body)) is not None:
         return results

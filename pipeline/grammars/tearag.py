@@ -113,7 +113,7 @@ class _Scanner:
         start, end = locate(step)
         self.observations.append((start, end))
         self.position = end
-        return _parse_items(self.text[start:end].rstrip().removesuffix(CLOSE))
+        return parse_items(self.text[start:end].rstrip().removesuffix(CLOSE))
 
     def _recorded_observation(self, step: Step) -> tuple[int, int]:
         for start, end in self.recorded:
@@ -155,7 +155,7 @@ def last_answer(output: str, spans: Sequence[Span]) -> str | None:
     return (answers[-1].strip() or None) if answers else None
 
 
-def _parse_items(observation: str) -> list[ContextItem]:
+def parse_items(observation: str) -> list[ContextItem]:
     """Context items of an observation; an unlabeled line is a chunk without a title."""
     items = []
     for line in filter(None, (line.strip() for line in observation.split("\n"))):

@@ -221,7 +221,7 @@ class Mask:
 
 
 def decode_mask(token_ids: list[int], token_spans: Sequence[Span], tokenizer: Tokenizer) -> Mask:
-    """Decode the tokens of the model and of the observations, span by span.
+    """Decode the tokens of the model, and all others, span by span.
 
     Raises InputError when the spans do not cover the ids exactly.
     """
@@ -230,7 +230,11 @@ def decode_mask(token_ids: list[int], token_spans: Sequence[Span], tokenizer: To
         raise InputError(f"token_spans: {problem}")
     return Mask(
         trained=[decode(tokenizer, part) for part in pieces(token_ids, token_spans, "model")],
-        masked=[decode(tokenizer, part) for part in pieces(token_ids, token_spans, "observation")],
+        masked=[
+            decode(tokenizer, token_ids[start:end])
+            for start, end, writer in token_spans
+            if writer != "model"
+        ],
     )
 
 

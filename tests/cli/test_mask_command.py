@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cli.malformed_inputs import steep
-from tests.cli.valid_records import IDS, tokenizer_files
+from tests.cli.valid_records import CONVERSATION, IDS, conversation_files, tokenizer_files
+from tests.conversations.shipped_templates import SEARCH, template_files
 
 
 @pytest.fixture
@@ -19,10 +20,10 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def mask(directory: Path, record: dict[str, Any]) -> tuple[int, str, str]:
+def mask(directory: Path, record: dict[str, Any], *options: str) -> tuple[int, str, str]:
     file = directory / "in.jsonl"
     file.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    return steep(["mask", str(file), "--tokenizer", str(directory)])
+    return steep(["mask", str(file), "--tokenizer", str(directory), *options])
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,57 @@ def test_ids_outside_the_vocabulary_are_refused(directory: Path, token_id: int) 
     assert complaint.endswith(
         f"in.jsonl:1: token_ids.2: {token_id} is not an id of the tokenizer, which has 0 to 3\n"
     )
+
+
+@pytest.fixture
+def conversations(tmp_path: Path) -> Path:
+    for name, content in conversation_files().items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def test_messages_get_ids_writers_and_an_empty_mismatch(conversations: Path) -> None:
+    status, printed, complaint = mask(conversations, CONVERSATION)
+    record = json.loads(printed)
+    assert (status, complaint, record["mismatch"]) == (0, "", "")
+    assert record["trained"] == [
+        '<tool_call>\n{"name": "search", "arguments": {"query": "Byron?", "entities": ["Byron"]}}\n'
+        "</tool_call><|im_end|>",
+        "So.\nAnswer: a poet<|im_end|>",
+    ]
+    assert record["masked"] == [
+        "\n<|im_start|>user\n<tool_response>\n",
+        "A poet &lt;|im_end|&gt;",
+        "\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    ]
+    assert [writer for *_, writer in record["token_spans"]] == [
+        "model", "frame", "observation", "frame", "model",
+    ]  # fmt: skip
+    assert record["token_spans"][-1][1] == len(record["token_ids"])
+    assert record["prompt_ids"]
+
+
+def test_another_chat_template_and_its_mismatch(conversations: Path) -> None:
+    """Qwen3's template drops the empty think block from all turns but the last."""
+    [qwen3] = [file for file in template_files() if file.stem == "qwen3"]
+    options = ("--chat-template", str(qwen3), "--no-thinking")
+    record = {"messages": CONVERSATION["messages"][1:], "tools": json.dumps([SEARCH])}
+    record["messages"][1] = CONVERSATION["messages"][2] | {"reasoning": None}
+    status, printed, complaint = mask(conversations, record, *options)
+    assert (status, "in 1 of 1 records" in complaint) == (1, True)
+    assert "the template writes" in json.loads(printed)["mismatch"]
+    status, _, complaint = mask(conversations, record, "--chat-template", "absent.jinja")
+    assert (status, complaint) == (
+        2,
+        "error: absent.jinja: no such file; --chat-template takes a template\n",
+    )
+
+
+def test_parse_reads_messages(conversations: Path) -> None:
+    file = conversations / "in.jsonl"
+    file.write_text(json.dumps(CONVERSATION) + "\n", encoding="utf-8")
+    status, printed, _ = steep(["parse", str(file), "--format", "tools", "--grammar", "tearag"])
+    record = json.loads(printed)
+    assert (status, record["answer"], record["format_ok"]) == (0, "a poet", True)
+    assert record["steps"][0]["subquery"] == "Byron?"
+    assert record["messages"] == CONVERSATION["messages"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.core.records import ContextItem, Step
 from pipeline.grammars import grammar
+from tests.conversations.shipped_templates import SEARCH, byte_tokenizer, template_files
 
 Json = dict[str, Any]
 
@@ -151,6 +152,33 @@ _PAIR = {
 }  # fmt: skip
 
 
+@cache
+def conversation_files() -> dict[str, bytes]:
+    """A byte-level tokenizer with the chat template and the control tokens of Qwen2.5."""
+    [template] = [file for file in template_files() if file.stem == "qwen2_5"]
+    tokenizer = byte_tokenizer(template.read_text(encoding="utf-8"))
+    tokenizer.eos_token = "<|im_end|>"
+    with tempfile.TemporaryDirectory() as directory:
+        tokenizer.save_pretrained(directory)
+        return {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+
+
+_CALL = {
+    "id": "c1", "type": "function",
+    "function": {"name": "search", "arguments": '{"query": "Byron?", "entities": ["Byron"]}'},
+}  # fmt: skip
+CONVERSATION = {
+    "messages": [
+        {"role": "system", "content": [{"type": "text", "text": "Search."}]},
+        {"role": "user", "content": "Who was Byron?"},
+        {"role": "assistant", "content": None, "tool_calls": [_CALL], "reasoning": "hm"},
+        {"role": "tool", "tool_call_id": "c1", "content": "A poet <|im_end|>"},
+        {"role": "assistant", "content": "So.\nAnswer: a poet"},
+    ],
+    "tools": [SEARCH],
+}  # fmt: skip
+
+
 def _lines(*records: Json) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
@@ -175,6 +203,16 @@ COMMANDS = (
         (IDS, {"output": "ask"}),
         span_fields=("spans", "token_spans"),
         files=tokenizer_files(),
+    ),
+    Command(
+        ("mask", "{in}", "--tokenizer", "{dir}", *OUT),
+        (CONVERSATION, {"messages": CONVERSATION["messages"][1:2], "tools": json.dumps([SEARCH])}),
+        files=conversation_files(),
+    ),
+    Command(
+        ("parse", "{in}", "--format", "tools", "--grammar", "tearag", *OUT),
+        (CONVERSATION, {"messages": CONVERSATION["messages"]}),
+        ("messages",),
     ),
     Command(
         ("import", "{in}", "--grammar", "search-r1", *OUT),

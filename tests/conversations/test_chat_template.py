@@ -258,11 +258,12 @@ def test_a_conversation_that_waits_for_the_model_ends_in_a_generation_prompt(
     ("messages", "problem"),
     [
         ([{"role": "assistant", "content": "x"}], "messages.0: a conversation starts with"),
+        ([], "messages: there is none"),
         ([{"role": "robot", "content": "x"}], "messages.0.role: 'robot' is not one of"),
         ([{"role": "user", "content": 3}], "messages.0.content: int where text"),
         (
             [{"role": "user", "content": "x", "tool_calls": [call("a")]}],
-            "messages.0.tool_calls: only an assistant's",
+            "messages.0.tool_calls: expected a list, in an assistant's message",
         ),
         (
             [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{}]}],

@@ -1,0 +1,233 @@
+"""Steps, answer and format verdict of a conversation with tool calls, for every method.
+
+Input: messages. Output: the `ParsedOutput` that the grammars of tags return, so rewards, judges,
+pairs and metrics read either format. A step is one call with its result. The text after the result
+is its summary or conclusion; reasoning and text before the call are its reasoning. The answer is
+the text after ``Answer:`` in the last message, or the whole message, which then is malformed.
+
+HiPRAG's non-search steps (arXiv 2510.07794, 3.1) are passages ``Step n: ...`` that no call follows;
+the last line of a passage is its conclusion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.conversations.messages import REASONING, Message, Tool, calls_of, split_turns, uniform
+from pipeline.conversations.turn_parser import call_problem
+from pipeline.core.records import Step
+from pipeline.grammars.base import MAX_STEPS, ParsedOutput
+from pipeline.grammars.document_lines import parse_documents
+from pipeline.grammars.prograph import parse_items as parse_knowledge
+from pipeline.grammars.sanitize import control_token_error, first_control_token
+from pipeline.grammars.tearag import parse_items as parse_evidence
+
+ANSWER = "Answer:"
+_STEP = re.compile(r"^[ \t]*Step[ \t]+[0-9]+:[ \t]*", re.MULTILINE)
+
+
+@dataclass
+class Exchange:
+    """A call with its result, the text before the call and the text after the result."""
+
+    query: str
+    entities: list[str]
+    result: str
+    before: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """A method's tool, and the step that a call to it makes.
+
+    ``max_steps`` bounds the steps of a well-formed conversation. ``step_lines`` reads ``Step n:``
+    passages, and ``answer_step`` adds a step for the text before the answer.
+    """
+
+    tool: Tool
+    step: Callable[[Exchange], Step]
+    max_steps: int | None = None
+    step_lines: bool = False
+    answer_step: bool = False
+
+
+def _tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
+    query = {"type": "string", "minLength": 1, "description": "what to look for"}
+    parameters = {
+        "type": "object",
+        "properties": {"query": query, **properties},
+        "required": ["query", *properties],
+    }
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+_SEARCH = "Search the collection for passages."
+_ENTITIES = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1},
+    "minItems": 1,
+    "description": "the names that the query is about",
+}
+
+FORMATS: Mapping[str, ToolFormat] = {
+    "tearag": ToolFormat(
+        _tool("search", "Search passages and the knowledge graph.", entities=_ENTITIES),
+        lambda each: Step(
+            entities=each.entities,
+            subquery=each.query,
+            context=parse_evidence(each.result),
+            summary=each.after,
+        ),
+        max_steps=MAX_STEPS,
+    ),
+    "hiprag": ToolFormat(
+        _tool("search", _SEARCH),
+        lambda each: Step(
+            reasoning=each.before,
+            search=each.query,
+            context=parse_documents(each.result),
+            conclusion=each.after,
+        ),
+        step_lines=True,
+    ),
+    "search-r1": ToolFormat(
+        _tool("search", _SEARCH),
+        lambda each: Step(
+            subquery=each.query,
+            context=parse_documents(each.result),
+            summary=each.after,
+            think=each.before,
+        ),
+    ),
+    "prograph": ToolFormat(
+        _tool("search_graph", "Search the hypergraph for facts."),
+        lambda each: Step(
+            think=each.before,
+            query=each.query,
+            knowledge=each.result,
+            context=parse_knowledge(each.result),
+        ),
+        answer_step=True,
+    ),
+}
+
+
+class _FormatError(Exception):
+    """The first format error; caught inside this module."""
+
+
+@dataclass
+class _Reader:
+    """Reads turns in order; ``waiting`` are exchanges whose text after the result comes next."""
+
+    format: ToolFormat
+    steps: list[Step] = field(default_factory=list)
+    waiting: list[Exchange] = field(default_factory=list)
+
+    def turn(self, message: Message, inserted: Sequence[Message]) -> None:
+        """Read a turn that calls tools."""
+        thought, text = thought_and_text(message)
+        before = self._text(text, thought, calls=True)
+        results = [each for each in inserted if each["role"] == "tool"]
+        named = {each.get("tool_call_id"): each for each in results if each.get("tool_call_id")}
+        for number, call in enumerate(calls_of(message)):
+            if problem := call_problem(call, [self.format.tool]):
+                raise _FormatError(problem)
+            query, entities = call.arguments["query"].strip(), call.arguments.get("entities", [])
+            if not query or not all(name.strip() for name in entities):
+                raise _FormatError(f"an empty argument of {call.name}")
+            result = named.get(call.id) or dict(enumerate(results)).get(number)
+            if result is None:
+                raise _FormatError(f"call {number + 1} of a turn has no result")
+            names = [name.strip() for name in entities]
+            self.waiting.append(Exchange(query, names, result["content"].strip(), before))
+        limit = self.format.max_steps
+        if limit is not None and len(self.steps) + len(self.waiting) > limit:
+            del self.waiting[limit - len(self.steps) :]
+            raise _FormatError(f"no answer after {limit} steps")
+
+    def answer(self, message: Message) -> str:
+        """Read the last turn; returns its text from the answer on."""
+        thought, text = thought_and_text(message)
+        before, marker, answer = text.rpartition(ANSWER)
+        before = self._text(before, thought, calls=False)
+        if self.format.answer_step:
+            self.steps.append(Step(think=before))
+        if control := first_control_token(text):
+            raise _FormatError(control_token_error(control))
+        if not marker:
+            raise _FormatError(f"no {ANSWER!r} in the last message")
+        if not answer.strip():
+            raise _FormatError(f"nothing after {ANSWER!r}")
+        return answer
+
+    def _text(self, text: str, thought: str, *, calls: bool) -> str:
+        """Finish the waiting exchanges with ``text``; returns the text before the next call."""
+        if control := first_control_token(text):
+            raise _FormatError(control_token_error(control))
+        head, *passages = _STEP.split(text) if self.format.step_lines else [text]
+        if self.waiting and passages and not head.strip():
+            head = passages.pop(0)
+        before = passages.pop() if calls and passages else head
+        for exchange in self.waiting:
+            exchange.after = head.strip()
+            self.steps.append(self.format.step(exchange))
+        self.waiting = []
+        for passage in filter(None, map(str.strip, passages)):
+            reasoning, _, conclusion = passage.rpartition("\n")
+            self.steps.append(Step(reasoning=reasoning.strip(), conclusion=conclusion.strip()))
+        return "\n".join(filter(None, (thought.strip(), before.strip())))
+
+
+def thought_and_text(message: Message) -> tuple[str, str]:
+    """The reasoning of an assistant's message, also from a think block inside, and its text."""
+    text, thought = message["content"], message.get(REASONING[0], "")
+    if text.rfind("<think>") > text.rfind("</think>"):
+        raise _FormatError("the think block is not closed")
+    inside, closed, rest = text.rpartition("</think>")
+    return f"{thought}\n{inside.replace('<think>', '')}".strip() if closed else thought, rest
+
+
+def parse(method: str, messages: Sequence[Mapping[str, Any]]) -> ParsedOutput:
+    """The steps before the first format error, the answer, and the verdict.
+
+    Raises InputError for messages that have not the form of OpenAI's interface.
+    """
+    _, turns = split_turns(uniform(messages))
+    reader, parsed = _Reader(FORMATS[method]), ParsedOutput()
+    try:
+        for number, (message, *inserted) in enumerate(turns):
+            if message.get("tool_calls"):
+                reader.turn(message, inserted)
+            elif number + 1 < len(turns) or inserted:
+                raise _FormatError(f"turn {number + 1} has no call and is not the last")
+            else:
+                parsed.answer = reader.answer(message).strip()
+                parsed.format_ok = True
+        if not parsed.format_ok:
+            raise _FormatError("no answer")
+    except _FormatError as error:
+        parsed.format_error = str(error)
+        parsed.answer = next(_stray_answer(turns), None)
+    parsed.steps = reader.steps
+    return parsed
+
+
+def _stray_answer(turns: Sequence[Sequence[Message]]) -> Iterator[str]:
+    """The answer of a malformed conversation: its last message, from ``Answer:`` on."""
+    message = turns[-1][-1] if turns else {}
+    if message.get("role") != "assistant" or message.get("tool_calls"):
+        return
+    try:
+        _, text = thought_and_text(message)
+    except _FormatError:
+        return
+    if control := first_control_token(text):
+        text = text[: control.start()]
+    if answer := text.rpartition(ANSWER)[2].strip():
+        yield answer

@@ -1,0 +1,191 @@
+"""Steps, answers and verdicts of hand-written conversations, for every method."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline.conversations.messages import Message
+from pipeline.conversations.steps import FORMATS, parse
+from pipeline.core.methods import METHODS
+from pipeline.core.records import ContextItem, Step
+from pipeline.grammars import ParsedOutput
+
+DOC = ContextItem("chunk", "", "Ada", "Born in London.", 0.0)
+LINE = 'Doc 1(Title: "Ada") Born in London.'
+
+
+def assistant(content: str, *calls: Message, **other: str) -> Message:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)} | other
+
+
+def call(query: str = "Where?", name: str = "search", **arguments: object) -> Message:
+    text = json.dumps({"query": query} | arguments)
+    return {"type": "function", "function": {"name": name, "arguments": text}}
+
+
+def result(content: str = LINE, **other: str) -> Message:
+    return {"role": "tool", "content": content} | other
+
+
+def conversation(*turns: Message) -> list[Message]:
+    return [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}, *turns]
+
+
+def test_every_method_declares_a_tool() -> None:
+    assert set(FORMATS) == set(METHODS)
+    required = {
+        name: (
+            each.tool["function"]["name"],
+            each.tool["function"]["parameters"]["required"],
+        )
+        for name, each in FORMATS.items()
+    }
+    assert required == {
+        "tearag": ("search", ["query", "entities"]),
+        "hiprag": ("search", ["query"]),
+        "search-r1": ("search", ["query"]),
+        "prograph": ("search_graph", ["query"]),
+    }
+
+
+def test_tearag() -> None:
+    evidence = (
+        'Evidence 1: Title: "Ada" Text: Born in London.\nEvidence 2: Triplet: Ada born London'
+    )
+    messages = conversation(
+        assistant("", call(entities=["Ada", "London "])),
+        result(evidence),
+        assistant("In London.", call("How large?", entities=["London"])),
+        result("Evidence 1: Triplet: London has 9 million"),
+        assistant("It is large.\nAnswer: 9 million"),
+    )
+    assert parse("tearag", messages) == ParsedOutput(
+        [
+            Step(
+                entities=["Ada", "London"], subquery="Where?", summary="In London.",
+                context=[DOC, ContextItem("triplet", "", "", "Ada born London", 0.0)],
+            ),
+            Step(
+                entities=["London"], subquery="How large?", summary="It is large.",
+                context=[ContextItem("triplet", "", "", "London has 9 million", 0.0)],
+            ),
+        ],
+        answer="9 million",
+        format_ok=True,
+    )  # fmt: skip
+
+
+def test_hiprag_reads_search_steps_and_step_lines() -> None:
+    messages = conversation(
+        assistant("Step 1: I know Ada.\nAda is a person.\nStep 2: Where was she born?", call()),
+        result(),
+        assistant("In London.\nStep 3: London is in England.\nAnswer: England", thinking="hm"),
+    )
+    assert parse("hiprag", messages) == ParsedOutput(
+        [
+            Step(reasoning="I know Ada.", conclusion="Ada is a person."),
+            Step(
+                reasoning="Where was she born?",
+                search="Where?",
+                context=[DOC],
+                conclusion="In London.",
+            ),
+            Step(conclusion="London is in England."),
+        ],
+        answer="England",
+        format_ok=True,
+    )
+
+
+def test_a_step_line_right_after_a_result_is_its_conclusion() -> None:
+    messages = conversation(
+        assistant("", call()),
+        result(),
+        assistant("Step 2: In London.\nStep 3: How large is it?", call("How large?")),
+        result("x"),
+        assistant("Answer: x"),
+    )
+    first, second = parse("hiprag", messages).steps
+    assert (first.conclusion, second.reasoning) == ("In London.", "How large is it?")
+
+
+def test_search_r1_and_prograph() -> None:
+    def messages(name: str) -> list[Message]:
+        return conversation(
+            assistant("<think>hm</think>I look.", call(name=name)),
+            result(),
+            assistant("In London.\nAnswer: London"),
+        )
+
+    assert parse("search-r1", messages("search")) == ParsedOutput(
+        [Step(subquery="Where?", context=[DOC], summary="In London.", think="hm\nI look.")],
+        answer="London",
+        format_ok=True,
+    )
+    assert parse("prograph", messages("search_graph")) == ParsedOutput(
+        [
+            Step(
+                think="hm\nI look.", query="Where?", knowledge=LINE,
+                context=[ContextItem("hyperedge", "", "", LINE, 0.0)],
+            ),
+            Step(think="In London."),
+        ],
+        answer="London",
+        format_ok=True,
+    )  # fmt: skip
+
+
+def test_each_call_of_a_turn_is_a_step_with_its_own_result() -> None:
+    messages = conversation(
+        assistant("", call("a") | {"id": "1"}, call("b") | {"id": "2"}),
+        result("of b", tool_call_id="2"),
+        result("of a", tool_call_id="1"),
+        assistant("Both.\nAnswer: x"),
+    )
+    steps = parse("search-r1", messages).steps
+    assert [(step.subquery, step.context[0].text, step.summary) for step in steps] == [
+        ("a", "of a", "Both."),
+        ("b", "of b", "Both."),
+    ]
+
+
+TURN = (assistant("", call()), result())
+
+
+@pytest.mark.parametrize(
+    ("turns", "error", "answer", "steps"),
+    [
+        ((*TURN, assistant("It is London.")), "no 'Answer:' in the last message", "It is London.", 1),
+        ((*TURN, assistant("Answer: ")), "nothing after 'Answer:'", None, 1),
+        ((*TURN, assistant("Answer: x<|im_end|>y")), "control token <|im_end|> at offset 9", "x", 1),
+        ((*TURN, assistant("<think>Answer: x")), "the think block is not closed", None, 0),
+        ((*TURN, assistant("So.", call(name="find"))), "tool 'find' is not declared", None, 1),
+        ((*TURN, assistant("So.", call(more=1)), result(), assistant("Answer: x")), None, "x", 2),
+        ((*TURN, assistant("So.", call(3))), "3 is not of type 'string'", None, 1),
+        ((*TURN, assistant("So.", call(" "))), "an empty argument of search", None, 1),
+        ((assistant("", call(), call()), result(), assistant("Answer: x")),
+         "call 2 of a turn has no result", "x", 0),
+        ((assistant("Hm."), {"role": "user", "content": "So?"}, assistant("Answer: x")),
+         "turn 1 has no call and is not the last", "x", 0),
+        ((assistant("", {"function": {"name": "search", "arguments": "{"}}), result()),
+         "the arguments of search are no object", None, 0),
+        (TURN, "no answer", None, 0),
+        ((), "no answer", None, 0),
+    ],
+)  # fmt: skip
+def test_malformed_conversations_keep_the_steps_before_the_error(
+    turns: tuple[Message, ...], error: str | None, answer: str | None, steps: int
+) -> None:
+    parsed = parse("search-r1", conversation(*turns))
+    assert parsed.format_ok == (error is None)
+    assert (error or "") in (parsed.format_error or "")
+    assert (parsed.answer, len(parsed.steps)) == (answer, steps)
+
+
+def test_a_sixth_step_of_tearag_is_malformed() -> None:
+    turns = [assistant("So.", call(entities=["Ada"])), result("x")] * 6
+    parsed = parse("tearag", conversation(*turns, assistant("So.\nAnswer: x")))
+    assert (len(parsed.steps), parsed.format_error) == (5, "no answer after 5 steps")
+    assert parse("tearag", conversation(*turns[2:], assistant("So.\nAnswer: x"))).format_ok
