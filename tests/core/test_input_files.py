@@ -2,7 +2,6 @@
 
 import datetime
 import io
-import json
 import sys
 from types import SimpleNamespace
 
@@ -12,9 +11,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import (
-    MAX_DEPTH,
     iterate_parquet,
-    parse_json,
     read_json,
     read_jsonl,
     read_text,
@@ -29,10 +26,8 @@ from pipeline.core.input_files import (
         ('{"a": NaN}', "NaN is not a JSON number"),
         ('{"a": [-Infinity]}', "-Infinity is not a JSON number"),
         ('{"a": 1e999}', "the number 1e999 is too large"),
-        ('{"a": 9223372036854775808}', "does not fit into 64 bits"),
-        ('{"a": ' + "9" * 5000 + "}", "does not fit into 64 bits"),
-        ("[" * 100_000, "nested more than 100 deep"),
-        ('{"a": ' * 101 + "1" + "}" * 101, "nested more than 100 deep"),
+        ('{"a": ' + "9" * 5000 + "}", "value has 5000 digits"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
         ('{"a": "\x00"}', "Invalid control character"),
     ],
 )
@@ -41,13 +36,6 @@ def test_a_line_that_is_no_json_object_is_refused_with_its_number(tmp_path, text
     path.write_text(f'{{"a": 1}}\n\n{text}\n')
     with pytest.raises(InputError, match=rf"broken\.jsonl:3: .*{problem}"):
         list(read_jsonl(path))
-
-
-def test_nesting_up_to_the_limit_is_read():
-    text = "[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH
-    assert json.dumps(parse_json(text, "file")) == text
-    wide = [[1]] * 1000
-    assert parse_json(json.dumps(wide), "file") == wide
 
 
 def test_text_in_another_encoding_is_refused_in_files_and_on_standard_input(tmp_path, monkeypatch):
