@@ -62,9 +62,9 @@ def parse_json(text: str, path: Path | str, line: int | None = None) -> Any:
     deep nesting.
     """
     # A check of every number takes several times as long.
-    numbers = {"parse_float": _finite} if _LARGE_EXPONENT.search(text) else {}
+    parse_float = _finite if _LARGE_EXPONENT.search(text) else None
     try:
-        return json.loads(text, parse_constant=_refuse_constant, **numbers)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=parse_float)
     except (ValueError, RecursionError) as error:
         number, cause = line, str(error)
         if isinstance(error, json.JSONDecodeError):

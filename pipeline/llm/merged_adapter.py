@@ -50,19 +50,6 @@ def merged_key(base: Path | str, adapter: Path, dtype: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) -> Path:
-    """Write base plus adapter to ``into/merged-<key>`` and return that directory.
-
-    ``dtype`` is "float32", "bfloat16" or "float16". An existing directory of the same content is
-    reused. Writing ends with a rename, so an existing directory is always complete.
-    Raises InputError when the adapter does not match the base or changes nothing (`check_adapter`),
-    ConfigError when ``dtype`` would lose much of the adapter.
-    """
-    target, lock = _held(base, adapter, into, dtype)
-    lock.close()
-    return target
-
-
 def remove_unused(folder: Path, keep: Path | None = None) -> list[Path]:
     """Remove the merged models below ``folder`` that no process serves; returns their directories.
 
@@ -116,7 +103,12 @@ class Served:
 
 
 def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path, IO[bytes]]:
-    """The merged model, made if it is missing, and the file whose shared lock keeps it."""
+    """The merged model, made if it is missing, and the file whose shared lock keeps it.
+
+    Writing ends with a rename, so an existing directory is complete. Raises InputError when the
+    adapter does not match the base or changes nothing (`check_adapter`), ConfigError when ``dtype``
+    would lose much of the adapter.
+    """
     target = into / f"{_NAME}{merged_key(base, adapter, dtype)}"
     into.mkdir(parents=True, exist_ok=True)
     lock = _lock_file(target).open("a+b")

@@ -12,7 +12,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.llm.adapter_files import (
     check_adapter,
 )
-from pipeline.llm.merged_adapter import merge_adapter
+from pipeline.llm.merged_adapter import Served
 from pipeline.llm.open_engine import open_engine
 from tests.llm.adapter_defects import BROKEN, IGNORED, Defect
 
@@ -53,7 +53,7 @@ def test_no_adapter_is_merged_whose_product_vanishes(
 
     tiny = Defect("tiny", shrink).write(adapter, tmp_path / "tiny")
     with pytest.raises((InputError, ConfigError), match=r"changes no weight|change nothing"):
-        merge_adapter(model, tiny, tmp_path / "merged", dtype="float32")
+        Served(EngineConfig(kind="transformers", dtype="float32"), model, tiny, tmp_path / "merged")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.core.errors import ConfigError
-from pipeline.llm.merged_adapter import Served, merge_adapter, remove_unused
+from pipeline.llm.merged_adapter import Served, remove_unused
 from tests.waiting import LIMIT
 
 
@@ -43,9 +43,13 @@ def test_an_adapter_too_small_for_bfloat16_is_refused_with_the_remedy(
     """The weights of the base are normal with deviation 0.1, whose neighbors are 5e-4 apart."""
     small = scaled(adapter, tmp_path / "small", rms=2e-4)
     with pytest.raises(ConfigError, match=r"change no weight\).* set engine.adapters: loaded"):
-        merge_adapter(model, small, tmp_path / "merged", dtype="bfloat16")
+        Served(
+            EngineConfig(kind="transformers", dtype="bfloat16"), model, small, tmp_path / "merged"
+        )
     assert not any(path.is_dir() for path in (tmp_path / "merged").iterdir())
-    assert merge_adapter(model, small, tmp_path / "merged", dtype="float32").is_dir()
+    Served(
+        EngineConfig(kind="transformers", dtype="float32"), model, small, tmp_path / "merged"
+    ).close()
 
 
 def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_side(

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.merged_adapter import merge_adapter
+from pipeline.llm.merged_adapter import Served
 from pipeline.llm.open_engine import open_engine
 from tests.llm.small_models import small_adapter
 
@@ -135,10 +135,13 @@ def test_merged_and_loaded_adapters_generate_equal_text(model: Path, adapter: Pa
 
 
 def test_a_merged_model_is_keyed_by_content(model: Path, adapter: Path, tmp_path: Path):
-    first = merge_adapter(model, adapter, tmp_path, dtype="float32")
-    again = merge_adapter(model, adapter, tmp_path, dtype="float32")
-    other = small_adapter(model, tmp_path / "other", seed=1)
-    assert first == again
-    assert merge_adapter(model, other, tmp_path, dtype="float32") != first
-    assert merge_adapter(model, adapter, tmp_path, dtype="bfloat16") != first
+    def merged(policy: Path, dtype: str = "float32") -> Path:
+        served = Served(settings("transformers", dtype=dtype), model, policy, tmp_path)
+        served.close()
+        return served.path
+
+    first = merged(adapter)
+    assert merged(adapter) == first
+    assert merged(small_adapter(model, tmp_path / "other", seed=1)) != first
+    assert merged(adapter, "bfloat16") != first
     assert not list(tmp_path.glob("*.tmp"))
