@@ -29,8 +29,11 @@ FITS    = import platform, sys; v = sys.version_info[:2]; name, c = platform.lib
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-gpu run status view browse clean-tmp check check-all lint types test test-all docs bench \
-        gpu-check gpu-resolve lock
+TARGETS := help setup setup-gpu run status view browse clean-tmp check check-all lint types test test-all docs bench \
+           gpu-check gpu-resolve lock
+# Every other goal is a stage, whether or not a file has its name.
+STAGES  := $(filter-out $(TARGETS) $(STAMP),$(MAKECMDGOALS))
+.PHONY: $(TARGETS) $(STAGES)
 
 # A line "##@ NAME" begins a group, "target: … ## TEXT" and "##: target TEXT" are lines of it.
 help: ## list the targets
@@ -84,8 +87,7 @@ status: $(STAMP) ## state of every stage (ARGS="--why sample:2")
 	@$(STEEP) status $(OPTIONS) $(ARGS)
 
 ##: STAGE            a stage with what it needs, such as make pair ROUND=2 (steep run --list)
-.DEFAULT:
-	@$(MAKE) -s $(STAMP)
+$(STAGES): $(STAMP)
 	@$(STEEP) run $@ $(RUN)
 
 view: $(STAMP) ## preference pairs in the terminal (ROUND=2)

@@ -9,10 +9,9 @@ import luigi
 from pipeline.config import Config
 from pipeline.config.evaluation import given_name
 from tasks.base import StageTask
-from tasks.folders import file_name
 from tasks.index import searched
 from tasks.planning.clock import Clock
-from tasks.policy import GivenPolicy, evaluate_command, policy
+from tasks.policy import GivenPolicy, evaluate_command, file_name, policy
 from tasks.questions import questions
 from tasks.sample import ROLL_OUT, RollOutTask
 

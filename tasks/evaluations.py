@@ -17,8 +17,8 @@ from pipeline.core.errors import InputError
 from tasks.base import StageTask
 from tasks.evaluate_any import EvaluateAny
 from tasks.evaluate_policy import EvaluatePolicy
-from tasks.folders import file_name
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, finished
+from tasks.policy import file_name
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions
 from tasks.questions import questions as questions_of
 from tasks.run import run

@@ -6,6 +6,7 @@ other stages read it in the same way.
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from pipeline.core.errors import InputError
 from pipeline.core.model_files import LINEAGE, adapter_directory
 from tasks.base import STAGES, LightTask, StageTask
 from tasks.fingerprint import model_identity
-from tasks.folders import file_name
 from tasks.sft import Sft
 
 
@@ -86,6 +86,11 @@ class GivenPolicy(UntrainedPolicy):
 
     def run_command(self, *more: str) -> str:
         return evaluate_command(self, *more)
+
+
+def file_name(name: str) -> str:
+    """A name as part of a file's name: "-" replaces all but letters, digits and ``._-``."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-100:] or "policy"
 
 
 def evaluate_command(task: StageTask, *more: str) -> str:

@@ -19,7 +19,6 @@ from tasks.build import build, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
 from tasks.execution.start import check_execution
-from tasks.folders import check_folders
 from tasks.needs import check_needs
 from tasks.opened import Training
 from tasks.progress_bars import shown
@@ -43,13 +42,12 @@ def task_for(
 ) -> StageTask:
     """The task of a stage; ``round`` defaults to 1 for the stages of a round.
 
-    Raises ConfigError for an unknown stage, a round that the run does not have, a round of a stage
-    without rounds, or a run's directory that is a file.
+    Raises ConfigError for an unknown stage, a round that the run does not have, or a round of a
+    stage without rounds.
     """
     task = _task_for(stage, config, overrides, data, round)
     if task.round_number is not None:
         task.run_settings.check_round(task.round_number)
-    check_folders(task.settings)
     return task
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 from pathlib import Path
 
 from pipeline.core.errors import DependencyError
@@ -78,15 +79,9 @@ def visible(gpus: list[Gpu], names: Sequence[str] | None) -> list[Gpu]:
     """
     if names is None or not gpus:
         return gpus
-    left = []
-    for name in usable(names, [gpu.uuid for gpu in gpus]):
-        unknown = Gpu(name, None, name)
-        left.append(
-            gpus[int(name)]
-            if name.isdecimal()
-            else next((gpu for gpu in gpus if gpu.uuid.startswith(name)), unknown)
-        )
-    return left
+    of_uuid = {gpu.uuid: gpu for gpu in gpus}
+    left = [identity(name, list(of_uuid)) for name in usable(names, list(of_uuid))]
+    return [of_uuid.get(uuid, Gpu(uuid, None, uuid)) for uuid in left]
 
 
 def compiler_fault(include: str | None = None) -> str | None:
@@ -149,12 +144,8 @@ def allotted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | N
     value = environment.get(VISIBLE)
     if value is None:
         return None
-    names: list[str] = []
-    for name in (part.strip() for part in value.split(",")):
-        if not name or name.startswith("-"):
-            break
-        names.append(name)
-    return tuple(names)
+    names = (part.strip() for part in value.split(","))
+    return tuple(takewhile(lambda name: name and not name.startswith("-"), names))
 
 
 def listed() -> tuple[str, ...]:

@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.errors import SteepError
 from tasks.checks.machine import Machine
-from tasks.folders import check_folders
 from tasks.planning.memory import gib
 from tasks.planning.plan import Plan
 
 
 def folder_faults(settings: Config) -> Iterator[str]:
     """A sentence for each directory of the run that cannot be made or written; nothing is made."""
-    try:
-        check_folders(settings)
-    except SteepError as error:
-        yield str(error)
     for key, path in (("runs_dir", settings.run_dir), ("cache_dir", Path(settings.cache_dir))):
         place = existing(path)
         if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):

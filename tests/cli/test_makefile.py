@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+STAMP = ".venv/.from-lock"
 
 
 def recipe(*arguments: str) -> str:
@@ -37,6 +38,12 @@ def test_variables_are_options_of_the_command(target: str) -> None:
     assert recipe(target).splitlines()[-1].split()[1:] == ["run", *stage]
 
 
+def test_a_stage_with_the_name_of_a_folder_is_run(tmp_path: Path) -> None:
+    (tmp_path / "sample").mkdir()
+    words = recipe("sample", "-f", str(ROOT / "Makefile"), "-C", str(tmp_path), "-o", STAMP).split()
+    assert words == [".venv/bin/steep", "run", "sample"]
+
+
 def help_lines() -> list[str]:
     command = ["make", "--no-print-directory", "help"]
     return subprocess.run(
@@ -48,6 +55,6 @@ def test_the_help_has_one_short_line_for_every_target() -> None:
     listed = [line.split()[1] for line in help_lines() if line.startswith("  make ")]
     listed.remove("STAGE")
     assert len(listed) <= 20
-    phony = (ROOT / "Makefile").read_text().partition(".PHONY:")[2].partition("\n\n")[0]
+    phony = (ROOT / "Makefile").read_text().partition("TARGETS :=")[2].partition("\n#")[0]
     assert sorted(listed) == sorted(phony.replace("\\", "").split())
     assert all(len(line) < 110 for line in help_lines())

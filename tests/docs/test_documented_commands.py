@@ -51,7 +51,7 @@ def words(command: str) -> list[str]:
 
 @cache
 def targets() -> set[str]:
-    phony = (ROOT / "Makefile").read_text().partition(".PHONY:")[2].partition("\n\n")[0]
+    phony = (ROOT / "Makefile").read_text().partition("TARGETS :=")[2].partition("\n#")[0]
     return {*phony.replace("\\", "").split(), *STAGES}
 
 

@@ -136,7 +136,8 @@ def test_merged_and_loaded_adapters_generate_equal_text(model: Path, adapter: Pa
 
 def test_a_merged_model_is_keyed_by_content(model: Path, adapter: Path, tmp_path: Path):
     def merged(policy: Path, dtype: str = "float32") -> Path:
-        served = Served(settings("transformers", dtype=dtype), model, policy, tmp_path)
+        config = settings("transformers").model_copy(update={"dtype": dtype})
+        served = Served(config, model, policy, tmp_path)
         served.close()
         return served.path
 
