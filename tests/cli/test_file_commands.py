@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.outputs import add_masks, import_outputs, metrics, parse
+from pipeline.cli.outputs import import_outputs, metrics, parse
 from pipeline.cli.pair import pair_file
 from pipeline.cli.retrieval import hyper, kag
 from pipeline.cli.score import score
@@ -227,61 +227,6 @@ def test_an_unknown_name_is_refused_with_the_known_names(tmp_path: Path) -> None
         call(tmp_path, score, MINIMAL, reward="mine")
     with pytest.raises(InputError, match="no such file"):
         metrics(tmp_path / "none.jsonl", "-")
-
-
-# --- masks ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A byte-level tokenizer in which ``>`` and a newline are one token."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([*alphabet, ">Ċ"])}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[(">", "Ċ")]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken("<|eos|>", special=True)])
-    directory = tmp_path_factory.mktemp("tokenizer")
-    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|eos|>").save_pretrained(directory)
-    return directory
-
-
-def test_mask_shows_what_is_trained_when_the_stop_ends_inside_a_token(
-    tmp_path: Path, tokenizer_dir: Path
-) -> None:
-    from transformers import AutoTokenizer
-
-    encode = AutoTokenizer.from_pretrained(tokenizer_dir).encode
-    model, observation, rest = "<Reference>\n", "Evidence 1: é\n</Reference>\n", "Summary: s"
-    parts = [encode(model), encode(observation), [*encode(rest), encode("<|eos|>")[0]]]
-    assert len(parts[0]) == len(model) - 1
-    at = len(parts[0]), len(parts[0] + parts[1]), sum(map(len, parts))
-    text = len(model), len(model + observation), len(model + observation + rest)
-    record = {
-        "output": model + observation + rest,
-        "spans": [[0, text[0], "model"], [text[0], text[1], "observation"], [*text[1:], "model"]],
-        "token_ids": [*parts[0], *parts[1], *parts[2]],
-        "token_spans": [[0, at[0], "model"], [at[0], at[1], "observation"], [*at[1:], "model"]],
-    }
-    shifted = [[0, at[0] + 1, "model"], [at[0] + 1, at[1] + 1, "observation"]]
-    rows = call(
-        tmp_path,
-        add_masks,
-        record,
-        record | {"token_spans": [*shifted, [at[1] + 1, at[2], "model"]]},
-        {"output": OUTPUT},
-        tokenizer=tokenizer_dir,
-    )
-    assert rows[0]["trained"] == ["<Reference>\n", "Summary: s<|eos|>"]
-    assert rows[0]["masked"] == ["Evidence 1: é\n</Reference>\n"]
-    assert rows[0]["mismatch"] is None
-    assert rows[1]["masked"] == ["vidence 1: é\n</Reference>\nS"]
-    assert rows[1]["mismatch"].startswith("spans are ")
-    assert rows[2]["masked"] == [OUTPUT[START:END]]
-    assert "".join(rows[2]["trained"]) == OUTPUT[:START] + OUTPUT[END:]
 
 
 def test_imported_outputs_can_be_scored_and_paired(tmp_path: Path, real_data: Path) -> None:

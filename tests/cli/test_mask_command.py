@@ -59,6 +59,16 @@ def test_a_mismatch_in_masked_or_trained_text_is_exit_status_1(
         assert mismatch in found
 
 
+@pytest.mark.parametrize("missing", [(), ("token_ids", "token_spans")])
+def test_trained_and_masked_text_follow_the_spans_also_without_ids(
+    directory: Path, missing: tuple[str, ...]
+) -> None:
+    record = {name: value for name, value in IDS.items() if name not in missing}
+    found = json.loads(mask(directory, record)[1])
+    end = "" if missing else " end"
+    assert (found["trained"], found["masked"]) == (["ask", f"sum{end}"], ["seen"])
+
+
 @pytest.mark.parametrize("token_id", [-1, 4, 10**9, 2**63 - 1])
 def test_ids_outside_the_vocabulary_are_refused(directory: Path, token_id: int) -> None:
     status, printed, complaint = mask(directory, IDS | {"token_ids": [0, 1, token_id, 3]})
