@@ -441,4 +441,4 @@ class Run:
 def _question(question: Question | str) -> Question:
     if isinstance(question, Question):
         return question
-    return Question(question, "questions", question, answers=[], hop="multi")
+    return Question(question, "questions", question, answers=[], hop="unknown")

@@ -54,7 +54,8 @@ class Corpus(DataTask):
         """A sentence for each reason to skip files."""
         for file in self._raw_files():
             for reason, count in skipped_documents(self._root, file).items():
-                yield f"corpus.files: {file.path}: {count:,} files skipped: {reason}"
+                noun = "file" if count == 1 else "files"
+                yield f"corpus.files: {file.path}: {count:,} {noun} skipped: {reason}"
 
     def _raw_files(self) -> Iterator[CorpusFile]:
         """The files, directories and globs that exist before the run."""

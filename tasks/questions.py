@@ -6,6 +6,7 @@ Their ``questions.parquet`` depends on held-out questions only through the dropp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from pipeline.config import Config, QuestionFile
 from pipeline.config.run import SFT
 from pipeline.corpus.first_records import is_small, question_faults
 from pipeline.corpus.questions.load import Notes
+from pipeline.methods import method
 from pipeline.stages.questions import TRAINED, lines_of, read_split
 from tasks.base import LightTask, StageTask
 from tasks.world import DataTask
@@ -28,7 +30,7 @@ QUESTIONS_READ = {"questions": ("questions.parquet",)}
 class Questions(DataTask, LightTask):
     """The questions of one split in one format."""
 
-    version = 2
+    version = 3
     entry = "pipeline.stages.questions:run"
     split: ClassVar[str]
 
@@ -105,6 +107,34 @@ class QuestionsSampling(_TrainingQuestions):
     @property
     def needed_split(self) -> bool:
         return self.settings.rounds > 0
+
+    def notes(self) -> Iterator[str]:
+        """The notes of every split, and which rewards the questions allow."""
+        yield from super().notes()
+        files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
+        kind = self.settings.rewards.kind
+        if not files or method(kind).record_needs != "evidence":
+            return
+        questions = read_split(self.split, files, self.settings.seed, Notes())
+        bare = Counter(question.hop for question in questions if not question.evidence)
+        if count := bare["unknown"]:
+            yield (
+                f"data.sampling: {count:,} of {len(questions):,} questions have neither hops nor "
+                f"evidence, so rewards.kind {kind} counts outcome and format alone for them; add "
+                "evidence for its process reward, or let judges decide (base: "
+                "embedded-hiprag.yaml)"
+            )
+        if (count := bare["multi"]) and self.settings.pairs.terms == "all":
+            least = min(
+                self.settings.pairs.multi_process, self.settings.pairs.multi_process_relaxed
+            )
+            yield (
+                f"data.sampling: {count:,} of {len(questions):,} questions are multi-hop without "
+                f"evidence, so their process reward is at most "
+                f"{self.settings.rewards.tearag.consistency:g} and no answer reaches "
+                f"pairs.multi_process ({least:g}); leave out their hop, add evidence, or "
+                "set pairs.terms to outcome-format"
+            )
 
     @cached_property
     def settings(self) -> Config:

@@ -56,6 +56,8 @@ class ScoredView:
     output: str | None = None
     stop: Stop = "answer"
     question: str = ""
+    answer: str | None = None
+    answers: list[str] = dataclasses.field(default_factory=list)
     policy: str = ""
     prompt_ids: list[int] = dataclasses.field(default_factory=list)
     token_ids: list[int] = dataclasses.field(default_factory=list)
@@ -122,7 +124,9 @@ def pair_file(
     ``funnel`` is a file for the pairing outcome of every trajectory. The thresholds of ``config``
     replace the paper's, and its system message begins the prompts.
     """
+    from pipeline.core.answer_metrics import exact_match
     from pipeline.pairs.select import PAPER
+    from pipeline.pairs.shortage import shortage
 
     check_distinct(output, funnel)
     thresholds, system = PAPER, ""
@@ -132,7 +136,14 @@ def pair_file(
     questions = _read_trajectories(source)
     with ExitStack() as stack:
         write = None if funnel is None else stack.enter_context(text_output(funnel))
-        return write_jsonl(output, _pairs(source, questions, thresholds, system, write))
+        count = write_jsonl(output, _pairs(source, questions, thresholds, system, write))
+    if not count:
+        rated = (
+            [(_candidate(view, 0), exact_match(view.answer, view.answers) == 1) for view in views]
+            for views in map(_unpacked, questions.values())
+        )
+        typer.echo(f"no pairs: {shortage(rated, thresholds)}", err=True)
+    return count
 
 
 # The trajectories of a question need not be adjacent in a file, so all are held, each compressed.
@@ -157,6 +168,10 @@ def _read_trajectories(source: File) -> _Questions:
         packed = zlib.compress(pickle.dumps(view, pickle.HIGHEST_PROTOCOL), 1)
         held.setdefault(view.question_id, []).append(packed)
     return held
+
+
+def _unpacked(packed: list[bytes]) -> list[ScoredView]:
+    return [pickle.loads(zlib.decompress(one)) for one in packed]
 
 
 def _candidate(view: ScoredView, place: int) -> Candidate:
@@ -197,7 +212,7 @@ def _pairs(
 
     def candidates() -> Iterator[tuple[str, list[Candidate]]]:
         for question_id, packed in held.items():
-            views: list[ScoredView] = [pickle.loads(zlib.decompress(one)) for one in packed]
+            views = _unpacked(packed)
             by_id.clear()
             by_id.update((view.trajectory_id, view) for view in views)
             yield question_id, [_candidate(view, place) for place, view in enumerate(views)]

@@ -105,7 +105,8 @@ def _score_trajectories(
     while batch := list(islice(records, _BATCH)):
         trajectories = []
         for line, record in batch:
-            required = ("hop", "evidence") if evidence and record.get("hop") != "single" else ()
+            free = record.get("hop") in ("single", "unknown")
+            required = ("hop", "evidence") if evidence and not free else ()
             trajectories.append(read_trajectory(record, source, line, reward, required))
         with_rewards(trajectories, scorer)
         for (_, record), trajectory in zip(batch, trajectories, strict=True):

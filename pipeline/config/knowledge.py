@@ -5,6 +5,7 @@ Input: values of a configuration file. Output: frozen models, in stage order.
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -24,6 +25,7 @@ from pipeline.config.base import (
     Share,
     check_address,
 )
+from pipeline.core.answer_metrics import is_average
 
 WorldSize = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -50,9 +52,19 @@ class ClosedWorld(Block):
     )
 
 
-DatasetName = Literal[
-    "musique", "hotpotqa", "2wiki", "nq", "popqa", "triviaqa", "bamboogle", "questions"
-]
+_DATASETS = ("musique", "hotpotqa", "2wiki", "nq", "popqa", "triviaqa", "bamboogle", "questions")
+
+
+def _dataset_name(name: str) -> str:
+    close = difflib.get_close_matches(name, _DATASETS, n=1, cutoff=0.75)
+    if close and name not in _DATASETS:
+        raise ValueError(f"expected {close[0]}, or a name that differs more from it")
+    if not name.strip() or is_average(name):
+        raise ValueError(f"{name!r} names an average over data sets, or nothing; choose another")
+    return name
+
+
+DatasetName = Annotated[str, AfterValidator(_dataset_name)]
 
 
 def _filter_value(value: object) -> object:
@@ -67,9 +79,14 @@ FilterValue = Annotated[str | int, BeforeValidator(_filter_value)]
 
 
 class QuestionFile(Block):
-    """One file of questions in the original format of its data set."""
+    """One file of questions: in the original format of its data set, or of any other origin."""
 
-    dataset: DatasetName = Field(description="data set, which decides the format")
+    dataset: DatasetName = Field(
+        "questions",
+        description="musique, hotpotqa, 2wiki, nq, popqa, triviaqa or bamboogle, in the format of "
+        "the data set; any other name: JSONL, JSON, CSV, TSV or Parquet with question and answer, "
+        "answers or golden_answers",
+    )
     path: PathOrName = Field(description="the file, relative to data.root")
     limit: Positive | None = Field(None, description="number of questions to take; null: all")
     filter: dict[str, FilterValue] = Field(

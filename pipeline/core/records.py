@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pipeline.core.methods import GrammarName as GrammarName  # part of the records
 
-HopType = Literal["single", "multi"]
+HopType = Literal["single", "multi", "unknown"]
 Stop = Literal["answer", "max_steps", "max_tokens", "malformed", "retrieval_error"]
 # Sampled by the policy, inserted by the rollout, or written by the chat template between turns.
 Writer = Literal["model", "observation", "frame"]
@@ -41,7 +41,7 @@ class Question:
     dataset: str  # e.g. "musique"; see `corpus.questions.load.DATASETS`
     question: str
     answers: list[str]  # gold answers, aliases included, at least one
-    hop: HopType  # "single" or "multi": a property of the data set
+    hop: HopType  # "unknown" for questions that do not say
     evidence: list[str] = dataclasses.field(default_factory=list)  # golden evidence, "Title: text"
     hops: int | None = None  # number of reasoning hops
     type: str | None = None  # the data set's question type, e.g. "bridge"

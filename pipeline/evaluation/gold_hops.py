@@ -37,7 +37,7 @@ from pipeline.core.records import HopType, Question, Trajectory
 from pipeline.core.text import QUALIFIER, WORD
 
 _REFERENCE = re.compile(r"#(\d+)")
-_DEFAULT_HOPS: dict[HopType, int] = {"single": 1, "multi": 2}
+_DEFAULT_HOPS: dict[HopType, int] = {"single": 1, "multi": 2, "unknown": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def gold_hops(trajectory: Trajectory, question: Question | None = None) -> list[
     gold = distinctive_answers(trajectory.answers, text) if trajectory.answers else ()
     if question is not None and question.decomposition:
         hops = _from_decomposition(question, gold, text)
-    elif trajectory.hop == "multi" and trajectory.evidence:
+    elif trajectory.hop != "single" and trajectory.evidence:
         hops = _from_evidence(trajectory.evidence, gold, text)
     else:
         hops = [GoldHop(answers=gold)]

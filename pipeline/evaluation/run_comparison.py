@@ -211,7 +211,7 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
         datasets = list(dict.fromkeys(values[0].dataset for values in before.values()))
         hops = {values[0].hop for values in before.values()}
         averages = [
-            name for name, hop in _HOPS.items() if hops == set(HOP_AVERAGES) and hop in hops
+            name for name, hop in _HOPS.items() if hops >= set(HOP_AVERAGES) and hop in hops
         ]
         counts = {n for values in before.values() if (n := values[0].hops) is not None}
         by_count = [hop_count_name(count) for count in sorted(counts)] if len(counts) > 1 else []

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Message, Pair, PairKind
+from pipeline.rewards.evidence_match import has_evidence
 
 
 class CandidateTerms(TypedDict, total=False):
@@ -23,6 +24,7 @@ class CandidateTerms(TypedDict, total=False):
     process: float
     reward: float | None
     judged: bool
+    evidenced: bool
 
 
 def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
@@ -36,6 +38,7 @@ def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
         "format": _number(terms, "format"),
         "outcome": _number(terms, "outcome"),
         "process": _number(terms, "process"),
+        "evidenced": has_evidence(terms),
     }
 
 

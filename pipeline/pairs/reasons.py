@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pipeline.config.policy import Pairs
 from pipeline.core.records import PairKind
-from pipeline.pairs.select import Candidate, at_least, counted_total
+from pipeline.pairs.select import Candidate, at_least, counted_total, counts_process
 
 
 class Reasons(NamedTuple):
@@ -60,13 +60,14 @@ def _chosen(chosen: Candidate, thresholds: Pairs) -> str:
             f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
         )
     strict = at_least(chosen.outcome, thresholds.multi_outcome) and (
-        thresholds.terms != "all" or at_least(chosen.process, thresholds.multi_process)
+        not counts_process(chosen, thresholds) or at_least(chosen.process, thresholds.multi_process)
     )
     bounds = ("multi_outcome", "multi_process")
     if not strict:
         bounds = ("multi_outcome_relaxed", "multi_process_relaxed")
-    text = f"Multi-hop question: {outcome} is at least {_setting(thresholds, bounds[0])}"
-    if thresholds.terms == "all":
+    kind = "Multi-hop question" if chosen.hop == "multi" else "Question of unknown hops"
+    text = f"{kind}: {outcome} is at least {_setting(thresholds, bounds[0])}"
+    if counts_process(chosen, thresholds):
         text += f", and {process} is at least {_setting(thresholds, bounds[1])}"
     return f"{text}."
 
@@ -83,7 +84,7 @@ def _rejected(kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds
         f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by "
         f"at least {_setting(thresholds, 'hard_margin')}"
     )
-    if thresholds.terms == "all":
+    if counts_process(chosen, thresholds):
         text += f"; process {_number(rejected.process)} is not above {_number(chosen.process)}"
     return f"{text}."
 

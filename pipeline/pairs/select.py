@@ -4,14 +4,16 @@ Trajectories whose reward is a single number (HiPRAG, ProGraph-R1, Search-R1) ar
 margin.
 
 The chosen set holds the well-formed trajectories with the right answer and, for multi-hop
-questions, a good process. All trajectories are sorted by format + outcome + process, ascending. For
-each chosen trajectory, best first, the list is walked from where the previous walk stopped, and the
-first trajectory that qualifies becomes its rejected partner:
+questions, a good process. Questions of unknown hops are treated as multi-hop if they have golden
+evidence; else their process cannot be measured and does not count, as with ``pairs.terms``. All
+trajectories are sorted by format + outcome + process, ascending. For each chosen trajectory, best
+first, the list is walked from where the previous walk stopped, and the first trajectory that
+qualifies becomes its rejected partner:
 
 - format: the trajectory fails the format;
 - easy: well-formed, outcome at most 0.3;
-- hard (multi-hop only): well-formed, 0.3 < outcome <= chosen outcome - 0.3, and its process is not
-  above the chosen one's.
+- hard (not for single-hop questions): well-formed, 0.3 < outcome <= chosen outcome - 0.3, and its
+  process is not above the chosen one's.
 
 For table 8, ``pairs.terms`` leaves terms out of the sum and of every condition. Without the
 process, a multi-hop trajectory is chosen from an outcome of 0.8 on, the lower of the two bounds of
@@ -68,7 +70,7 @@ class Candidate:
     Attributes:
         id: the trajectory's id, unique.
         sample: its index among the samples of the question; decides ties.
-        hop: whether its question is single- or multi-hop.
+        hop: whether its question is single- or multi-hop, or unknown.
         format: 1 for a well-formed trajectory, else 0.
         outcome: the outcome term; with ``reward`` the answer term, 1 for a right answer.
         process: the process term; with ``reward`` the share of correct search decisions.
@@ -77,6 +79,7 @@ class Candidate:
         broken: whether retrieval failed while it was sampled.
         reward: the reward, if it is a single number (HiPRAG, ProGraph-R1, Search-R1).
         judged: False if the reward counts search decisions and no verdict on them is known.
+        evidenced: False if the question has no golden evidence, by which the process is measured.
         dataset: the data set of its question.
     """
 
@@ -90,6 +93,7 @@ class Candidate:
     broken: bool = False
     reward: float | None = None
     judged: bool = True
+    evidenced: bool = True
     dataset: str = ""
 
     @property
@@ -137,7 +141,7 @@ def select(
         return _select_by_margin(distinct, thresholds, bins), bins
     total = {candidate.id: round(counted_total(candidate, thresholds), 9) for candidate in distinct}
     ascending = sorted(distinct, key=lambda candidate: (total[candidate.id], candidate.sample))
-    chosen_ids = {candidate.id for candidate in distinct if _is_chosen(candidate, thresholds)}
+    chosen_ids = {candidate.id for candidate in distinct if is_chosen(candidate, thresholds)}
     best_first = sorted(
         (candidate for candidate in distinct if candidate.id in chosen_ids),
         key=lambda candidate: (-total[candidate.id], candidate.sample),
@@ -251,12 +255,20 @@ def _distinct(candidates: Sequence[Candidate], bins: dict[str, Bin]) -> list[Can
     return distinct
 
 
-def _is_chosen(candidate: Candidate, thresholds: Pairs) -> bool:
+def counts_process(candidate: Candidate, thresholds: Pairs) -> bool:
+    """Whether the process of a trajectory decides about its pairs."""
+    if candidate.hop == "single" or (candidate.hop == "unknown" and not candidate.evidenced):
+        return False
+    return thresholds.terms == "all"
+
+
+def is_chosen(candidate: Candidate, thresholds: Pairs) -> bool:
+    """Whether a trajectory with separate terms is good enough to be chosen (eq. 14)."""
     if _malformed(candidate, thresholds):
         return False
     if candidate.hop == "single":
         return at_least(candidate.outcome, thresholds.single_outcome)
-    any_process = thresholds.terms != "all"
+    any_process = not counts_process(candidate, thresholds)
     strict = at_least(candidate.outcome, thresholds.multi_outcome) and (
         any_process or at_least(candidate.process, thresholds.multi_process)
     )
@@ -272,8 +284,8 @@ def _kind(chosen: Candidate, rejected: Candidate, thresholds: Pairs) -> Kind | N
     if at_least(thresholds.easy_outcome, rejected.outcome):
         return "easy"
     margin = at_least(chosen.outcome - thresholds.hard_margin, rejected.outcome)
-    no_better = thresholds.terms != "all" or at_least(chosen.process, rejected.process)
-    return "hard" if rejected.hop == "multi" and margin and no_better else None
+    no_better = not counts_process(chosen, thresholds) or at_least(chosen.process, rejected.process)
+    return "hard" if rejected.hop != "single" and margin and no_better else None
 
 
 def _malformed(candidate: Candidate, thresholds: Pairs) -> bool:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from pipeline.core.answer_metrics import HOP_AVERAGES, exact_match
+from pipeline.core.answer_metrics import exact_match
 from pipeline.core.input_files import iterate_parquet, parse_json
 from pipeline.core.records import HopType
 from pipeline.evaluation import plots
@@ -52,7 +52,7 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
     }
     last = max(rounds, default=0)
     hops: list[HopType] = [
-        hop for hop in HOP_AVERAGES if any(hop in r.terms for r in rounds.values())
+        hop for hop in get_args(HopType) if any(hop in r.terms for r in rounds.values())
     ]
     return {
         "reward_rounds": {n: plots.series_color(n - 1, last) for n in rounds},
@@ -83,19 +83,27 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
 def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     """One sentence: does the reward of the last round prefer right answers? None without rounds.
 
-    It covers the multi-hop questions if the run has any: TeaRAG's process reward is 0 for others.
+    It covers the multi-hop questions if the run has any, else those of unknown hops: TeaRAG's
+    process reward is 0 for single-hop questions.
     """
     if not rounds:
         return None
-    hop: HopType = "multi" if any("multi" in r.terms for r in rounds.values()) else "single"
-    name = "process reward" if term == "process" else "reward"
+    kinds: tuple[HopType, ...] = ("multi", "unknown", "single")
+    hop: HopType = next(
+        (one for one in kinds if any(one in r.terms for r in rounds.values())), "single"
+    )
     number, of_last = max(rounds.items())
+    pairs, higher = of_last.pairs.get(hop, (0, 0))
+    if hop == "unknown" and not of_last.terms.get(hop, {}).get(term, TermCounts()).varies:
+        term, pairs = "total", 0  # without evidence the process is always 0
+    kind = "" if hop == "unknown" else f"{hop}-hop "
+    name = "process reward" if term == "process" else "reward"
     within = of_last.terms.get(hop, {}).get(term, TermCounts()).within
     auc, interval = within.auc(), within.interval()
     if auc is None or interval is None or within.questions < _FEWEST:
         return (
             f"Round {number} cannot tell whether the {name} prefers right answers: "
-            f"{within.questions} {hop}-hop questions have both right and wrong answers, and at "
+            f"{within.questions} {kind}questions have both right and wrong answers, and at "
             f"least {_FEWEST} are needed."
         )
     low, high = (100 * bound for bound in interval)
@@ -110,15 +118,12 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     if number_first != number and before is not None:
         known.append(f"{100 * before:.1f} in round {number_first}")
     text = (
-        f"In round {number} the {name} {does}: of a right and a wrong answer to one {hop}-hop "
+        f"In round {number} the {name} {does}: of a right and a wrong answer to one {kind}"
         f"question, the right one has the higher value in {100 * auc:.1f} % of "
         f"{within.comparisons:,} comparisons ({', '.join(known)})"
     )
-    pairs, higher = of_last.pairs.get(hop, (0, 0))
     if pairs:
-        text += (
-            f"; in {higher:,} of {pairs:,} {hop}-hop pairs the rejected side has the higher value"
-        )
+        text += f"; in {higher:,} of {pairs:,} {kind}pairs the rejected side has the higher value"
     return f"{text}."
 
 

@@ -10,8 +10,8 @@ most of both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -26,6 +26,12 @@ class EvidenceMatches(TypedDict):
     subquery: list[float]
     context: list[float]
     summary: list[float]
+
+
+def has_evidence(terms: Mapping[str, Any]) -> bool:
+    """Whether reward terms come from golden evidence; also if they do not say (``memory``)."""
+    memory = terms.get("memory")
+    return not isinstance(memory, Mapping) or any(memory.values())
 
 
 def item_text(item: ContextItem) -> str:

@@ -4,7 +4,8 @@ Outcome (eq. 5) is the token F1 of the answer; format (eq. 6) is 1 or 0; consist
 the fraction of steps whose subquery names every key entity; subquery, context and summary are
 r = sum_t m_t / k over the k steps (eq. 9-12); process (eq. 13) is their weighted sum and may exceed
 1 when there is more evidence than steps. For single-hop questions the outcome is F1 / k, or F1 for
-ablations, and the process is 0. A malformed trajectory is scored on the steps that could be parsed.
+ablations, and the process is 0. The process is also 0 where neither the number of hops nor evidence
+is known. A malformed trajectory is scored on the steps that could be parsed.
 Input: trajectories and a similarity model. Output: every term of every trajectory.
 """
 
@@ -17,7 +18,7 @@ from pipeline.core.answer_metrics import f1, normalize
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.grammars.tearag import last_answer
-from pipeline.rewards.evidence_match import EvidenceMatches, match_evidence
+from pipeline.rewards.evidence_match import EvidenceMatches, has_evidence, match_evidence
 
 
 class TeaRagWeights(NamedTuple):
@@ -74,7 +75,8 @@ def score(
 def combined(terms: Mapping[str, Any], hop: str, weights: TeaRagWeights) -> dict[str, float]:
     """The process reward (eq. 13) and the total of the other terms."""
     weighted = sum(weight * terms[name] for name, weight in weights._asdict().items())
-    process = 0.0 if hop == "single" else weighted
+    unmeasured = hop == "single" or (hop == "unknown" and not has_evidence(terms))
+    process = 0.0 if unmeasured else weighted
     return {"process": process, "total": terms["format"] + terms["outcome"] + process}
 
 
@@ -122,6 +124,6 @@ def _terms(
         "context": context,
         "summary": summary,
     }
-    terms |= combined(terms, trajectory.hop, weights)
+    terms |= combined({**terms, "memory": matches}, trajectory.hop, weights)
     terms["memory"] = matches
     return cast(TeaRagRewards, terms)  # built as one dictionary: the order of keys is kept

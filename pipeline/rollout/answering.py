@@ -59,7 +59,7 @@ def question_record(text: str) -> Question:
     except UnicodeEncodeError:
         raise InputError("the question is not UTF-8 text; write it in UTF-8") from None
     name = f"ask-{hashlib.sha256(encoded).hexdigest()[:12]}"
-    return Question(name, "ask", text, answers=[], hop="multi")
+    return Question(name, "ask", text, answers=[], hop="unknown")
 
 
 class PolicyProcess:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
@@ -199,7 +199,7 @@ def _strings(value: Any, name: str) -> list[str]:
 
 def _hop(row: dict[str, Any], dataset: str, fallback: HopType | None) -> HopType:
     stated = row.get("hop")
-    hop: HopType | None = stated if stated in ("single", "multi") else _HOPS.get(dataset, fallback)
+    hop: HopType | None = stated if stated in get_args(HopType) else _HOPS.get(dataset, fallback)
     if hop is None:
         raise _ImportProblem(
             f"data set {dataset or '(none)'!r} is neither a known single-hop nor multi-hop data "

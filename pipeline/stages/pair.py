@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline.core.answer_metrics import exact_match
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
-from pipeline.core.progress import counted
+from pipeline.core.progress import Progress, counted
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, PairKind, Trajectory
 from pipeline.grammars import grammar
@@ -27,6 +28,7 @@ from pipeline.pairs.card import card
 from pipeline.pairs.funnel import Funnel, PairingOutcome
 from pipeline.pairs.questions import QuestionPairs, by_question, pair_questions
 from pipeline.pairs.select import Candidate, select
+from pipeline.pairs.shortage import shortage
 from pipeline.pairs.step_pairs import step_pairs
 from pipeline.run.context import StageContext
 from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
@@ -67,7 +69,10 @@ def run(context: StageContext) -> dict[str, int]:
             yield pair
 
     write_parquet(context.output / "pairs.parquet", counted(), Pair)
-    write_json(context.output / "funnel.json", funnel.counts)
+    reason = {} if counts_of_pairs["pairs"] else {"shortage": scored.shortage()}
+    if reason:
+        print(f"no pairs: {reason['shortage']}")
+    write_json(context.output / "funnel.json", {**funnel.counts, **reason})
     text = card(
         f"{config.name}, round {context.round}",
         round_number=context.round,
@@ -121,6 +126,22 @@ class _ScoredFile:
             for pair in selected:
                 yield self._pair(by_id[pair.chosen.id], by_id[pair.rejected.id], pair.kind)
 
+    def shortage(self) -> str:
+        """Why no pair was selected."""
+        columns = [*_SELECTION_COLUMNS, "answer", "answers"]
+        return shortage(
+            (
+                [
+                    (candidate, exact_match(trajectory.answer, trajectory.answers) == 1)
+                    for trajectory, candidate in zip(
+                        trajectories, self._candidates(trajectories), strict=True
+                    )
+                ]
+                for _, trajectories in self._questions(columns, Progress())
+            ),
+            self._settings,
+        )
+
     def step_pairs(self) -> Iterator[Pair]:
         """All step pairs, if configured."""
         margin = self._settings.step_margin
@@ -130,8 +151,11 @@ class _ScoredFile:
             for chosen, rejected in step_pairs(trajectories, margin):
                 yield self._pair(chosen, rejected, "step")
 
-    def _questions(self, columns: Sequence[str]) -> Iterator[tuple[str, list[Trajectory]]]:
-        trajectories = counted(iterate_trajectories(self._source, columns), self._context.progress)
+    def _questions(
+        self, columns: Sequence[str], progress: Progress | None = None
+    ) -> Iterator[tuple[str, list[Trajectory]]]:
+        rows = iterate_trajectories(self._source, columns)
+        trajectories = counted(rows, progress or self._context.progress)
         return by_question(trajectories, lambda item: item.question_id, self._source)
 
     def _candidates(self, trajectories: Sequence[Trajectory]) -> list[Candidate]:

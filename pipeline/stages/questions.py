@@ -22,7 +22,12 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question
 from pipeline.corpus.overlap import THRESHOLD, Overlap, find_overlaps
-from pipeline.corpus.questions.load import REPEATED, UNANSWERABLE, Notes, load_questions
+from pipeline.corpus.questions.load import (
+    REPEATED,
+    UNANSWERABLE,
+    Notes,
+    load_questions,
+)
 from pipeline.corpus.questions.shared import NO_FACT_FOUND
 from pipeline.run.context import StageContext
 

@@ -34,6 +34,7 @@ from pipeline.core.verdicts import Verdict
 from pipeline.graph.adjacency import Adjacency
 from pipeline.methods import Scorer, method
 from pipeline.retrieval.fingerprint import RetrievalIdentity
+from pipeline.rewards.evidence_match import has_evidence
 from pipeline.rewards.progress import ValueEstimator
 from pipeline.rewards.structure import GraphEntities
 from pipeline.rollout.partial import PartialTrajectory
@@ -275,6 +276,7 @@ class _Statistics:
     def __init__(self) -> None:
         self.counts = {"trajectories": 0, "retrieval_error": 0}
         self._sums: dict[str, dict[str, float]] = {}
+        self._unmeasured = 0
 
     def add(self, dataset: str, rewards: Mapping[str, Any] | None) -> None:
         self.counts["trajectories"] += 1
@@ -291,11 +293,18 @@ class _Statistics:
         """The trajectories, which are added as they pass."""
         for trajectory in trajectories:
             self.add(trajectory.dataset, trajectory.rewards)
+            if trajectory.hop == "unknown" and not has_evidence(trajectory.rewards or {}):
+                self._unmeasured += 1
             yield trajectory
 
     def write(self, output: Path) -> None:
         """Write ``statistics.json`` and log the means."""
         write_json(output / "statistics.json", {**self.counts, "datasets": self._sums})
+        if self._unmeasured:
+            print(
+                f"{self._unmeasured:,} of {self.counts['trajectories']:,} trajectories answer "
+                "questions with neither hops nor evidence; outcome and format alone count for them"
+            )
         for dataset, terms in self._sums.items():
             means = {term: round(terms[term] / terms["n"], 4) for term in terms if term != "n"}
             logging.getLogger(__name__).info(

@@ -44,11 +44,17 @@ def test_a_table_with_questions_and_answers_is_bamboogle(tmp_path: Path) -> None
     assert dataset_of(path) == "bamboogle"
 
 
+@pytest.mark.parametrize("answers", [{"golden_answers": ["Ann"]}, {"answer": "Ann"}])
+def test_plain_questions_are_of_no_published_data_set(
+    answers: dict[str, Any], tmp_path: Path
+) -> None:
+    assert dataset_of(write(tmp_path, {"question": "Who?", **answers})) == "questions"
+
+
 @pytest.mark.parametrize(
     "record",
     [
-        {"question": "Who?", "golden_answers": ["Ann"]},
-        {"question": "Who?", "answer": "Ann"},
+        {"question": "Who?", "golden_answers": ["Ann"], "golden_context": []},
         {name: value for name, value in HOTPOTQA.items() if name != "level"},
         {"text": "Who?"},
     ],

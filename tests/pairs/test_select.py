@@ -33,6 +33,24 @@ def named(
     return [(pair.chosen.id, pair.rejected.id, pair.kind) for pair in pairs], dict(bins)
 
 
+def test_without_hops_and_evidence_outcome_and_format_select_pairs() -> None:
+    """The same answers as of a multi-hop question give nothing, because its process counts."""
+    values = {"evidenced": False}
+    answers = [("good0", 1.0, 1.0), ("half1", 1.0, 0.5), ("bad2", 1.0, 0.1), ("bad3", 0.0, 1.0)]
+    unknown = [candidate(*one, 0.0, hop="unknown", **values) for one in answers]
+    pairs, bins = named(*unknown)
+    assert pairs == [("good0", "bad3", "format")]
+    assert bins == {
+        "good0": "chosen",
+        "bad3": "rejected-format",
+        "half1": "not-reached",
+        "bad2": "not-reached",
+    }
+    assert named(*unknown[:2])[0] == [("good0", "half1", "hard")]
+    assert named(*(replace(one, hop="multi") for one in unknown))[0] == []
+    assert named(*(replace(one, evidenced=True) for one in unknown))[0] == []
+
+
 def test_the_best_chosen_trajectory_gets_the_worst_partner_and_the_walk_continues_after_it() -> (
     None
 ):

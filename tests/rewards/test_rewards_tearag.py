@@ -159,3 +159,19 @@ class BrokenSimilarity(Lexical):
 def test_a_failure_is_never_a_reward() -> None:
     with pytest.raises(RetrievalError, match=r"nan.*expected a probability"):
         score([trajectory()], BrokenSimilarity())
+
+
+def test_the_process_counts_for_unknown_hops_only_with_evidence() -> None:
+    """The outcome is never divided by the steps then."""
+    known, unknown, bare = score(
+        [
+            trajectory(),
+            trajectory(hop="unknown"),
+            trajectory(hop="unknown", evidence=[]),
+        ],
+        Lexical(),
+    )
+    assert unknown == known
+    assert bare["outcome"] == known["outcome"] > 0
+    assert bare["process"] == 0
+    assert bare["total"] == bare["outcome"] + bare["format"]

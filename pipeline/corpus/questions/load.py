@@ -1,8 +1,9 @@
-"""Load questions and context paragraphs from the files of seven data sets.
+"""Load questions and context paragraphs from the files of seven data sets, or of any origin.
 
 Input: a file as the data set's authors publish it, or as Search-R1, FlashRAG or PruneRAG re-publish
-it. Output: `Question` records with answers, aliases and golden evidence (TeaRAG, section 5), and
-the context paragraphs as `Document`s.
+it; under any other name the questions of `pipeline.corpus.questions.own`. Output: `Question`
+records with answers, aliases and golden evidence (TeaRAG, section 5), and the context paragraphs as
+`Document`s.
 
 Three shapes are read for every data set besides its native one: ``question`` with
 ``golden_answers`` (Search-R1, FlashRAG), ``Question`` with ``golden_context`` (PruneRAG), and, for
@@ -23,14 +24,16 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.corpus.overlap import repeated_questions
 from pipeline.corpus.questions import multihop, shared, single
+from pipeline.corpus.questions.own import ANSWERS, own_question
 from pipeline.corpus.questions.select import Selection, choose, matches
-from pipeline.corpus.questions.shared import question_record
 from pipeline.corpus.raw_files import read_rows
 from pipeline.corpus.raw_records import Document, RawRecord, brief
 
 __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 
+OWN = "questions"  # the name of questions that say no other
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
+UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
 EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
 REPEATED = "questions with the text of an earlier question of the set"
 UNANSWERABLE = "questions whose answers are articles and punctuation alone"
@@ -43,7 +46,6 @@ _PARSERS: dict[str, Callable[[RawRecord], Question]] = {
     "popqa": single.popqa,
     "triviaqa": single.triviaqa,
     "bamboogle": single.bamboogle,
-    "questions": question_record,
 }
 _CONTEXTS: dict[str, Callable[[RawRecord], list[Document]]] = {
     "musique": multihop.musique_contexts,
@@ -52,7 +54,7 @@ _CONTEXTS: dict[str, Callable[[RawRecord], list[Document]]] = {
     "nq": single.nq_contexts,
     "popqa": single.popqa_contexts,
 }
-DATASETS = tuple(_PARSERS)
+DATASETS = (*_PARSERS, OWN)
 
 
 @dataclass
@@ -165,6 +167,9 @@ def load_questions(
     notes.counts[WITHOUT_EVIDENCE] += sum(
         question.hop == "multi" and not question.evidence for question in chosen
     )
+    notes.counts[UNKNOWN_HOPS] += sum(
+        question.hop == "unknown" and not question.evidence for question in chosen
+    )
     if not for_training:
         names = {question.question_id for question in chosen}
         unanswerable = {name: place for name, place in unanswerable.items() if name in names}
@@ -190,7 +195,8 @@ def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
 
 def _parse(row: RawRecord, dataset: str) -> Question:
     """The record's question. Answers that cannot score are removed if another answer can."""
-    question = shared.question(row, dataset) if dataset != "questions" else None
+    parser = _PARSERS.get(dataset)
+    question = own_question(row, dataset) if parser is None else shared.question(row, dataset)
     if question is None:
         question = _PARSERS[dataset](row)
     if scoring := [answer for answer in question.answers if normalize(answer)]:
@@ -229,9 +235,9 @@ def _only_dataset(record: Mapping[str, Any], *, table: bool) -> str | None:
     """The only data set whose published records have the fields of ``record``."""
     fields = record.keys()
     if {"question_id", "dataset", "question", "answers", "hop"} <= fields:
-        return "questions"
-    if fields & {"golden_answers", "golden_context"}:
-        return None  # Search-R1, FlashRAG and PruneRAG publish every data set in these shapes
+        return OWN
+    if "golden_context" in fields:
+        return None  # PruneRAG publishes every data set in this shape
     if "question_decomposition" in fields:
         return "musique"
     if "supporting_facts" in fields:
@@ -247,4 +253,4 @@ def _only_dataset(record: Mapping[str, Any], *, table: bool) -> str | None:
         return "bamboogle"
     if isinstance(answer, list):
         return "nq" if "question" in fields else None
-    return "2wiki" if "evidence" in fields else None
+    return OWN if "question" in fields and fields & set(ANSWERS) else None

@@ -141,7 +141,7 @@ def _golden(row: RawRecord) -> list[Document]:
     return [titled(row, row.checked_text(v, "golden_context"), "golden_context") for v in values]
 
 
-def question_record(row: RawRecord) -> Question:
+def checked_question(row: RawRecord) -> Question:
     """The record as a `Question`.
 
     Raises InputError when a field has another type, a text is blank, the data set has the name of

@@ -136,10 +136,16 @@ def encode_pair_data(context: StageContext) -> None:
     target = context.checkpoint_dir / TRAINING
     counts = write_encoded(target, EncodedPair, short(distinct(encoded)))
     if not source.records:
+        funnel = context.inputs["pair"] / "funnel.json"
+        reason = read_json(funnel).get("shortage") if funnel.is_file() else None
         raise TrainingError(
-            f"round {number} has no preference pairs; raise sampling.samples or the number of "
-            "sampling questions, raise sampling.temperature, or relax the thresholds of pairs (see "
-            "funnel.json of the pair stage)"
+            f"round {number} has no preference pairs; "
+            + (
+                reason
+                or "raise sampling.samples or the number of sampling questions, raise "
+                "sampling.temperature, or relax the thresholds of pairs"
+            )
+            + " (see funnel.json of the pair stage)"
         )
     if not counts.records:
         raise TrainingError(
