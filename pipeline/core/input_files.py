@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STDIN = "-"
-MAX_LINE = 2**28  # bytes of one line
 _ROWS_IN_MEMORY = 256
 _BOM = b"\xef\xbb\xbf"
 _LARGE_EXPONENT = re.compile(r"[eE]\+?\d{3}")
@@ -91,30 +90,16 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     name = source_name(path)
     with _opened(path) as stream:
-        for number, raw in enumerate(_lines(stream, path), start=1):
-            if not raw.strip():
+        for number, raw in enumerate(stream, start=1):
+            text = raw.removeprefix(_BOM) if number == 1 else raw
+            if not text.strip():
                 continue
-            line = _decode(raw, path, number)
-            value = parse_json(line.strip(), path, number)
+            value = parse_json(_decode(text, path, number).strip(), path, number)
             if not isinstance(value, dict):
                 raise InputError.at(
                     name, number, f"expected a JSON object, got {type(value).__name__}"
                 )
             yield number, value
-
-
-def _lines(stream: BinaryIO, path: Path | str) -> Iterator[bytes]:
-    number = 0
-    while True:
-        raw = stream.readline(MAX_LINE + 1)
-        if not raw:
-            return
-        number += 1
-        if len(raw) > MAX_LINE:
-            raise InputError.at(
-                source_name(path), number, f"the line is longer than {MAX_LINE >> 20} MiB"
-            )
-        yield raw.removeprefix(_BOM) if number == 1 else raw
 
 
 @contextmanager

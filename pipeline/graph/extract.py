@@ -23,7 +23,6 @@ from pipeline.graph.build import Extracted
 from pipeline.llm.chat import Chat, Reply
 
 BLOCK = 4096  # chunks per call of the model: bounds the memory
-MAX_DEPTH = 20  # nesting of lists and objects in an answer; deeper answers are rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,6 @@ def parse_list(text: str) -> tuple[list[Any], str | None]:
         return [], "answer is not valid JSON"
     except RecursionError:
         return [], "answer is nested too deeply"
-    if _deeper(values, MAX_DEPTH):
-        return [], "answer is nested too deeply"
     if _LIST.search(text, end):
         return [], "answer has more than one list"
     return values, None
@@ -138,11 +135,3 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)  # NaN, Infinity
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects are nested more than ``levels`` deep; their readers recurse."""
-    if not isinstance(value, list | dict):
-        return False
-    children = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_deeper(child, levels - 1) for child in children)

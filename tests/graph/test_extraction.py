@@ -40,7 +40,6 @@ def test_parser_accepts_prose_around_the_list(values: list[list[str]], prose: st
         ('[["a", "b", NaN]]', "answer is not valid JSON"),
         ('[["a", "b", ' + "9" * 5000 + "]]", "answer is not valid JSON"),
         ("[" * 100_000, "answer is nested too deeply"),
-        ("[" * 400 + "]" * 400, "answer is nested too deeply"),
         ("[" + '["a", "b", "c"], ' * 100_000, "answer is not valid JSON"),
         ('<think> perhaps [["a", "b", "c"]]', "answer is all thoughts"),
     ],
