@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -116,24 +116,6 @@ class Usage:
     def write(self, folder: Path) -> None:
         """Write `total` to ``chat.json``."""
         write_json(folder / "chat.json", self.total())
-
-    def add_to(self, work: MutableMapping[str, float], name: str) -> None:
-        """Add calls, tokens and cost to the ``work`` of a stage.
-
-        The totals are ``calls``, ``prompt_tokens``, ``completion_tokens`` and ``cost``. Answers
-        from the cache count too, and are ``cached_calls``. Calls and tokens are also there under
-        ``name``, because each model has its own prices.
-        """
-        amounts = {
-            "calls": self.answers,
-            "cached_calls": self.reused,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-        }
-        named = {f"{name}.{key}": value for key, value in amounts.items()}
-        cost = self._cost(self.prompt_tokens, self.completion_tokens)
-        for key, value in {**amounts, "cost": cost, **named}.items():
-            work[key] = work.get(key, 0) + value
 
     def line(self) -> str:
         """One line with the requests and the cost of this process."""

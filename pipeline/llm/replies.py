@@ -50,8 +50,6 @@ class ReplyRecord:
 class ReplyExchange:
     """Where the chat models of a stage get their replies from; here from the models themselves."""
 
-    replays = False  # whether shards have asked the models, so their work is counted there
-
     def attach(self, name: str, chat: Chat) -> None:
         """Take part in the requests of a chat model, which has this name within its stage."""
 
@@ -81,8 +79,6 @@ class ShardReplies(ReplyExchange):
     With ``retry`` a prompt whose recorded reply cannot be used is sent to its endpoint again, as a
     rerun of an undivided stage does. Models in this process would give the same reply.
     """
-
-    replays = True
 
     def __init__(self, shards: Sequence[Path], *, retry: bool = False) -> None:
         self._shards = shards

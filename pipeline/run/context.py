@@ -46,7 +46,6 @@ class StageContext:
     shards: int = 1
     key: StageKey | None = None
     notes: dict[str, Any] = field(default_factory=dict)
-    work: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress, compare=False)
 

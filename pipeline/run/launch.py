@@ -189,7 +189,6 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
             f"({settings.processes} processes); see its output above"
         )
     context.notes.update(result["notes"])
-    context.work.update(result["work"])
     counts: dict[str, int] = result["counts"]
     return counts
 
@@ -307,8 +306,7 @@ def main(path: Path) -> int:
         write_json(result, {"error": str(error)})
         return error.exit_status
     if os.environ.get("RANK", "0") == "0":
-        outcome = {"counts": counts, "notes": context.notes, "work": context.work}
-        write_json(result, outcome)
+        write_json(result, {"counts": counts, "notes": context.notes})
     return 0
 
 

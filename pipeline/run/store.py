@@ -258,7 +258,6 @@ class _Manifest(_Strict):
     made_from: dict[str, str] = {}
     notes: dict[str, Any] = {}
     execution: dict[str, Any] = {}
-    work: dict[str, float] = {}
     resumed: bool = False
     seed: int = 0
     started: str = ""

@@ -202,7 +202,6 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
         "made_from": {name: Path(path).name for name, path in task.inputs.items()},
         "notes": context.notes,
         "execution": task.execution,
-        "work": context.work,
         "resumed": resumed,  # its seconds cover only the last attempt
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),

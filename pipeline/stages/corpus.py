@@ -49,7 +49,6 @@ def run(context: StageContext) -> dict[str, int]:
         print(f"corpus.files: {len(skipped):,} files skipped (skipped.json); the first: {first}")
     if repeated := counts["duplicate_passages"]:
         print(f"corpus.files: {repeated:,} passages repeat the title and text of another; merged")
-    context.work.update(documents=counts["documents"], chunks=counts["chunks"])
     return counts
 
 

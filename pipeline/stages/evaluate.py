@@ -67,7 +67,6 @@ def run(context: StageContext) -> dict[str, int]:
     )
     by_id = {question.question_id: question for question in questions}
     counts = write_measured(context.output, trajectories, by_id, split=split, seconds=seconds)
-    context.work["questions"] = len(questions)
     return {"questions": len(questions), **counts}
 
 

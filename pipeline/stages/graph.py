@@ -80,8 +80,6 @@ def write_statistics(
 ) -> None:
     """Write and print the counts of a graph or hypergraph, and write the rejected items."""
     statistics = {"documents": chunks.distinct("doc_id"), "chunks": len(chunks), **counts}
-    if "merged_chunks" not in context.work:
-        context.work["chunks"] = len(chunks)
     write_jsonl(context.output / "rejects.jsonl", rejects)
     write_json(context.output / "statistics.json", statistics)
     for name, value in statistics.items():

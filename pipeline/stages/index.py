@@ -63,9 +63,7 @@ def merge(context: StageContext) -> dict[str, int]:
     tables = _tables(context)
     context.progress.start(sum(map(_row_count, tables.values())), "texts")
     joined = ((name, _join(context, name, table)) for name, table in tables.items())
-    counts = _build(context, _open(context), joined)
-    context.work["merged_texts"] = sum(counts.values())
-    return counts
+    return _build(context, _open(context), joined)
 
 
 def _tables(context: StageContext) -> Tables:
@@ -100,16 +98,10 @@ def _embed_tables(context: StageContext, embedder: Embedder) -> Iterator[tuple[s
         name: first_and_last(_row_count(table), context.shard, context.shards)
         for name, table in tables.items()
     }
-    total = sum(last - first for first, last in rows.values())
-    context.progress.start(total, "texts")
+    context.progress.start(sum(last - first for first, last in rows.values()), "texts")
     for name, table in tables.items():
         yield name, _embed(context, embedder, name, table, rows[name])
     print(f"newly embedded: {embedder.computed:,} texts, the others came from the cache")
-    context.work.update(
-        texts=total,
-        embedded_texts=embedder.computed,  # not a count of the output, because the cache decides it
-        start_seconds=round(embedder.load_seconds, 2),
-    )
 
 
 def _build(

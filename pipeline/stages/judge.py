@@ -73,10 +73,8 @@ def run_shard(context: StageContext) -> dict[str, int]:
     replies = ReplyLog()
     answers, over, under = _opened(context, _settings(context), replies)
     with over, under:
-        judged = judge_steps(steps, answers, over, under, context.progress)
-    _report_usages(context, answers.usage, over, under)
-    trajectories = steps.count() / context.shards
-    context.work.update(trajectories=trajectories, judge_calls=len(judged.calls))
+        judge_steps(steps, answers, over, under, context.progress)
+    _report_usages(answers.usage, over, under)
     return {"replies": replies.write(context.output)}
 
 
@@ -109,13 +107,9 @@ def _judge(context: StageContext, replies: ShardReplies | None = None) -> dict[s
             context.output, context.checkpoint_dir, steps, answers, over, under,
             ceiling=settings.unknown_ceiling, progress=context.progress,
         )  # fmt: skip
-    usages = _report_usages(context, answers.usage, over, under, work=replies is None)
+    usages = _report_usages(answers.usage, over, under)
     total = {name: usage.total() for name, usage in usages.items()}
     write_json(context.output / "chat.json", total)
-    if replies is None:
-        context.work.update(steps=counts["steps"], judge_calls=counts["calls"])
-    else:
-        context.work["merged_trajectories"] = steps.count()
     return counts
 
 
@@ -131,15 +125,11 @@ def _opened(
     return PolicyAnswers(judging, adapter, policy_grammar), *judging.judges()
 
 
-def _report_usages(
-    context: StageContext, policy: Usage, over: Judge, under: Judge, *, work: bool = True
-) -> dict[str, Usage]:
-    """Print the usage of each model, and count it as the stage's ``work``; returns them by name."""
+def _report_usages(policy: Usage, over: Judge, under: Judge) -> dict[str, Usage]:
+    """Print the usage of each model; returns them by name."""
     usages = {"policy": policy, **_usages(over, under)}
     for name, usage in usages.items():
         print(f"{name}: {usage.line()}")
-        if work:
-            usage.add_to(context.work, name)
     return usages
 
 
@@ -161,12 +151,6 @@ class StepsOfFile:
             for step in steps_of([trajectory]):
                 if self.shards == 1 or _share(step) % self.shards == self.shard:
                     yield step
-
-    def count(self) -> int:
-        """The number of trajectories of the file."""
-        import pyarrow.parquet as pq
-
-        return int(pq.read_metadata(self.path).num_rows)
 
 
 def _share(step: JudgedStep) -> int:

@@ -85,7 +85,6 @@ def run(context: StageContext) -> dict[str, int]:
     logging.getLogger(__name__).info(
         "pairs: %s; outcomes: %s", counts_of_pairs, funnel.counts["bins"]
     )
-    context.work.update(trajectories=trajectories, pairs=counts_of_pairs["pairs"])
     return {**counts_of_pairs, "trajectories": trajectories}
 
 

@@ -35,7 +35,6 @@ from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import Engine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.retrieval.rerank import RERANKED
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
 from pipeline.rollout.sampler import continue_trajectories, roll_out
@@ -85,7 +84,6 @@ def run(context: StageContext) -> dict[str, int]:
     write_json(context.output / _TIMING, {**seconds, "generated_tokens": generated})
     write_json(context.output / _STOPS, dict(sorted(stops.items())))
     print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
-    context.work["questions"] = len(questions)
     return {"questions": len(questions), "trajectories": stops.total()}
 
 
@@ -114,7 +112,7 @@ def roll_out_policy(
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     The trajectories are read from their checkpoints while they are consumed, with a check that each
-    question has each sample once. They are counted in ``context.work``.
+    question has each sample once.
 
     ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
     generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
@@ -179,24 +177,7 @@ def roll_out_policy(
                 raise
     seconds_spent = {name: round(value, 1) for name, value in checkpoints.seconds.items()}
     log.info("seconds: %s", seconds_spent)
-    if len(remaining) < len(questions):  # the pairs of earlier attempts were not counted
-        context.work.pop(RERANKED, None)
-    context.work["start_seconds"] = round(checkpoints.seconds["engine_start"], 2)
-    return _counted(context, checkpoints.read()), checkpoints.seconds
-
-
-def _counted(context: StageContext, trajectories: Iterator[Trajectory]) -> Iterator[Trajectory]:
-    """The trajectories; their number, tokens and retrievals become the work of the stage."""
-    work = context.work
-    names = ("trajectories", "prompt_tokens", "generated_tokens", "retrieved_tokens", "retrievals")
-    work.update(dict.fromkeys(names, 0))
-    for trajectory in trajectories:
-        work["trajectories"] += 1
-        work["prompt_tokens"] += len(trajectory.prompt_ids)
-        work["generated_tokens"] += trajectory.tokens.thinking
-        work["retrieved_tokens"] += trajectory.tokens.retrieved
-        work["retrievals"] += len(trajectory.tokens.per_retrieval)
-        yield trajectory
+    return checkpoints.read(), checkpoints.seconds
 
 
 class PolicyContinuations:
@@ -285,9 +266,7 @@ def _open_retriever(context: StageContext) -> Retriever | None:
     from pipeline.retrieval.factory import open_retriever
 
     knowledge = [context.inputs[name] for name in ("corpus", "graph", "index")]
-    return open_retriever(
-        config.retrieval, config.index, *knowledge, cache_dir=config.cache_dir, work=context.work
-    )
+    return open_retriever(config.retrieval, config.index, *knowledge, cache_dir=config.cache_dir)
 
 
 def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriever:

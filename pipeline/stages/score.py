@@ -74,7 +74,7 @@ def run(context: StageContext) -> dict[str, int]:
     """
     settings = context.config.rewards
     trained = method(settings.kind)
-    counts = score_file(
+    return score_file(
         context.inputs["sample"] / FILE,
         context.output,
         context.checkpoint_dir,
@@ -84,8 +84,6 @@ def run(context: StageContext) -> dict[str, int]:
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
         progress=context.progress,
     )
-    context.work["trajectories"] = counts["trajectories"]
-    return counts
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -324,9 +322,7 @@ class StageInputs:
 
         config = self.context.config
         reranker = config.rewards.reranker or config.retrieval.reranker
-        return RerankerSimilarity(
-            open_reranker(reranker, config.index.embedder, config.cache_dir, work=self.context.work)
-        )
+        return RerankerSimilarity(open_reranker(reranker, config.index.embedder, config.cache_dir))
 
     def entities(self) -> GraphEntities:
         """The entities of the graph that retrieval searched."""
@@ -362,8 +358,6 @@ class StageInputs:
         # Cache hits are not recorded, because a rerun would have more.
         counts = {name: n for name, n in asdict(cost).items() if name != "known"}
         write_json(context.output / COST, counts)
-        context.work["continuations"] = estimator.cost.continuations
-        context.work["generated_tokens"] = estimator.cost.generated_tokens
         return values
 
 

@@ -55,9 +55,7 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when fewer training examples could be built than ``sft_data.min_share``.
     """
-    counts = _run(context, ReplyExchange())
-    context.work.update(questions=counts.pop("questions"), examples=counts["train"])
-    return counts
+    return _run(context, ReplyExchange())
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
@@ -71,15 +69,12 @@ def run_shard(context: StageContext) -> dict[str, int]:
     _supporting(context, usable, Counter(), replies)
     if context.config.sft_data.memory is not None:
         _ask_base_model(context, usable, replies)
-    context.work["questions"] = len(hops[context.shard :: context.shards])
     return {"replies": replies.write(context.output)}
 
 
 def merge(context: StageContext) -> dict[str, int]:
     """Like `run`, with the replies of the shards."""
-    counts = _run(context, ShardReplies(shard_directories(context)))
-    context.work.update(merged_questions=counts.pop("questions"), examples=counts["train"])
-    return counts
+    return _run(context, ShardReplies(shard_directories(context)))
 
 
 def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
@@ -140,7 +135,7 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     write_json(context.output / "statistics.json", statistics)
     for name, count in statistics.items():
         print(f"{name}: {count:,}")
-    return {"questions": len(questions), **{name: len(part) for name, part in done.items()}}
+    return {name: len(part) for name, part in done.items()}
 
 
 def _evidence(
@@ -277,8 +272,6 @@ def _supporting(
                 selected = select_supporting(hops, chat, faults)
         print(chat.usage.line())
         chat.usage.write(context.output)
-        if not replies.replays:
-            chat.usage.add_to(context.work, "chat")
         if selected is not None:
             return {hop.id: selected.get(hop.id, []) for hop in hops}
     return {hop.id: supporting_facts(hop) for hop in hops}
@@ -320,8 +313,6 @@ def _ask_base_model(
             max_tokens=_CLOSED_BOOK_TOKENS,
         )
         print(chat.usage.line())
-        if not replies.replays:
-            chat.usage.add_to(context.work, "policy")
     return {question: answer.text for question, answer in answers.items()}
 
 

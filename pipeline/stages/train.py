@@ -10,7 +10,6 @@ or on all its scored trajectories (ProGraph-R1, eq. 16). The data is encoded onc
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,26 +50,20 @@ from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
-_STEPS_TOOK = "step_seconds"
-
 
 def run_sft(context: StageContext) -> dict[str, int]:
     """Stage ``sft``: policy 0. Returns counts of examples and tokens."""
-    started = time.perf_counter()
     context = with_processes(context, "sft")
     settings = context.config.sft
     encode_sft_data(context)
     if settings.processes > 1:
-        counts = launch(context, f"{__name__}:train_sft", settings, "sft")
-    else:
-        counts = train_sft(context)
-    _note_work(context, started, counts["tokens"] * settings.epochs)
-    return counts
+        return launch(context, f"{__name__}:train_sft", settings, "sft")
+    return train_sft(context)
 
 
 def run_round(context: StageContext) -> dict[str, int]:
     """Stage ``train``: policy ``context.round``. Returns counts of records and of tokens."""
-    objective, started = context.config.objective, time.perf_counter()
+    objective = context.config.objective
     context, grpo = with_processes(context, objective), objective == "grpo"
     settings = context.config.trainer
     encode, train_stage = (
@@ -79,11 +72,8 @@ def run_round(context: StageContext) -> dict[str, int]:
     _check_data(context)
     encode(context)
     if settings.processes > 1:
-        counts = launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
-    else:
-        counts = train_stage(context)
-    _note_work(context, started, counts["tokens"] * settings.passes(context.round or 1))
-    return counts
+        return launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
+    return train_stage(context)
 
 
 def _check_data(context: StageContext) -> None:
@@ -96,22 +86,6 @@ def _check_data(context: StageContext) -> None:
     }
     data = context.inputs["score" if context.config.objective == "grpo" else "pair"]
     report(context, round_facts(context.config, data, questions))
-
-
-def _note_work(context: StageContext, started: float, tokens: float) -> None:
-    """Note the tokens of all passes, and the seconds that were not training steps.
-
-    ``started`` is the value of ``time.perf_counter`` when the stage started.
-    """
-    seconds = time.perf_counter() - started - context.work.pop(_STEPS_TOOK)
-    context.work.update(training_tokens=round(tokens), start_seconds=round(seconds, 2))
-
-
-def _train(trainer: TrlTrainer, history: History, context: StageContext) -> None:
-    """Train, and note the steps and their seconds in ``context.work``."""
-    started = time.perf_counter()
-    train(trainer, history, context.checkpoint_dir, context.progress)
-    context.work.update({"steps": history.steps, _STEPS_TOOK: time.perf_counter() - started})
 
 
 def train_sft(context: StageContext) -> dict[str, int]:
@@ -134,7 +108,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
         seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
         tracking=_tracking(context),
     )  # fmt: skip
-    _train(trainer, history, context)
+    train(trainer, history, context.checkpoint_dir, context.progress)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=model_hash(base), parent=None, reference=None,
         round=0, method="sft", seed=context.seed, counts=data.counts,
@@ -171,7 +145,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
         progress=context.progress,
     )  # fmt: skip
-    _train(trainer, history, context)
+    train(trainer, history, context.checkpoint_dir, context.progress)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=reference.policy, round=number, method="dpo+sft", seed=context.seed,
@@ -207,7 +181,7 @@ def train_grpo(context: StageContext) -> dict[str, int]:
         checkpoint_dir=context.checkpoint_dir, history=history,
         tracking=_tracking(context), progress=context.progress,
     )  # fmt: skip
-    _train(trainer, history, context)
+    train(trainer, history, context.checkpoint_dir, context.progress)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=parent.policy if settings.beta else None, round=context.round or 1,

@@ -23,7 +23,6 @@ def in_directory(context: StageContext, folder: Path, **changes: Any) -> StageCo
         output=folder / "output",
         checkpoint_dir=folder / "checkpoints",
         notes={},
-        work={},
         **changes,
     )
 
@@ -33,7 +32,7 @@ def run_shard(run: Run, context: StageContext, folder: Path, number: int, count:
     part = in_directory(context, folder, shard=number, shards=count)
     key = asdict(StageKey(f"{context.stage}-shard", 1, {}))
     counts = run(part)
-    manifest = {"fingerprint": folder.name, "key": key, "counts": counts, "work": part.work}
+    manifest = {"fingerprint": folder.name, "key": key, "counts": counts}
     (part.output / "manifest.json").write_text(json.dumps(manifest))
     return part.output
 

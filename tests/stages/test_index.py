@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -72,8 +73,6 @@ def context(model, tmp_path, upstream, **retrieval):
 def test_vectors_have_the_row_order_of_their_tables(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream)
     assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2}
-    assert (stage.work["texts"], stage.work["embedded_texts"]) == (8, 8)
-    assert stage.work["start_seconds"] > 0
     assert np.load(stage.output / "triplets.npy").shape == (2, 32)
     about = json.loads((stage.output / "index.json").read_text())
     assert about["faiss"] == {"chunks": {"kind": "flat"}, "entities": {"kind": "flat"}}
@@ -144,7 +143,7 @@ def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream)
 
 @pytest.mark.parametrize("cached_texts", [1_000_000, 3])
 def test_only_new_texts_of_a_grown_corpus_are_embedded(
-    model, tmp_path, upstream, cached_texts, monkeypatch
+    model, tmp_path, upstream, cached_texts, monkeypatch, capsys
 ):
     monkeypatch.setattr("pipeline.stages.index.CACHED_TEXTS", cached_texts)
 
@@ -152,7 +151,7 @@ def test_only_new_texts_of_a_grown_corpus_are_embedded(
         stage = context(model, tmp_path, upstream)
         shutil.rmtree(stage.checkpoint_dir, ignore_errors=True)
         run(stage)
-        return stage.work["embedded_texts"]
+        return int(re.findall(r"newly embedded: (\d+)", capsys.readouterr().out)[-1])
 
     assert embedded() == 8
     before = np.load(tmp_path / "index" / "chunks.npy")

@@ -157,8 +157,3 @@ def test_the_stage_runs_the_policy_and_both_backends_and_requests_nothing_twice(
     assert server.request_counts.total() == 2
     manifest = read_manifest(folder)
     assert manifest["counts"] == {"steps": 4, "calls": 3, "unknown": 1}
-    assert (manifest["work"]["steps"], manifest["work"]["judge_calls"]) == (4, 3)
-    for name in ("prompt_tokens", "completion_tokens"):
-        by_model = {chat: manifest["work"][f"{chat}.{name}"] for chat in chats}
-        assert by_model == {chat: usage[name] for chat, usage in chats.items()}
-        assert manifest["work"][name] == sum(by_model.values())

@@ -114,7 +114,6 @@ def test_two_processes_and_two_machines_train_the_policy_of_one(
             record = read_progress(progress.path)
             assert record is not None
             assert (record.done, record.total, record.unit) == (4, 4, "steps")
-            assert context.work["steps"] == 4  # counted by the main process alone
         else:
             with second_machine(run.root / name, monkeypatch) as other:
                 run_round(context)

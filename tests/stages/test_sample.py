@@ -57,15 +57,6 @@ def test_every_question_of_a_shard_gets_its_samples_in_order(context: StageConte
     timing = json.loads((context.output / "timing.json").read_text())
     assert timing["generated_tokens"] == sum(len(trajectory.token_ids) for trajectory in written)
     assert sum(json.loads((context.output / "stops.json").read_text()).values()) == 14
-    assert context.work.pop("start_seconds") > 0
-    assert context.work == {
-        "questions": 7,
-        "trajectories": 14,
-        "prompt_tokens": sum(len(trajectory.prompt_ids) for trajectory in written),
-        "generated_tokens": timing["generated_tokens"],
-        "retrieved_tokens": 0,
-        "retrievals": 0,
-    }
 
 
 def test_a_rollout_reports_trajectories_and_starts_at_those_that_are_done(

@@ -75,7 +75,6 @@ def extract_by_shards(
     """
     context.progress.start(len(chunks), "chunks")
     files = [shard / ANSWERS for shard in shard_directories(context)]
-    context.work["merged_chunks"] = len(chunks)
     yield from _extracted(context, settings, chunks, files, report=True)
 
 
@@ -90,7 +89,6 @@ def write_answers(
     rows = first_and_last(len(chunks), context.shard, context.shards)
     files = _ask(context, block, settings, chunks, prompt, rows)
     answers = write_tables(context.output / ANSWERS, map(read_checkpoint, files), ReplyRecord)
-    context.work["chunks"] = answers
     return {"answers": answers}
 
 
@@ -128,7 +126,6 @@ def _ask(
             if start == first and end < last:
                 _check_readable(files[0], block)
     print(chat.usage.line())
-    chat.usage.add_to(context.work, "chat")
     return files
 
 

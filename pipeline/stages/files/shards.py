@@ -41,7 +41,7 @@ def shard_counts(context: StageContext) -> dict[str, int]:
 
 
 def joined_trajectories(context: StageContext, *, samples: int | None) -> Iterator[Trajectory]:
-    """The trajectories of the shards, which are counted in ``context.work`` and its progress.
+    """The trajectories of the shards, which are counted in ``context.progress``.
 
     With ``samples``, the shards hold the questions in turns, with ``samples`` trajectories for each
     question; without it, they hold consecutive trajectories. Raises StoreError when a trajectory is
@@ -60,7 +60,6 @@ def joined_trajectories(context: StageContext, *, samples: int | None) -> Iterat
             f"{_named(shards)} hold {written} trajectories, and their manifests count {expected}; "
             "rerun the stage with --force"
         )
-    context.work["merged_trajectories"] = written
 
 
 def _in_a_row(shards: Sequence[Path]) -> Iterator[Trajectory]:
