@@ -211,7 +211,8 @@ def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, 
 
 def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
     from pipeline.grammars import grammar
-    from pipeline.grammars.tokens import decode_mask, mask_mismatch, tokenize_spans
+    from pipeline.grammars.tokens import decode, decode_mask, mask_mismatch, tokenize_spans
+    from pipeline.training.checks import same_text
 
     spans = view.spans or grammar(view.grammar).spans(view.output)
     ids, token_spans = view.token_ids, view.token_spans
@@ -221,6 +222,9 @@ def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
     problem = None
     if view.output:
         problem = mask_mismatch(ids, token_spans, tokenizer, view.output, spans)
+    if problem and not view.token_ids:  # Qwen's tokenizers normalize the user's text to NFC
+        parts = (decode(tokenizer, ids[start:end]) for start, end, _ in token_spans)
+        problem = None if same_text("".join(parts), view.output) else problem
     return {"trained": decoded.trained, "masked": decoded.masked, "mismatch": problem}
 
 
