@@ -229,6 +229,11 @@ class Index(Block):
         False,
         description="whether indexes are searched on the GPU (faiss-gpu); hnsw stays on the CPU",
     )
+    links: bool = Field(
+        False,
+        description="whether BM25 and links between passages are indexed too, which the retrieval "
+        "variants fused and linked read",
+    )
 
 
 class Reranker(Encoder):
@@ -258,13 +263,23 @@ class Retrieval(Block):
     """Retrieval for one subquery (TeaRAG 4.2.3 to 4.2.5); the defaults are the paper's.
 
     Variants over passages and triplets (TeaRAG table 7): ``semantic`` (TeaRAG-S), ``graph``
-    (TeaRAG-G), ``concat`` (TeaRAG-Con), ``ppr`` (TeaRAG). Variants over the hypergraph (ProGraph-R1
-    table 4), which show ``top_k`` hyperedges: ``hyperedges``, ``graph-r1``, ``prograph``. ``none``:
-    no retrieval.
+    (TeaRAG-G), ``concat`` (TeaRAG-Con), ``ppr`` (TeaRAG). Variants over passages beyond the papers,
+    which need ``index.links``: ``fused`` (cosine and BM25), ``linked`` (the same with links between
+    passages). Variants over the hypergraph (ProGraph-R1 table 4), which show ``top_k`` hyperedges:
+    ``hyperedges``, ``graph-r1``, ``prograph``. ``none``: no retrieval.
     """
 
     variant: Literal[
-        "semantic", "graph", "concat", "ppr", "none", "hyperedges", "graph-r1", "prograph"
+        "semantic",
+        "fused",
+        "linked",
+        "graph",
+        "concat",
+        "ppr",
+        "none",
+        "hyperedges",
+        "graph-r1",
+        "prograph",
     ] = Field("ppr", description="the variant of search and ranking; none: no retrieval")
     rounds: Literal["iterative", "single", "prompt"] = Field(
         "iterative",
@@ -324,10 +339,20 @@ class Retrieval(Block):
         return self.variant in ("hyperedges", "graph-r1", "prograph")
 
     @property
+    def over_passages(self) -> bool:
+        """Whether the variant reads passages alone, neither graph nor hypergraph."""
+        return self.variant in ("semantic", "fused", "linked")
+
+    @property
+    def over_links(self) -> bool:
+        """Whether the variant reads what ``index.links`` adds to the index."""
+        return self.variant in ("fused", "linked")
+
+    @property
     def shows(self) -> tuple[str, ...]:
         """The kinds of items that the variant shows, as `ContextItem` names them."""
         if self.over_hypergraph:
             return ("hyperedge",)
-        return {"semantic": ("chunk",), "graph": ("triplet",)}.get(
-            self.variant, ("chunk", "triplet")
-        )
+        if self.over_passages:
+            return ("chunk",)
+        return ("triplet",) if self.variant == "graph" else ("chunk", "triplet")

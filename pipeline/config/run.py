@@ -141,8 +141,13 @@ class Config(Block):
         if self.graph.source == "none" and self._needs_graph:
             raise ValueError(
                 f"graph.source is none, and retrieval.variant {self.retrieval.variant} needs a "
-                "graph; set graph.source, or retrieve with variant semantic or over a hypergraph "
-                "from another source than triplets"
+                "graph; set graph.source, or retrieve with variant semantic or linked, or over a "
+                "hypergraph from another source than triplets"
+            )
+        if self.retrieval.over_links and not self.index.links:
+            raise ValueError(
+                f"index.links is false, and retrieval.variant {self.retrieval.variant} reads the "
+                "links of the index; set index.links to true"
             )
         if self.sft_data.memory is not None and not self.method.memory_steps:
             with_memory = [name for name, entry in METHODS.items() if entry.memory_steps]
@@ -336,7 +341,7 @@ class Config(Block):
         """Whether retrieval reads the graph of triplets, or a hypergraph made from it."""
         if self.retrieval.over_hypergraph:
             return self.hypergraph.source == "triplets"
-        return self.retrieval.variant not in ("semantic", "none")
+        return self.retrieval.variant != "none" and not self.retrieval.over_passages
 
     @property
     def _needs_entities(self) -> bool:

@@ -1,10 +1,10 @@
 """Recall and cost of every retriever on the same queries.
 
 Input: a configuration, the directories built for it, and its questions. Output: one
-`RetrievalMetrics` per kind of query, retriever and reranker. The retrievers are ``bm25``;
-``bm25+semantic`` (reciprocal rank fusion); the variants ``semantic``, ``graph``, ``concat`` and
-``ppr`` of `open_retriever`, each with the configured reranker and without one (ranked by the cosine
-of the embedder); and ``hyperedges``, ``graph-r1`` and ``prograph``, which use no reranker. A
+`RetrievalMetrics` per kind of query, retriever and reranker. The retrievers are ``bm25``; the
+variants ``fused`` and ``linked`` of `open_retriever`, which use no reranker; ``semantic``,
+``graph``, ``concat`` and ``ppr``, each with the configured reranker and without one (ranked by the
+cosine of the embedder); and ``hyperedges``, ``graph-r1`` and ``prograph`` without one. A
 bi-encoder with the same embedder does not change the order, so a configuration with it has one
 result per variant.
 
@@ -31,14 +31,13 @@ import numpy as np
 
 from pipeline.config import Config, Reranker
 from pipeline.core.columns import Columns
-from pipeline.core.errors import DependencyError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import ContextItem, Hyperedge, Triplet
 from pipeline.evaluation.compare import paired_test
 from pipeline.grammars.prograph import ProGraph
 from pipeline.grammars.tearag import TeaRag
+from pipeline.index.bm25 import BM25, Bm25
 from pipeline.index.embed import Embedder
-from pipeline.index.faiss_index import VectorIndex
 from pipeline.recall.questions import (
     DocumentOf,
     RecallQuery,
@@ -46,11 +45,8 @@ from pipeline.recall.questions import (
     ranked_documents,
     recall_at,
 )
-from pipeline.retrieval.base import ChunkRetriever, Query, ScoredChunk
-from pipeline.retrieval.bm25 import Bm25Retrieval, FusedRetrieval
+from pipeline.retrieval.base import Query, top_positions
 from pipeline.retrieval.factory import open_retriever
-from pipeline.retrieval.rerank import BiEncoder
-from pipeline.retrieval.semantic import SemanticRetrieval
 from pipeline.run.context import StageContext
 from pipeline.stages import corpus as corpus_stage
 from pipeline.stages import graph as graph_stage
@@ -59,6 +55,7 @@ from pipeline.stages import index as index_stage
 
 CUTS = (2, 5)
 VARIANTS = ("semantic", "graph", "concat", "ppr")
+LINK_VARIANTS = ("fused", "linked")
 HYPER_VARIANTS = ("hyperedges", "graph-r1", "prograph")
 # Scale and offset for the cosine of all-MiniLM-L6-v2 between question and passage.
 COSINE_SCALE, COSINE_OFFSET = 16.8, -7.75
@@ -171,10 +168,12 @@ def retriever_variants(
     """All variants for these indexes, and notes about the variants that are left out."""
     notes = []
     variants = []
-    try:
-        variants = list(_baselines(config, built, embedder))
-    except DependencyError as error:
-        notes.append(f"BM25 is left out: {error}")
+    plain = _rerankers(config)[0][1]
+    if config.index.links:
+        variants = [_bm25(config, built)]
+        variants += [_variant(config, built, embedder, name, None, plain) for name in LINK_VARIANTS]
+    else:
+        notes.append("bm25, fused and linked are left out: bm25s is not installed")
     names = VARIANTS if built.triplets else VARIANTS[:1]
     if not built.triplets:
         notes.append(
@@ -185,7 +184,6 @@ def retriever_variants(
         for name in names:
             variants.append(_variant(config, built, embedder, name, label, reranker))
     if built.hyperedges:
-        plain = _rerankers(config)[0][1]
         variants += [
             _variant(config, built, embedder, name, None, plain) for name in HYPER_VARIANTS
         ]
@@ -238,31 +236,17 @@ def _all_gold(question_ids: Sequence[str], recall_Q: np.ndarray) -> float:
     return sum(complete.values()) / len(complete)
 
 
-def _baselines(
-    config: Config, built: BuiltStages, embedder: Embedder
-) -> Iterator[RetrieverVariant]:
-    settings = config.retrieval
-    index = built.folder / "index"
+def _bm25(config: Config, built: BuiltStages) -> RetrieverVariant:
     chunks = Columns(built.folder / "corpus" / "chunks.arrow", ("id", "title", "text"))
-    lexical = Bm25Retrieval(chunks, top_k=settings.num_candidate_chunks)
-    semantic = SemanticRetrieval(
-        chunks,
-        VectorIndex.load(index / "chunks.faiss", index / "chunks.npy"),
-        embedder,
-        BiEncoder(embedder, scale=COSINE_SCALE, offset=COSINE_OFFSET),
-        num_candidates=settings.num_candidate_chunks,
-        top_k=settings.num_candidate_chunks,
-    )
+    index = Bm25.load(built.folder / "index" / BM25)
 
-    def top_chunks(ranker: ChunkRetriever) -> Retrieve:
-        return lambda queries: [
-            [_item(chunk) for chunk in chunks[: settings.top_k]]
-            for chunks in ranker.retrieve(queries)
-        ]
+    def best(query: str) -> list[ContextItem]:
+        scores_N = index.scores(query)
+        rows = [n for n in top_positions(scores_N, config.retrieval.top_k) if scores_N[n] > 0]
+        ranked = [(chunks[int(row)], float(scores_N[row])) for row in rows]
+        return [ContextItem("chunk", i, title, text, score) for (i, title, text), score in ranked]
 
-    fused = FusedRetrieval(semantic, lexical, top_k=settings.top_k)
-    yield RetrieverVariant("bm25", None, lambda: nullcontext(top_chunks(lexical)))
-    yield RetrieverVariant("bm25+semantic", None, lambda: nullcontext(top_chunks(fused)))
+    return RetrieverVariant("bm25", None, lambda: nullcontext(lambda qs: list(map(best, qs))))
 
 
 def _variant(
@@ -299,10 +283,6 @@ def _rerankers(config: Config) -> list[tuple[str | None, Reranker]]:
         return [(None, settings)]
     plain = Reranker(kind="biencoder", scale=COSINE_SCALE, offset=COSINE_OFFSET)
     return [(None, plain), (f"{settings.kind} {settings.model}", settings)]
-
-
-def _item(chunk: ScoredChunk) -> ContextItem:
-    return ContextItem("chunk", chunk.id, chunk.title, chunk.text, chunk.score)
 
 
 @dataclass(frozen=True, slots=True)

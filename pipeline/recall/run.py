@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -160,7 +161,8 @@ def _subject(
     if not questions.is_file():
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, None, f"no such file{hint}")
-    update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph}
+    index = config.index.model_copy(update={"links": find_spec("bm25s") is not None})
+    update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph, "index": index}
     return config.model_copy(update=update), _Questions(questions, dataset, limit)
 
 

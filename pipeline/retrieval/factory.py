@@ -15,13 +15,16 @@ from pipeline.core.columns import Columns, check_rows
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_json
 from pipeline.graph.adjacency import Adjacency
+from pipeline.graph.links import LINKS, Links
 from pipeline.graph.tables import HYPEREDGE_COLUMNS, MEMBERS, NEIGHBOURS
+from pipeline.index.bm25 import BM25, Bm25
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex, load_vectors
 from pipeline.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansion
 from pipeline.retrieval.graph import GraphRetrieval
 from pipeline.retrieval.hypergraph import HypergraphRetrieval, HypergraphVariant
 from pipeline.retrieval.informativeness import Incidence
+from pipeline.retrieval.linked import FusedRetrieval, LinkedRetrieval
 from pipeline.retrieval.rerank import Reranker, open_reranker
 from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.retrieval.semantic import SemanticRetrieval
@@ -59,6 +62,8 @@ def open_retriever(
         return VariantRetriever(
             settings.variant, None, None, top_k=settings.top_k, hypergraph=files.hypergraph()
         )
+    if settings.over_links:
+        return VariantRetriever(settings.variant, files.linked(), None, top_k=settings.top_k)
     reranker = open_reranker(
         settings.reranker, embedder_settings, cache_dir, embedder=embedder, work=work
     )
@@ -104,6 +109,18 @@ class _Files:
             num_candidates=self.settings.num_candidate_chunks,
             top_k=self.settings.chunks,
         )
+
+    def linked(self) -> FusedRetrieval:
+        chunks, vectors = self._chunks(), self._load_index("chunks")
+        chunk_CD, bm25 = load_vectors(self.index / "chunks.npy"), Bm25.load(self.index / BM25)
+        for rows in (len(vectors), len(chunk_CD), len(bm25)):
+            check_rows("chunks", rows, len(chunks), self.index)
+        parts = (chunks, vectors, chunk_CD, self.embedder, bm25)
+        if self.settings.variant == "fused":
+            return FusedRetrieval(*parts, top_k=self.settings.top_k)
+        links = Links(self.index / LINKS)
+        check_rows("links", len(links), len(chunks), self.index)
+        return LinkedRetrieval(*parts, links, top_k=self.settings.top_k)
 
     def graph_retrieval(self, reranker: Reranker) -> GraphRetrieval:
         columns = ("id", "head", "relation", "tail", "chunk_id")

@@ -33,7 +33,6 @@ from pipeline.graph.names import NameIndex
 from pipeline.index.embed import Embedder, Vectors
 from pipeline.index.faiss_index import DECIMALS, VectorIndex
 from pipeline.retrieval.base import Query, ScoredHyperedge
-from pipeline.retrieval.bm25 import reciprocal_ranks
 from pipeline.retrieval.informativeness import (
     Incidence,
     best_edges,
@@ -45,6 +44,15 @@ from pipeline.retrieval.informativeness import (
 HypergraphVariant = Literal["hyperedges", "graph-r1", "prograph"]
 NEAREST = 5  # entities and hyperedges nearest to the query, from which candidates are collected
 ID, TEXT, CHUNK = range(3)  # positions among the hyperedges' columns
+
+
+def reciprocal_ranks(rankings: Iterable[Sequence[int]]) -> dict[int, float]:
+    """The sum over rankings of 1 / rank, from 1, of every ranked row, in order of appearance."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            scores[row] = scores.get(row, 0.0) + 1 / rank
+    return scores
 
 
 class EntityNames:

@@ -5,6 +5,7 @@ Input: subqueries with key entities. Output: context items. The variants return,
 
 =============================  ===================================================
 semantic (TeaRAG-S)            the best chunks
+fused, linked                  the best chunks (`retrieval.linked`), beyond the papers
 graph (TeaRAG-G)               the best triplets
 concat (TeaRAG-Con)            the best chunks, then the best triplets
 ppr (TeaRAG)                   the best nodes of the KAG, by mass
@@ -15,7 +16,8 @@ none                           nothing
 
 Table 7 counts 88 tokens per retrieval for TeaRAG-G and 879 for TeaRAG-Con against 790 for TeaRAG-S,
 so both return as many triplets as the other variants return items. Items of ``semantic``, ``graph``
-and ``concat`` are scored by sigmoid(raw score).
+and ``concat`` are scored by sigmoid(raw score), items of ``fused`` and ``linked`` by the score of
+their retrieval.
 
 Three options go beyond the paper and are off by default: `KeyEntityExpansion` and
 `LinkedChunkExpansion` (`retrieval.expansion`), and ``show``, which keeps one node of each passage
@@ -47,7 +49,16 @@ from pipeline.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansio
 from pipeline.retrieval.kag import Candidates, RankedNode, rank_all, sigmoid
 
 Variant = Literal[
-    "semantic", "graph", "concat", "ppr", "none", "hyperedges", "graph-r1", "prograph"
+    "semantic",
+    "fused",
+    "linked",
+    "graph",
+    "concat",
+    "ppr",
+    "none",
+    "hyperedges",
+    "graph-r1",
+    "prograph",
 ]
 Show = Literal["nodes", "passages", "chunks"]
 T = TypeVar("T")
@@ -146,6 +157,11 @@ class VariantRetriever:
                     "graph", lambda: self._with_linked_chunks(queries, candidates)
                 )
             return self._timed("ppr", lambda: self._best_nodes(candidates))
+        if self._variant in ("fused", "linked"):
+            return [
+                [_chunk_item(chunk, chunk.score) for chunk in of_query.chunks[: self._top_k]]
+                for of_query in candidates
+            ]
         return [
             [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in of_query.chunks[: self._top_k]]
             + [

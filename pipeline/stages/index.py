@@ -5,10 +5,11 @@
 Output: the vectors of every table as ``.npy``, in the row order of the table; FAISS indexes over
 the tables that are searched (triplets are only compared within one hop of an entity); and
 ``index.json`` with the embedder, the kind of each index and its measured recall, which the stage's
-manifest repeats. A shard embeds consecutive rows of every table and writes their vectors; the
-joined stage copies them in order and builds the indexes, for which it needs no model. The vectors,
-and the parts of a compressed index (`pipeline.index.ivf_pq`), are checkpoints until the stage is
-done.
+manifest repeats. With ``index.links`` the stage ``index`` also writes BM25 and the links between
+chunks (`pipeline.index.bm25`, `pipeline.graph.links`). A shard embeds consecutive rows of every
+table and writes their vectors; the joined stage copies them in order and builds the indexes, for
+which it needs no model. The vectors, and the parts of a compressed index (`pipeline.index.ivf_pq`),
+are checkpoints until the stage is done.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ import numpy as np
 
 from pipeline.config.knowledge import Index
 from pipeline.core.atomic import write_json
+from pipeline.core.columns import Columns
 from pipeline.core.errors import StoreError
+from pipeline.graph.links import LINKS, write_links
+from pipeline.index.bm25 import BM25, Bm25
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
 from pipeline.index.faiss_index import VectorIndex, resolve_kind
 from pipeline.index.ivf_pq import Bytes, Keep
@@ -117,10 +121,35 @@ def _build(
             index.save(context.output / f"{name}.faiss")
             kinds[name] = index.about
             print(f"{name}: {index.about}")
+    if context.config.index.links and "chunks" in counts:
+        _link(context)
     about = {"embedder": embedder.identity, "counts": counts, "faiss": kinds}
     write_json(context.output / "index.json", about)
     context.notes["faiss"] = kinds
     return counts
+
+
+def _link(context: StageContext) -> None:
+    """Write BM25 and the links of all chunks; the ends of triplets are names of their chunks."""
+    import pyarrow.parquet as pq
+
+    corpus, graph = context.inputs["corpus"], context.inputs["graph"]
+    texts = Columns(corpus / "chunks.arrow", ("title", "text"))
+    Bm25.build(passage_text(*row) for row in texts.iterate()).save(context.output / BM25)
+
+    def triplet_names() -> Iterator[tuple[int, str]]:
+        with pq.ParquetFile(graph / "triplets.parquet", pre_buffer=False) as file:
+            if not file.metadata.num_rows:
+                return
+            ids = Columns(corpus / "chunks.arrow", ("id",)).column(0)
+            rows = {chunk_id: row for row, chunk_id in enumerate(ids)}
+            for batch in file.iter_batches(_BLOCK, columns=["chunk_id", "head", "tail"]):
+                for triplet in batch.to_pylist():
+                    yield rows[triplet["chunk_id"]], triplet["head"]
+                    yield rows[triplet["chunk_id"]], triplet["tail"]
+
+    count = write_links(context.output / LINKS, texts.iterate(), triplet_names())  # type: ignore[arg-type]
+    print(f"links: {count:,} names")
 
 
 def _kept(context: StageContext, table: str) -> Keep:

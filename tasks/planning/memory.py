@@ -197,7 +197,7 @@ def searched(settings: Config, sizes: Sizes, *, on_gpu: bool = False) -> Mapping
     if settings.retrieval.over_hypergraph:
         counts = {"entities": sizes.entities, "hyperedges": sizes.hyperedges}
     elif variant != "none":
-        graph = bool(sizes.triplets) and variant != "semantic"
+        graph = bool(sizes.triplets) and not settings.retrieval.over_passages
         counts = {
             "chunks": sizes.chunks * (variant != "graph"),
             "entities": sizes.entities * graph,

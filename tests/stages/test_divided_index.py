@@ -44,11 +44,13 @@ def context_of(root: Path, model: Path, names=NAMES[:7], **settings) -> StageCon
     return StageContext(changed, "index", root, root, inputs)
 
 
-@pytest.mark.parametrize("count", [3, 30])
-def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count):
+@pytest.mark.parametrize(("count", "links"), [(3, True), (30, False)])
+def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count, links):
     """Thirty shards are more than the rows of any table."""
-    whole_context = context_of(tmp_path / "a", model)
-    divided_context = context_of(tmp_path / "b", model)
+    if links:
+        pytest.importorskip("bm25s")
+    whole_context = context_of(tmp_path / "a", model, links=links)
+    divided_context = context_of(tmp_path / "b", model, links=links)
     counts, whole = run_whole(whole_context, tmp_path / "a", index.run)
     joined_counts, joined = run_divided(
         divided_context, tmp_path / "b", count, shard=index.run_shard, merge=index.merge
@@ -56,6 +58,7 @@ def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count):
     assert counts == {"chunks": 8, "entities": 8, "triplets": 7}
     assert joined_counts == counts
     assert content(joined) == content(whole)
+    assert (whole / "links" / "keys.npy").is_file() == (whole / "bm25").is_dir() == links
 
 
 @pytest.mark.parametrize("damaged", [False, True])

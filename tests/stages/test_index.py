@@ -58,7 +58,10 @@ def config(model, tmp_path, **retrieval):
     return small_config(
         cache_dir=str(tmp_path / "cache"),
         graph={"source": "openie"},
-        index={"embedder": {"model": str(model), "device": "cpu", "max_length": 64}},
+        index={
+            "embedder": {"model": str(model), "device": "cpu", "max_length": 64},
+            "links": retrieval.get("variant") in ("fused", "linked"),
+        },
         retrieval={"reranker": {"kind": "biencoder", "scale": 10.0}} | retrieval,
     )
 
@@ -139,6 +142,47 @@ def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream)
     assert [item.id for item in items] == [f"c{n}" for n in recalled[:0:-1]]
     expected = [1 / (1 + np.exp(10 * cosines[n])) for n in recalled[:0:-1]]
     assert [item.score for item in items] == pytest.approx(expected, rel=1e-3)
+
+
+def test_linked_retrieval_follows_the_names_of_passages_and_triplets(model, tmp_path, upstream):
+    """Ada Borg is named in the text of c0, the Nera in the triplets of c1 and c3 only."""
+    pytest.importorskip("bm25s")
+    rows = [
+        Chunk("c0", "The Tide", "The Tide was directed by Ada Borg.", "d0"),
+        Chunk("c1", "Corte", "a town at a bridge", "d1"),
+        Chunk("c2", "Ada Borg", "wrote four novels", "d2"),
+        Chunk("c3", "Lumi", "a boat", "d3"),
+        *(Chunk(f"c{n}", f"Word{n}", "other", "d4") for n in range(4, 30)),
+    ]
+    write_chunks(upstream["corpus"], rows)
+    graph, triples = Graph(), [["Corte", "at", "the Nera"], ["Lumi", "on", "the Nera"]]
+    extracted = [Extracted(f"c{n}", "", t) for n, t in zip((1, 3), triples, strict=True)]
+    write_triplets(upstream["graph"], graph.edges(extracted), graph.entities)
+    found = {}
+    for variant in ("fused", "linked"):
+        stage = context(model, tmp_path, upstream, variant=variant, top_k=2)
+        run(stage)
+        retriever = open_retriever(
+            stage.config, upstream["corpus"], upstream["graph"], stage.output
+        )
+        queries = [Query("Who directed The Tide?"), Query("Where is Corte?")]
+        found[variant] = [{item.id for item in items} for items in retriever.retrieve(queries)]
+    assert found["linked"] == [{"c0", "c2"}, {"c1", "c3"}]
+    assert found["fused"] != found["linked"]
+
+
+def test_linked_retrieval_without_links_names_the_setting(model, tmp_path, upstream):
+    stage = context(model, tmp_path, upstream, variant="semantic")
+    run(stage)
+    retrieval = stage.config.retrieval.model_copy(update={"variant": "linked"})
+    settings = stage.config.model_copy(update={"retrieval": retrieval})
+    pytest.importorskip("bm25s")
+    with pytest.raises(StoreError, match=r"set index\.links to true and run the index stage again"):
+        open_retriever(settings, upstream["corpus"], upstream["graph"], stage.output)
+    with pytest.raises(
+        ValueError, match=r"index\.links is false, and retrieval\.variant fused reads"
+    ):
+        small_config(retrieval={"variant": "fused"})
 
 
 @pytest.mark.parametrize("cached_texts", [1_000_000, 3])
