@@ -43,7 +43,7 @@ SPACELESS = re.compile(f"[{_SPACELESS}][{_MARKS}]*")
 # The words of `WORD`, but single characters of such scripts.
 UNIT = re.compile(f"{SPACELESS.pattern}|[^\\W_{_SPACELESS}]+")
 # What counts as a word of running text, with its punctuation.
-PIECE = re.compile(f"{SPACELESS.pattern}|[^\\s{_SPACELESS}]+")
+PIECE = re.compile(f"{SPACELESS.pattern}[。，、！？：；）」』】》〉”’…]*|[^\\s{_SPACELESS}]+")
 # The parenthesis that ends a title and makes it unique: "Frozen (2013 film)".
 QUALIFIER = re.compile(r"\s*[(（][^()（）]*[)）]\s*$")
 

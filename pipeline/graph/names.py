@@ -13,7 +13,8 @@ Output: mentions with character offsets. Rules:
 - A single word beside another capitalized word is part of a longer name and not a mention ("United"
   in "United States"). The first word of the text does not count as capitalized.
 - In a text without capitals (NQ's questions), only names of two or more words are found. The same
-  holds for scripts without spaces, where a character counts as a word.
+  holds for scripts without spaces, where a character counts as a word. In other scripts without
+  capitals, as Arabic, single words of three or more letters are names too.
 
 Memory: one tuple per name.
 """
@@ -67,10 +68,9 @@ class NameIndex:
                 counted = longest if length == left else length
                 single = counted == 1
                 first = matches[position].group()
-                by_case = has_capitals and not SPACELESS.match(first)
                 if (
                     0 < len(names) <= MAX_NAMES
-                    and (_begins_name(first) if by_case else not single)
+                    and _may_be_name(first, single, has_capitals)
                     and not (single and _beside_capital(text, matches, position))
                 ):
                     yield Mention(matches[position].start(), matches[last].end(), tuple(names))
@@ -79,8 +79,11 @@ class NameIndex:
             position += 1
 
 
-def _begins_name(word: str) -> bool:
-    return word[0].isupper() or word[0].isdigit()
+def _may_be_name(word: str, single: bool, has_capitals: bool) -> bool:
+    """Whether a name may begin with ``word``; ``single``: and consist of it alone."""
+    if word[0].lower() == word[0].upper() and not word[0].isdigit():  # a script without capitals
+        return not single or (len(word) > 2 and not SPACELESS.match(word))
+    return word[0].isupper() or word[0].isdigit() if has_capitals else not single
 
 
 def _beside_capital(text: str, matches: Sequence[re.Match[str]], number: int) -> bool:

@@ -67,3 +67,21 @@ def test_metrics(
     assert exact_match(answer, golds) == em
     assert f1(answer, golds) == token_f1
     assert cover_exact_match(answer, golds) == cem
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "f1_score", "cover"),
+    [
+        ("北京大学", "《北京大学》。", 1.0, 1.0),
+        ("北京", "北京大学", 2 * 2 / 6, 0.0),
+        ("首都是北京", "北京", 2 * 2 / 7, 1.0),
+        ("กรุงเทพ", "กรุง", 2 * 3 / 9, 1.0),
+        ("IBM 公司", "公司", 2 * 2 / 5, 1.0),
+    ],
+)
+def test_scripts_without_spaces_are_compared_by_characters(
+    answer: str, gold: str, f1_score: float, cover: float
+) -> None:
+    assert f1(answer, [gold]) == pytest.approx(f1_score)
+    assert cover_exact_match(answer, [gold]) == cover
+    assert exact_match(answer, [gold]) == (f1_score == 1)

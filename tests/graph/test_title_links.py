@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from pipeline.config import Corpus, CorpusFile, Data, Graph, load
 from pipeline.core.record_io import read_records
-from pipeline.core.records import Triplet
+from pipeline.core.records import Chunk, Triplet
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import read_documents
 from pipeline.corpus.raw_records import Document
@@ -85,3 +87,18 @@ def test_real_passages_link_to_each_other(real_data):
     assert not graph.rejects
     assert all(link.head in titles and link.tail in titles for link in triplets)
     assert all(link.head != link.tail for link in triplets)
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "other", "relation"),
+    [
+        ("北京大学", "北京大学位于海淀区。", "海淀区", "位于"),
+        ("วัดโพธิ์", "วัดโพธิ์อยู่ในกรุงเทพ", "กรุงเทพ", "อยู่ใน"),
+        ("جامعة القاهرة", "جامعة القاهرة تقع في الجيزة.", "الجيزة", "تقع في"),
+    ],
+)
+def test_titles_are_linked_in_scripts_without_spaces_or_capitals(
+    title: str, text: str, other: str, relation: str
+) -> None:
+    chunks = [Chunk("a-0", title, text, "a"), Chunk("b-0", other, ".", "b")]
+    assert [found.value for found in link_titles(chunks)] == [[title, relation, other]]

@@ -185,6 +185,18 @@ def test_linked_retrieval_without_links_names_the_setting(model, tmp_path, upstr
         small_config(retrieval={"variant": "fused"})
 
 
+@pytest.mark.parametrize("variant", ["ppr", "graph", "concat"])
+def test_an_empty_graph_leaves_passages_alone(model, tmp_path, upstream, variant, capsys):
+    empty = Graph()
+    write_triplets(upstream["graph"], empty.edges([]), empty.entities)
+    stage = context(model, tmp_path, upstream, variant=variant)
+    assert run(stage) == {"chunks": 2, "entities": 0, "triplets": 0}
+    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
+    [items] = retriever.retrieve([Query("who crossed the river", ("Nera",))])
+    assert {item.id for item in items} == {"c0", "c1"}
+    assert "the graph is empty; retrieval finds passages alone" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("cached_texts", [1_000_000, 3])
 def test_only_new_texts_of_a_grown_corpus_are_embedded(
     model, tmp_path, upstream, cached_texts, monkeypatch, capsys
