@@ -15,6 +15,9 @@ from tasks.planning.plan import Plan
 
 def folder_faults(settings: Config) -> Iterator[str]:
     """A sentence for each directory of the run that cannot be made or written; nothing is made."""
+    for path in (settings.run_dir / "store", settings.run_dir / "logs"):
+        if os.path.lexists(path) and not path.is_dir():  # also a link to nothing
+            yield f"{path} is not a directory; remove it, or set runs_dir or name"
     for key, path in (("runs_dir", settings.run_dir), ("cache_dir", Path(settings.cache_dir))):
         place = existing(path)
         if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):

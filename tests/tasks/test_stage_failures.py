@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pipeline.core.errors import ConfigError
-from tasks.run import RunFailed, run, task_for
+from tasks.checks.space import folder_faults
+from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, Ends, First, task
 
 LOG = r"ends: .* \(log: .*/logs/ends\.log\)"
@@ -97,13 +97,12 @@ def test_an_import_error_while_the_process_starts_is_shown(workspace, monkeypatc
     ("place", "kind"),
     [("runs/embedded/store", "file"), ("runs/embedded/logs", "link")],
 )
-def test_a_file_in_the_place_of_a_directory_is_refused_before_anything_runs(workspace, place, kind):
+def test_a_file_in_the_place_of_a_directory_is_a_fault_of_the_run(workspace, place, kind):
     path = workspace / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("") if kind == "file" else path.symlink_to(workspace / "absent")
-    config, runs = str(ROOT / "configs/embedded.yaml"), f"runs_dir={workspace / 'runs'}"
-    with pytest.raises(ConfigError, match=rf"{place} is (a|not a) .*directory"):
-        task_for("world", config, (runs,))
+    [fault] = folder_faults(task(First, workspace).settings)
+    assert fault.startswith(f"{path} is not a directory; remove it")
 
 
 def test_a_task_process_that_is_killed_is_reported(workspace):
