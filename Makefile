@@ -97,7 +97,7 @@ browse: $(STAMP) ## pairs and trajectories in the browser (ARGS="--port 9000")
 	@$(STEEP) browse $(OPTIONS) $(ARGS)
 
 clean-tmp: $(STAMP) ## remove incomplete stage directories and checkpoints
-	@$(STEEP) clean-tmp $(OPTIONS)
+	@$(STEEP) gc --incomplete $(OPTIONS)
 
 ##@ Develop
 check: lint types gpu-resolve docs test ## what CI runs: lint, types, GPU lock, docs, quick tests

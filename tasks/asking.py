@@ -1,4 +1,4 @@
-"""Prepare policies for questions: finished indexes, checked policies, and a context.
+"""Prepare policies for questions, and search: finished indexes, checked policies, and a context.
 
 No stage runs: an index or a policy that is not complete is an error that names the command. Input:
 a configuration's task and names of policies. Output: one `AskedPolicy` for each, and their
@@ -7,15 +7,17 @@ processes, which hold the same lease of GPUs and CPU threads as a stage that rol
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.core.errors import ConfigError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
 from pipeline.training.lineage import checked_policy
@@ -70,6 +72,61 @@ def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPoli
         )
         for policy in distinct
     ]
+
+
+@dataclass(frozen=True)
+class FoundItem:
+    """A retrieved item, with the id and the source of the passage that it comes from."""
+
+    kind: str
+    id: str
+    title: str
+    text: str
+    score: float
+    passage: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a kind of retrieval finds for a query, best first."""
+
+    query: str
+    variant: str
+    results: list[FoundItem]
+
+
+def search(task: StageTask, query: str) -> Search:
+    """Search the finished indexes of ``task``'s run with its retrieval settings.
+
+    Raises StoreError when an index is not complete, ConfigError when the retrieval is none.
+    """
+    from pipeline.retrieval.base import Query
+    from pipeline.retrieval.factory import open_retriever
+    from pipeline.retrieval.origins import passage_id, passages
+
+    settings = task.settings
+    inputs = finished(searched(task))
+    if not inputs:
+        raise ConfigError("retrieval.variant is none, so nothing can be found; choose another")
+    with redirect_stdout(sys.stderr):
+        retriever = open_retriever(
+            settings.retrieval, settings.index, inputs["corpus"], inputs["graph"], inputs["index"],
+            cache_dir=settings.cache_dir,
+        )  # fmt: skip
+        try:
+            [items] = retriever.retrieve([Query(query, (query,))])
+        finally:
+            retriever.close()
+    sources = {chunk.id: chunk.source for chunk in passages(items, inputs["corpus"])}
+    results = [
+        FoundItem(
+            item.kind, item.id, item.title, item.text, round(item.score, 6),
+            passage := passage_id(item), sources.get(passage, ""),
+        )
+        for item in items
+    ]  # fmt: skip
+    return Search(query, settings.retrieval.variant, results)
 
 
 @contextmanager

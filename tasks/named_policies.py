@@ -84,8 +84,8 @@ def finished(stages: Mapping[str, StageTask]) -> dict[str, Path]:
     for stage in reversed(list(stages.values())):
         if not stage.complete():
             raise StoreError(
-                f"{stage.label} of {stage.settings.run_dir} is not complete, and a policy is asked "
-                f"with finished questions and indexes; run `{stage.run_command()}` first"
+                f"{stage.label} of {stage.settings.run_dir} is not complete, and only finished "
+                f"questions and indexes are searched; run `{stage.run_command()}` first"
             )
         stage.check_output(Depth.SIZES)
     return {name: stage.directory for name, stage in stages.items()}

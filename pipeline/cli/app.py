@@ -94,8 +94,12 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "failures": outputs.failures,
         "calibrate": calibrate.calibrate,
     },
-    "Retrieval": {"recall": retrieval.recall, "serve-retrieval": retrieval.serve_retrieval},
-    "Store": {"verify": store.verify, "gc": store.gc, "clean-tmp": store.clean_tmp},
+    "Retrieval": {
+        "search": retrieval.search,
+        "recall": retrieval.recall,
+        "serve-retrieval": retrieval.serve_retrieval,
+    },
+    "Store": {"verify": store.verify, "gc": store.gc},
 }
 
 for panel, commands in PANELS.items():

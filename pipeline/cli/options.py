@@ -144,14 +144,18 @@ _CHOICE = inspect.signature(_chosen, eval_str=True).parameters
 
 
 def with_configuration(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command`` with --config, --variant, --set and --data in place of ``chosen``."""
+    """``command`` with --config, --variant, --set and --data in place of ``chosen``.
+
+    A command that has an option of its own with one of these names keeps that.
+    """
     signature = inspect.signature(command, eval_str=True)
     parameters = [one for one in signature.parameters.values() if one.name != "chosen"]
-    parameters += _CHOICE.values()
+    added = {name: one for name, one in _CHOICE.items() if name not in signature.parameters}
+    parameters += added.values()
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
-        chosen = _chosen(**{name: values.pop(name, None) for name in _CHOICE})
+        chosen = _chosen(**{name: values.pop(name, None) for name in added})
         return command(chosen=chosen, **values)
 
     keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]

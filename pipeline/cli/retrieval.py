@@ -1,4 +1,4 @@
-"""Commands of retrieval: ``steep kag``, ``hyper``, ``recall`` and ``serve-retrieval``.
+"""Commands of retrieval: ``steep kag``, ``hyper``, ``search``, ``recall`` and ``serve-retrieval``.
 
 ``kag`` runs PageRank over a knowledge association graph (TeaRAG, arXiv 2511.05385, 4.1), ``hyper``
 ranks hyperedges by informativeness (ProGraph-R1, eq. 6 to 10). Both read JSONL or Parquet and add
@@ -20,6 +20,7 @@ from pipeline.cli.records import Record, View, parse_view, read_input
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import write_jsonl
+from pipeline.core.text import one_line, visible
 
 
 @dataclasses.dataclass
@@ -170,7 +171,9 @@ def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
 def recall(
     chosen: Chosen,
     corpus: Annotated[list[Path] | None, typer.Option(help="documents; repeatable")] = None,
-    questions: Annotated[Path | None, typer.Option(help="questions with gold passages")] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="questions, with gold passages or answers")
+    ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="musique, hotpotqa, 2wiki, ...; inferred from the fields")
     ] = None,
@@ -198,6 +201,40 @@ def recall(
         print_json([measured.as_json()])
     else:
         print_tables([run.table(measured)])
+
+
+@with_configuration
+def search(
+    chosen: Chosen,
+    query: Annotated[str, typer.Argument(help="what to search for")],
+    variant: Annotated[
+        str | None,
+        typer.Option(help="kind of retrieval, such as semantic, linked or ppr", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what retrieval finds for a query, with scores and sources.
+
+    The query is also the key entity. Nothing of the run is made or changed.
+    """
+    from pipeline.recall.run import silence_model_loading
+    from tasks.asking import search as find
+
+    if not query.strip():
+        raise InputError("the query is empty; write what to search for")
+    overrides = () if variant is None else (f"retrieval.variant={variant}",)
+    silence_model_loading()
+    found = find(chosen.task("index", overrides=overrides), query.strip())
+    if as_json:
+        print_json(dataclasses.asdict(found), indent=2)
+        return
+    for number, item in enumerate(found.results, start=1):
+        title = f"{item.title}: " if item.title else ""
+        where = item.source or item.passage
+        typer.echo(visible(f"{number:>2}  {item.score:<8.3g} {item.kind:<9} {where}"))
+        typer.echo(f"    {one_line(title + item.text, 300)}")
+    if not found.results:
+        typer.echo("nothing was found")
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""``steep verify``, ``gc`` and ``clean-tmp``: check outputs, and remove unneeded ones."""
+"""``steep verify`` and ``steep gc``: check outputs, and remove unneeded ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.options import Chosen, JsonOption, with_configuration
+from pipeline.cli.options import Chosen, JsonOption, refuse_options, with_configuration
 from pipeline.cli.printing import add_row, console, print_json, table
 from pipeline.core.errors import InputError
 
@@ -39,6 +39,7 @@ def verify(chosen: Chosen, as_json: JsonOption = False) -> None:
 
 @with_configuration
 def gc(
+    context: typer.Context,
     chosen: Chosen,
     also: Annotated[
         list[str] | None,
@@ -49,9 +50,20 @@ def gc(
         typer.Option(help="examine all runs below this directory, by the config.yaml of each"),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="remove the listed outputs")] = False,
+    incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--incomplete",
+            help="instead, remove incomplete outputs, unused checkpoints and merged models",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List outputs that no configuration names; with --remove, remove them."""
+    if incomplete:
+        refuse_options(context, ("also", "runs", "remove", "as_json"), "with --incomplete")
+        _remove_incomplete(chosen)
+        return
     if runs is not None and not runs.is_dir():
         raise InputError.at(runs, None, "no such directory; --runs takes the directory of runs")
     named = chosen.given or runs is None or chosen.overrides or chosen.data
@@ -98,9 +110,7 @@ def _print(found: Collection, removing: bool) -> None:
         typer.echo(f"{len(rows)} directories, {total}; --remove removes them")
 
 
-@with_configuration
-def clean_tmp(chosen: Chosen) -> None:
-    """Remove incomplete outputs, unused checkpoints and unused merged models."""
+def _remove_incomplete(chosen: Chosen) -> None:
     task = chosen.task()
     from pipeline.llm.merged_adapter import merged_models, remove_unused
     from tasks.run import clean

@@ -7,15 +7,17 @@ replaced by the gold answers of earlier hops.
 A gold passage has a title and a text. It is matched to the document whose chunks are in that text.
 If there is none, it is matched to the chunks of its title that contain its text (a sentence), and
 else to all documents of its title. A passage that matches several documents counts as retrieved
-with any of them.
+with any of them. A question without gold passages has one: any document that states an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, ContextItem, Question
 from pipeline.corpus.questions.load import dataset_of, read_questions
@@ -40,13 +42,17 @@ class RecallQuery:
 class RecallQuestions:
     """Questions whose gold passages are all in the corpus, and their sub-questions.
 
-    ``skipped`` is the number of questions with a gold passage that is not in the corpus.
+    ``skipped`` is the number of questions with a gold passage that is not in the corpus, and
+    ``by_answer`` the number of questions without gold passages, of which no document states an
+    answer of ``unstated``.
     """
 
     dataset: str
     questions: list[RecallQuery]
     sub_questions: list[RecallQuery]
     skipped: int
+    by_answer: int = 0
+    unstated: int = 0
 
 
 def read_recall_questions(
@@ -55,19 +61,22 @@ def read_recall_questions(
     """Read the questions whose gold passages are all in the corpus, at most ``limit`` of them.
 
     If ``dataset`` is None, it is inferred from the fields of the first record. Raises InputError
-    when the file is broken, when a record has no gold passage, or when no question remains.
+    when the file is broken, or when no question remains.
     """
     dataset = dataset or dataset_of(path)
-    locator = Locator(chunks)
+    locator, texts = Locator(chunks), _Texts(chunks)
+    by_answer = unstated = 0
     questions: list[RecallQuery] = []
     sub_questions: list[RecallQuery] = []
     skipped = 0
     for row, question in read_questions(path, dataset):
         passages = gold_passages(row, question)
-        if not passages:
-            raise row.error("no gold passages; recall needs questions with gold passages")
         gold = tuple(_matching_documents(passage, locator) for passage in passages)
-        if not all(gold):
+        if not passages:
+            gold = (texts.stating(question.answers),)
+            by_answer += 1
+            unstated += not gold[0]
+        elif not all(gold):
             skipped += 1
             continue
         questions.append(RecallQuery(question.question_id, question.question, gold))
@@ -81,7 +90,27 @@ def read_recall_questions(
             f"the corpus lacks gold passages of all {skipped} questions; give the corpus of these "
             "questions",
         )
-    return RecallQuestions(dataset, questions, sub_questions, skipped)
+    return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated)
+
+
+class _Texts:
+    """The normalized texts of chunks, for questions without gold passages."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = chunks
+
+    @cached_property
+    def _normalized(self) -> list[str]:
+        return [f" {normalize(f'{chunk.title} {chunk.text}')} " for chunk in self._chunks]
+
+    def stating(self, answers: Sequence[str]) -> GoldPassage:
+        """The documents with an answer in title or text, as cover exact match finds it."""
+        wanted = [f" {text} " for text in map(normalize, answers) if text]
+        return frozenset(
+            chunk.doc_id
+            for chunk, text in zip(self._chunks, self._normalized, strict=True)
+            if any(answer in text for answer in wanted)
+        )
 
 
 def _sub_questions(question: Question, locator: Locator) -> list[RecallQuery]:

@@ -112,6 +112,11 @@ def run_recall(
         notes.append(
             f"{questions.skipped} questions are left out: the corpus lacks some gold passages"
         )
+    if questions.by_answer:
+        notes.append(
+            f"{questions.by_answer} questions have no gold passages; recall is the share whose "
+            f"answer a retrieved document states ({questions.unstated} answers are in no document)"
+        )
     if not questions.sub_questions:
         notes.append("there are no sub-questions: the questions have no decomposition")
     sizes = {

@@ -212,7 +212,7 @@ class Store:
         written.replace(final)
         sync(final.parent)
         for leftover in (earlier, self.checkpoint_dir(key)):
-            shutil.rmtree(leftover, ignore_errors=True)  # `steep clean-tmp` removes what remains
+            shutil.rmtree(leftover, ignore_errors=True)  # else `steep gc --incomplete` does
         for record in (self.progress_file(key), self.failure_file(key)):
             with suppress(OSError):
                 record.unlink(missing_ok=True)

@@ -44,7 +44,8 @@ def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
         "data.sampling: 60 of 60 questions have neither hops nor evidence, so rewards.kind tearag "
         "counts outcome and format alone for them" in notes
     )
-    for stage in ("graph", "questions-sampling"):
+    assert steep(["search", "Brasprel", *OPTIONS])[2].endswith("first\n")
+    for stage in ("index", "questions-sampling"):
         status, _, complaint = steep(["run", stage, *OPTIONS])
         assert status == 0, complaint
     (corpus,) = own.glob("runs/own/store/corpus/*/manifest.json")
@@ -56,6 +57,19 @@ def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
     assert json.loads(graph.read_text())["counts"]["triplets"] > 500
     (questions,) = own.glob("runs/own/store/questions-sampling/*/questions.parquet")
     assert {one.hop for one in read_records(questions, Question)} == {"unknown"}
+    for variant in ("ppr", "semantic"):
+        command = ["search", "Lake", *OPTIONS, "--variant", variant, "--json"]
+        status, printed, complaint = steep(command)
+        assert status == 0, complaint
+        found = json.loads(printed)
+        assert found["variant"] == variant
+        assert {one["source"] for one in found["results"]} <= sources
+        scores = [one["score"] for one in found["results"]]
+        assert len(scores) == 5
+        assert scores == sorted(scores, reverse=True)
+    status, _, complaint = steep(["search", "Lake", *OPTIONS, "--variant", "best"])
+    assert status == 2
+    assert "retrieval.variant" in complaint
 
 
 @pytest.mark.slow

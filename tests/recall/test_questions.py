@@ -52,11 +52,16 @@ def test_a_question_without_its_gold_passages_in_the_corpus_is_skipped_and_count
     assert (len(result.questions), result.skipped) == (1, 1)
 
 
-def test_a_question_without_gold_passages_is_an_error_with_file_and_line(tmp_path):
+def test_a_question_without_gold_passages_wants_a_document_that_states_an_answer(tmp_path):
+    """ "king" is in both documents of Lothair II, as a whole word; "Rom" is in none."""
     path = tmp_path / "questions.jsonl"
-    path.write_text('{"question": "Who?", "answer": ["Ann"]}\n')
-    with pytest.raises(InputError, match=r"questions\.jsonl:1: no gold passages"):
-        read_recall_questions(path, "nq", CHUNKS)
+    path.write_text(
+        '{"question": "What was he?", "answers": ["emperor", "the King"]}\n'
+        '{"question": "Where?", "answer": "Rom"}\n'
+    )
+    result = read_recall_questions(path, None, CHUNKS)
+    assert [query.gold for query in result.questions] == [gold("l1 l2"), (frozenset(),)]
+    assert (result.by_answer, result.unstated, result.skipped) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(

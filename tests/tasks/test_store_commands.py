@@ -1,4 +1,4 @@
-"""``steep status``, ``verify``, ``run`` and ``clean-tmp`` on a run with damaged outputs."""
+"""``steep status``, ``verify``, ``run`` and ``gc --incomplete`` on a run with damaged outputs."""
 
 import json
 import shlex
@@ -57,11 +57,11 @@ def test_a_damaged_output_is_listed_with_its_command_and_status_1(tmp_path, fini
     assert f"{len(finished)} outputs checked, 2 damaged" in text
 
 
-def test_clean_tmp_says_what_it_removed_and_what_it_left(tmp_path, finished):
+def test_gc_of_incomplete_outputs_says_what_it_removed_and_what_it_left(tmp_path, finished):
     folder = finished["pair-2"].parent
     (folder / "0123456789abcdef.partial").mkdir()
     (folder / "thesis").mkdir()
-    done = steep("clean-tmp", cwd=tmp_path)
+    done = steep("gc", "--incomplete", cwd=tmp_path)
     assert done.returncode == 0
     assert "0123456789abcdef.partial" in done.stdout
     assert "thesis was not made by steep" in done.stdout

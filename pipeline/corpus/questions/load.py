@@ -253,4 +253,11 @@ def _only_dataset(record: Mapping[str, Any], *, table: bool) -> str | None:
         return "bamboogle"
     if isinstance(answer, list):
         return "nq" if "question" in fields else None
+    evidence = record.get("evidence")
+    if evidence is not None and not _is_texts(evidence):
+        return "2wiki"  # its evidence is triples
     return OWN if "question" in fields and fields & set(ANSWERS) else None
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
