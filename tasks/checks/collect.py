@@ -109,7 +109,7 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
     settings = tasks[-1].run_settings
     local = machine.here and settings.execution.kind == "local"
     here_or_described = local or not machine.here
-    opened = _distinct(tasks)
+    opened = distinct(tasks)
     on_device = [one for one in opened if one.on_device]
     sizes = sizes_of(settings)
     plan = make_plan(tasks, sizes, machine.gpus if on_device else ())
@@ -134,7 +134,7 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
     return Checked(tuple(dict.fromkeys(faults)), plan, fetched)
 
 
-def _distinct(tasks: Iterable[StageTask]) -> list[Opened]:
+def distinct(tasks: Iterable[StageTask]) -> list[Opened]:
     """Everything that the tasks open, each once: the rounds of a stage open the same."""
     found: list[Opened] = []
     for one in (one for task in tasks for one in task.opens()):

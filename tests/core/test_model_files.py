@@ -71,5 +71,6 @@ def test_cache_keys_of_models_depend_on_all_their_files(tmp_path: Path):
 
     before = keys()
     assert keys() == before
+    assert merged_key(base, adapter, "bfloat16") != before[0] != merged_key(base, base, "float32")
     (base / "vocab.txt").write_text("other words")
     assert all(item != other for item, other in zip(before, keys(), strict=True))

@@ -10,9 +10,7 @@ import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.merged_adapter import Served
 from pipeline.llm.open_engine import open_engine
-from tests.llm.small_models import small_adapter
 
 PROMPT = [1, 4, 40, 41, 42, 43]
 
@@ -132,17 +130,3 @@ def test_merged_and_loaded_adapters_generate_equal_text(model: Path, adapter: Pa
         generated[name] = [r.token_ids for r in engine.generate(requests(4, temperature=0.0))]
         engine.close()
     assert generated["merged"] == generated["loaded"] != generated["base"]
-
-
-def test_a_merged_model_is_keyed_by_content(model: Path, adapter: Path, tmp_path: Path):
-    def merged(policy: Path, dtype: str = "float32") -> Path:
-        config = settings("transformers").model_copy(update={"dtype": dtype})
-        served = Served(config, model, policy, tmp_path)
-        served.close()
-        return served.path
-
-    first = merged(adapter)
-    assert merged(adapter) == first
-    assert merged(small_adapter(model, tmp_path / "other", seed=1)) != first
-    assert merged(adapter, "bfloat16") != first
-    assert not list(tmp_path.glob("*.tmp"))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tasks.base import StageTask, walk
+from tasks.checks.collect import distinct
 from tasks.opened import Opened
 from tasks.report import Report
 
@@ -17,8 +18,4 @@ def stages(
 
 def opened(config: str, names: Sequence[str], overrides: Sequence[str] = ()) -> list[Opened]:
     """What the named stages open, each once, in running order."""
-    found: list[Opened] = []
-    for one in (one for task in stages(config, names, overrides) for one in task.opens()):
-        if one not in found:
-            found.append(one)
-    return found
+    return distinct(stages(config, names, overrides))
