@@ -44,7 +44,15 @@ def test_a_table_with_questions_and_answers_is_bamboogle(tmp_path: Path) -> None
     assert dataset_of(path) == "bamboogle"
 
 
-@pytest.mark.parametrize("answers", [{"golden_answers": ["Ann"]}, {"answer": "Ann"}])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"golden_answers": ["Ann"]},
+        {"answer": "Ann"},
+        {"answer": "Ann", "evidence": "A: made by Ann"},
+        {"answers": ["Ann"], "evidence": ["A: made by Ann"]},
+    ],
+)
 def test_plain_questions_are_of_no_published_data_set(
     answers: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -260,4 +260,6 @@ def _only_dataset(record: Mapping[str, Any], *, table: bool) -> str | None:
 
 
 def _is_texts(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.lstrip().startswith("[")
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
