@@ -154,9 +154,8 @@ class Desk:
                         processes = engine.enter_context(opened)
                         self._open = wanted
                     asked.progress.append("answering")
-                    for process in processes:
-                        process.ask(asked.question)
-                    asked.answers = [(process.name, process.answer()) for process in processes]
+                    pending = [(process.name, process.ask(asked.question)) for process in processes]
+                    asked.answers = [(name, answer.result()) for name, answer in pending]
                 except BaseException as error:  # noqa: BLE001 - the page shows it, and the thread goes on
                     asked.problem = str(error) or type(error).__name__
                     if not isinstance(error, SteepError):

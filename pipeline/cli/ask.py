@@ -71,9 +71,8 @@ def ask(
         raise InputError(f"--compare is {compare!r}, which names one policy twice; name each once")
     with opened(task, asked, _tell) as processes:
         for record in [only] if only is not None else _questions():
-            for process in processes:
-                process.ask(record)
-            answers = [(process.name, process.answer()) for process in processes]
+            pending = [(process.name, process.ask(record)) for process in processes]
+            answers = [(name, answer.result()) for name, answer in pending]
             corpus = asked[0].context.inputs.get("corpus")
             if as_json:
                 indent = None if only is None else 2

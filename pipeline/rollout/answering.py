@@ -1,9 +1,9 @@
-"""Answer single questions with a policy in a separate process, as `steep ask` does.
+"""Answer questions with a policy in a separate process, as `steep ask` and `steep serve` do.
 
-Input: a question in words, and a function that opens a policy. Output: the trajectory of the
-question. The engine, retriever and grammar of a `PolicyProcess` stay open. Several policies can be
-open at once, an interrupted start leaves nothing behind, and the output of engines does not mix
-with answers.
+Input: questions in words, and a function that opens a policy. Output: a trajectory for each
+question. The engine, retriever and grammar of a `PolicyProcess` stay open, and it rolls out all
+questions that have come, together. Several policies can be open at once, an interrupted start
+leaves nothing behind, and the output of engines does not mix with answers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 from pipeline.core.errors import EngineError, InputError, SteepError
 from pipeline.core.records import Question, Trajectory
 from pipeline.llm.engine_processes import end_with
 
-Answer = Callable[[Question], Trajectory]
-Opening = Callable[[], AbstractContextManager[Answer]]  # pickled for the process
+# Rolls out questions as an iterator gives them, also after it had none for a while.
+Answers = Callable[[Iterator[Question]], Iterator[Trajectory]]
+Opening = Callable[[], AbstractContextManager[Answers]]  # pickled for the process
 LONGEST_QUESTION = 20_000  # characters
 _PATIENCE = 10.0  # seconds in which a process may end by itself
 _starting = threading.Lock()  # only one thread changes the environment
@@ -87,29 +90,61 @@ class PolicyProcess:
         with _variables(environment or {}):
             self._process.start()
         others.close()
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[Future[Answered]]] = {}  # by the id of the question
+        self._failure: Exception | None = None
+        self._receiver = threading.Thread(
+            target=self._receive_answers, name=f"answers of {name}", daemon=True
+        )
 
     def wait_until_ready(self) -> None:
         """Wait for the engine and the retriever; raises what opening them raises."""
         self._receive()
+        self._receiver.start()
 
-    def ask(self, question: Question) -> None:
-        """Send a question; `answer` gives its answer."""
-        with suppress(BrokenPipeError):  # `answer` says why the process ended
-            self._connection.send(question)
+    def ask(self, question: Question) -> Future[Answered]:
+        """Ask a question; the result is its answer, or what ended the process.
 
-    def answer(self) -> Answered:
-        """The answer to the oldest question that has none; raises what answering raises."""
-        answered: Answered = self._receive()
-        return answered
+        Threads may call this at once, and the questions are rolled out together.
+        """
+        future: Future[Answered] = Future()
+        with self._lock:
+            if self._failure is not None:
+                future.set_exception(self._failure)
+                return future
+            self._waiting.setdefault(question.question_id, []).append(future)
+            with suppress(OSError):  # the receiver says why the process ended
+                self._connection.send(question)
+        return future
+
+    def _receive_answers(self) -> None:
+        """Give the answers to those who wait for them, until the process ends."""
+        try:
+            while True:
+                answered: Answered = self._receive()
+                with self._lock:
+                    waiting = self._waiting.pop(answered.trajectory.question_id)
+                for future in waiting:
+                    future.set_result(answered)
+        except Exception as error:  # noqa: BLE001 - raised where an answer is expected
+            with self._lock:
+                self._failure = error
+                unanswered = [future for waiting in self._waiting.values() for future in waiting]
+            for future in unanswered:
+                future.set_exception(error)
 
     def close(self) -> None:
         """End the process and remove its log."""
-        self._connection.close()  # a process that waits for a question ends
+        with suppress(OSError), self._lock:
+            self._connection.send(None)
         self._process.join(_PATIENCE)
         for end in (self._process.terminate, self._process.kill):
             if self._process.is_alive():
                 end()
                 self._process.join(_PATIENCE)
+        if self._receiver.is_alive():
+            self._receiver.join()
+        self._connection.close()
         self._log.unlink(missing_ok=True)
 
     def stop(self) -> None:
@@ -131,6 +166,51 @@ class PolicyProcess:
         return value
 
 
+class _Questions(Iterator[Question]):
+    """The questions that have come over a connection.
+
+    Between questions the iterator ends, and goes on when the next has come.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._queue: Queue[Question | None] = Queue()
+        self._ahead: Question | None = None
+        self._started: dict[str, float] = {}
+        threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: Connection) -> None:
+        with suppress(EOFError, ConnectionError):
+            while (question := connection.recv()) is not None:
+                self._queue.put(question)
+        self._queue.put(None)
+
+    def wait(self) -> bool:
+        """Wait for a question; False when no more come."""
+        self._ahead = self._queue.get()
+        return self._ahead is not None
+
+    def __next__(self) -> Question:
+        question, self._ahead = self._ahead, None
+        while True:
+            if question is None:
+                try:
+                    question = self._queue.get_nowait()
+                except Empty:
+                    raise StopIteration from None
+            if question is None:
+                self._queue.put(None)  # for `wait`
+                raise StopIteration
+            if question.question_id not in self._started:
+                self._started[question.question_id] = time.perf_counter()
+                return question
+            question = None  # it is being rolled out, for somebody else who asked the same
+
+    def answered(self, trajectory: Trajectory) -> Answered:
+        """A trajectory with its seconds since the roll-out of its question began."""
+        started = self._started.pop(trajectory.question_id)
+        return Answered(trajectory, time.perf_counter() - started)
+
+
 @contextmanager
 def _variables(added: Mapping[str, str]) -> Iterator[None]:
     """Add environment variables for the processes that are started inside the block."""
@@ -148,7 +228,7 @@ def _variables(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(connection: Connection, opening: Opening, log: str, parent: int) -> None:
-    """Answer the questions that come over ``connection`` until it is closed."""
+    """Answer the questions that come over ``connection``, until None comes or it is closed."""
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process at Ctrl-C
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
@@ -156,14 +236,13 @@ def _serve(connection: Connection, opening: Opening, log: str, parent: int) -> N
         os.dup2(descriptor, stream)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        with opening() as answer:
+        with opening() as answers:
             connection.send(None)  # ready
-            while True:
-                question = connection.recv()
-                started = time.perf_counter()
-                trajectory = answer(question)
-                connection.send(Answered(trajectory, time.perf_counter() - started))
-    except (EOFError, ConnectionError):  # no more questions
+            questions = _Questions(connection)
+            while questions.wait():
+                for trajectory in answers(questions):
+                    connection.send(questions.answered(trajectory))
+    except (EOFError, ConnectionError):  # the parent has ended
         return
     except SteepError as error:
         failure: Exception = error

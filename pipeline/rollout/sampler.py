@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from pipeline.core.errors import RetrievalError, RetrievalUnavailable
@@ -62,22 +63,36 @@ def roll_out(
     query can be answered.
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy)
-    trajectories = (
-        PartialTrajectory(
-            question=question,
-            sample=sample,
-            seed=stable_seed(seed, round_number, question.question_id, sample),
-            prompt_ids=prompt,
-        )
+    seeds = partial(stable_seed, seed, round_number)
+    return scheduler.run(
+        trajectory
         for question in questions
-        for prompt in [
-            prompt_ids(
-                engine.tokenizer, scheduler.grammar.messages(settings.system, question.question)
-            )
-        ]
-        for sample in range(samples)
+        for trajectory in scheduler.begun(question, range(samples), seeds)
     )
-    return scheduler.run(trajectories)
+
+
+def answer_questions(
+    questions: Iterator[Question],
+    *,
+    engine: Engine,
+    grammar: Grammar,
+    retriever: SupportsRetrieve | None,
+    settings: RolloutSettings,
+    policy: str,
+    seed: int,
+) -> Iterator[Trajectory]:
+    """Yield a trajectory per question as they finish, the one that `roll_out` gives.
+
+    ``questions`` is asked for more whenever there is room, also after it ended, so that questions
+    join a roll-out that runs.
+    """
+    scheduler = _Scheduler(engine, grammar, retriever, settings, policy)
+    seeds = partial(stable_seed, seed, 0)
+
+    def begun(question: Question) -> PartialTrajectory:
+        return next(scheduler.begun(question, [0], seeds))
+
+    return scheduler.run(map(begun, questions))  # which, unlike a generator, goes on after its end
 
 
 def continue_trajectories(
@@ -122,6 +137,16 @@ class _Scheduler:
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, Query]] = []
         self.requests = 0
+
+    def begun(
+        self, question: Question, samples: Iterable[int], seed_of: Callable[[str, int], int]
+    ) -> Iterator[PartialTrajectory]:
+        """Trajectories of a question that consist of their prompt."""
+        messages = self.grammar.messages(self.settings.system, question.question)
+        prompt = prompt_ids(self.engine.tokenizer, messages)
+        for sample in samples:
+            seed = seed_of(question.question_id, sample)
+            yield PartialTrajectory(question=question, sample=sample, seed=seed, prompt_ids=prompt)
 
     def run(self, trajectories: Iterator[PartialTrajectory]) -> Iterator[Trajectory]:
         retrieving: list[tuple[PartialTrajectory, Query]] = []

@@ -18,9 +18,10 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,14 @@ from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import Engine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
+<<<<<<< HEAD
+=======
+from pipeline.retrieval.rerank import RERANKED
+from pipeline.rollout.answering import Answers
+>>>>>>> fd7d07f5 (Serve: answer OpenAI and MCP clients and Search-R1's form, many at once)
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
-from pipeline.rollout.sampler import continue_trajectories, roll_out
+from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out
 from pipeline.run.context import StageContext
 from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
@@ -292,39 +298,29 @@ def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriev
 
 
 @contextmanager
-def open_answering(
-    context: StageContext, policy: Policy
-) -> Iterator[Callable[[Question], Trajectory]]:
-    """A function that answers a question with ``policy``, closed on exit.
+def open_answering(context: StageContext, policy: Policy) -> Iterator[Answers]:
+    """A function that answers questions with ``policy``, closed on exit.
 
-    It gives the trajectory that the stage ``evaluate-policy`` gives for the same question.
+    It gives the trajectories that the stage ``evaluate-policy`` gives for the same questions.
     ``context.inputs`` holds corpus, graph and index. Raises what `open_rollout` raises.
     """
     config = context.config
     settings = rollout_settings(config, temperature=config.evaluation.temperature)
     with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
-
-        def answer(question: Question) -> Trajectory:
-            [trajectory] = roll_out(
-                [question],
-                engine=engine,
-                grammar=grammar,
-                retriever=retriever,
-                settings=settings,
-                policy=policy.fingerprint,
-                samples=1,
-                seed=context.seed,
-            )
-            return trajectory
-
-        yield answer
+        yield partial(
+            answer_questions,
+            engine=engine,
+            grammar=grammar,
+            retriever=retriever,
+            settings=settings,
+            policy=policy.fingerprint,
+            seed=context.seed,
+        )
 
 
 @contextmanager
-def open_in_process(
-    context: dict[str, Any], policy: Policy
-) -> Iterator[Callable[[Question], Trajectory]]:
+def open_in_process(context: dict[str, Any], policy: Policy) -> Iterator[Answers]:
     """`open_answering` in a separate process, which holds the devices of this process's lease."""
     hold_devices()
-    with open_answering(StageContext.from_json(context), policy) as answer:
-        yield answer
+    with open_answering(StageContext.from_json(context), policy) as answers:
+        yield answers

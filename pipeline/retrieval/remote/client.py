@@ -51,7 +51,9 @@ class RemoteRetriever:
         self._seconds = 0.0
         # trust_env=False: proxies from environment variables do not reach services in a local
         # network.
-        self._http = httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=False)
+        token = os.environ.get(TOKEN)
+        headers = {"Authorization": f"Bearer {token}"} if token else None
+        self._http = httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=False, headers=headers)
         self._retrying = Retrying(
             retry=retry_if_exception_type(httpx.HTTPError),
             stop=stop_after_delay(patience) & stop_after_attempt(2),
@@ -112,7 +114,7 @@ class RemoteRetriever:
             reason = one_line(str(error).partition("\n")[0], _SHOWN) or type(error).__name__
             raise self._unavailable(
                 f"no answer for {self._patience:g} s ({reason}); start it with: "
-                f"steep serve-retrieval --config FILE --port {self._http.base_url.port or 80}, "
+                f"steep serve --policy none --config FILE --port {self._http.base_url.port or 80}, "
                 "where FILE is this configuration"
             ) from None
         status = response.status_code

@@ -1,18 +1,18 @@
 """Serve retrieval over HTTP, so that several processes or machines share one index.
 
 ``POST /retrieve`` takes a JSON list of {subquery, entities} and returns a list of items {kind, id,
-title, text, score} per query, in order. Concurrent requests are batched (`Batcher`). Status 422
-means a malformed request, 500 that retrieval failed for a query; ``detail`` is one sentence. ``GET
-/health`` returns the identity of the retrieval (`RetrievalIdentity`), its sizes and counts. Every
-response has the fingerprint in the header `HEADER`. Status 421 means that the request names a host
-which is not trusted (`is_trusted`).
-
-There is no authentication; use addresses other than 127.0.0.1 only in trusted networks.
+title, text, score} per query, in order, or takes and returns the objects of Search-R1's retriever
+(`SearchR1Request`). Concurrent requests are batched (`Batcher`). Status 422 means a malformed
+request, 500 that retrieval failed for a query; ``detail`` is one sentence. ``GET /health`` returns
+the identity of the retrieval (`RetrievalIdentity`), its sizes and counts. Every response has the
+fingerprint in the header `HEADER`. Status 421 means that the request names a host which is not
+trusted (`is_trusted`), 401 that it lacks the token.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import signal
 import socket
@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
+from starlette.middleware.base import RequestResponseEndpoint
 
 from pipeline.core.errors import InputError, RetrievalError
 from pipeline.core.text import one_line
@@ -29,7 +30,14 @@ from pipeline.retrieval.base import Retriever
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.retrieval.remote.batcher import Batcher
 from pipeline.retrieval.remote.hosts import is_trusted
-from pipeline.retrieval.remote.wire import HEADER, MAX_BODY, decode_queries, encode_answers
+from pipeline.retrieval.remote.wire import (
+    HEADER,
+    MAX_BODY,
+    TOKEN,
+    decode_queries,
+    decode_search_r1,
+    encode_answers,
+)
 
 _SHUTDOWN_SECONDS = 60  # time for running requests after a signal
 _CONNECTIONS = 512  # above this, the server answers 503 and clients retry
@@ -41,31 +49,38 @@ def create_app(
     rows: Mapping[str, int],
     *,
     names: Collection[str] = (),
+    token: str | None = None,
 ) -> FastAPI:
     """The service over an open retriever; ``rows`` has the number of rows of each indexed table.
 
-    ``names`` are the names of the service besides IP addresses and localhost, in lower case.
+    ``names`` are the names of the service besides IP addresses and localhost, in lower case. With
+    ``token`` every request needs it. ``app.state.batcher`` retrieves for further routes.
     """
     batcher = Batcher(retriever)
     fingerprint = identity.fingerprint
 
-    async def check_host(request: Request) -> None:
-        host = request.headers.get("host", "")
-        if not is_trusted(host, names):
-            raise HTTPException(
-                421,
-                f"the request names the host {one_line(host, 100)!r}; expected an IP address, "
-                "localhost, or a name that serve-retrieval allows with --allow-host",
-                {HEADER: fingerprint},
-            )
-
-    app = FastAPI(openapi_url=None, dependencies=[Depends(check_host)])
+    app = FastAPI(openapi_url=None)
+    app.state.batcher = batcher
 
     def answer(body: bytes, status: int = 200) -> Response:
         return Response(body, status, {HEADER: fingerprint}, "application/json")
 
-    def refusal(error: Exception, status: int) -> Response:
+    def refusal(error: Exception | str, status: int) -> Response:
         return answer(json.dumps({"detail": str(error)}).encode(), status)
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        host = request.headers.get("host", "")
+        if not is_trusted(host, names):
+            return refusal(
+                f"the request names the host {one_line(host, 100)!r}; expected an IP address, "
+                "localhost, or a name that steep serve allows with --allow-host",
+                421,
+            )
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+            return refusal(f"expected the token of steep serve (variable {TOKEN})", 401)
+        return await call_next(request)
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:
@@ -76,9 +91,11 @@ def create_app(
                 raise InputError(
                     f"expected a Content-Length of at most {MAX_BODY:,} bytes; send fewer queries"
                 )
-            return answer(
-                encode_answers(await batcher.retrieve(decode_queries(await request.body())))
-            )
+            body = await request.body()
+            if (asked := decode_search_r1(body)) is not None:
+                found = await batcher.retrieve(asked.as_queries())
+                return answer(asked.encode(found))
+            return answer(encode_answers(await batcher.retrieve(decode_queries(body))))
         except InputError as error:
             return refusal(error, 422)
         except RetrievalError as error:
@@ -122,7 +139,6 @@ def server_config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         ws="none",
-        lifespan="off",
         log_level="warning",
         access_log=False,
         limit_concurrency=_CONNECTIONS,
@@ -130,15 +146,14 @@ def server_config(app: FastAPI) -> uvicorn.Config:
     )
 
 
-def serve(app: FastAPI, on: socket.socket, ready: Callable[[], None]) -> None:
+def serve(server: uvicorn.Server, on: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on a bound socket until SIGTERM or SIGINT; running requests are still answered.
 
     ``ready`` is called when clients can connect.
     """
     on.listen()
-    config = server_config(app)
     # uvicorn shuts down and then raises the signal again for the previous handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     ready()
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[on])
+        server.run(sockets=[on])

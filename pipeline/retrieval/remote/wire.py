@@ -19,6 +19,7 @@ from pipeline.core.records import ContextItem
 from pipeline.retrieval.base import Query
 
 HEADER = "x-steep-retrieval"  # response header with the fingerprint of the retrieval
+TOKEN = "STEEP_TOKEN"  # environment variable with the token of a service that asks for one
 MAX_BODY = 16 * 2**20  # bytes of a request
 MAX_QUERIES = 256  # of a request
 MAX_ENTITIES = 256  # of a query: each is a token and a separator at least
@@ -36,6 +37,55 @@ class _WireQuery(BaseModel):
 
 _QUERIES = TypeAdapter(Annotated[list[_WireQuery], Field(max_length=MAX_QUERIES)])
 _ANSWERS = TypeAdapter(list[list[ContextItem]], config=ConfigDict(allow_inf_nan=False))
+
+
+class SearchR1Request(BaseModel):
+    """A request to the retriever of Search-R1, which SkyRL, verl and slime use as well.
+
+    ``{"queries": ["…"], "topk": 3, "return_scores": true}``; ``query`` may be one text in place of
+    the list. ``topk`` cannot exceed the number of items that the configuration retrieves.
+    """
+
+    queries: Annotated[list[Text], Field(max_length=MAX_QUERIES)] = []
+    query: Text | None = None
+    topk: Annotated[int, Field(ge=1)] | None = None
+    return_scores: bool = False
+
+    def as_queries(self) -> list[Query]:
+        """The texts as queries whose only entity is the text."""
+        texts = self.queries if self.query is None else [self.query, *self.queries]
+        return [Query(text, (text,)) for text in texts]
+
+    def encode(self, answers: Sequence[Sequence[ContextItem]]) -> bytes:
+        """``result``: for each query a list of documents, with their scores if asked for."""
+        result = []
+        for items in answers:
+            documents = [
+                {"id": item.id, "title": item.title, "contents": f'"{item.title}"\n{item.text}'}
+                for item in items[: self.topk]
+            ]
+            scored = [
+                {"document": document, "score": item.score}
+                for document, item in zip(documents, items, strict=False)
+            ]
+            result.append(scored if self.return_scores else documents)
+        return json.dumps({"result": result}).encode()
+
+
+_SEARCH_R1 = TypeAdapter(SearchR1Request)
+
+
+def decode_search_r1(body: bytes) -> SearchR1Request | None:
+    """The request of a client of Search-R1; None for a list, which is a request of our own.
+
+    Raises InputError with the position of the first fault.
+    """
+    if not body.lstrip().startswith(b"{"):
+        return None
+    asked: SearchR1Request = _decode(_SEARCH_R1, body, "request")
+    if not asked.as_queries():
+        raise InputError("request: no queries; name texts in queries, or one in query")
+    return asked
 
 
 def encode_queries(queries: Sequence[Query]) -> bytes:

@@ -1,0 +1,1 @@
+"""A policy that answers clients of other protocols: OpenAI's chat completions, and MCP."""

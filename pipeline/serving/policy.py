@@ -1,0 +1,64 @@
+"""A policy that answers the questions of many clients at once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from pipeline.core.errors import EngineError, SteepError
+from pipeline.core.records import ContextItem, Trajectory
+from pipeline.rollout.answering import PolicyProcess, question_record
+
+MOST_WAITING = 256  # questions of all clients that have no answer yet
+
+
+class Busy(SteepError):
+    """The policy cannot take a question now."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status  # of HTTP: 429 or 503
+
+
+class ServedPolicy:
+    """The policy ``name``; ``failed`` is called when its process has ended.
+
+    Questions come from one event loop. ``process`` is None until the engine is ready.
+    """
+
+    def __init__(self, name: str, failed: Callable[[EngineError], None]) -> None:
+        self.name = name
+        self.process: PolicyProcess | None = None
+        self._failed = failed
+        self._waiting = 0
+
+    async def answer(self, question: str) -> Trajectory:
+        """The roll-out of a question.
+
+        Raises InputError for an unusable question, `Busy` while the engine starts or too many
+        questions wait, and EngineError when the engine has failed.
+        """
+        record = question_record(question)
+        if self.process is None:
+            raise Busy(f"the engine of policy {self.name} starts; ask again in a minute", 503)
+        if self._waiting >= MOST_WAITING:
+            raise Busy(f"{self._waiting} questions wait for the engine; ask again later", 429)
+        self._waiting += 1
+        try:
+            return (await asyncio.wrap_future(self.process.ask(record))).trajectory
+        except EngineError as error:
+            self._failed(error)
+            raise
+        finally:
+            self._waiting -= 1
+
+
+def sources(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The items that the steps retrieved, each once, in the order of their first use."""
+    distinct: dict[tuple[str, str], ContextItem] = {}
+    for step in trajectory.steps:
+        for item in step.context:
+            distinct.setdefault((item.kind, item.id or item.text), item)
+    return [dataclasses.asdict(item) for item in distinct.values()]
