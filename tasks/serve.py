@@ -1,69 +1,168 @@
-"""Build the index of a configuration if needed, and serve its retrieval over HTTP."""
+"""Serve the index of a configuration over HTTP, and a policy that answers with it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pipeline.core.errors import ConfigError, DependencyError
-from pipeline.run.store import Depth, read_manifest
+from pipeline.core.errors import ConfigError, DependencyError, EngineError, SteepError
+from pipeline.run.store import read_manifest
+from tasks.asking import AskedPolicy, asked_policies, opened
 from tasks.base import StageTask, say
+from tasks.evaluate_policy import EvaluatePolicy
 from tasks.fingerprint import model_identity
 from tasks.index import knowledge
+from tasks.named_policies import finished
 from tasks.run import run
 
+if TYPE_CHECKING:
+    import uvicorn
 
-def serve_retrieval(index: StageTask, host: str, port: int, allow_host: Sequence[str] = ()) -> None:
-    """Run the index of the configuration of ``index`` if needed, and serve it until a signal.
+    from pipeline.serving.policy import ServedPolicy
 
-    Clients name the service by an address, by a name of this machine, or by a name in
-    ``allow_host``.
+NO_POLICY = "none"
 
-    Raises ConfigError when there is nothing to retrieve, InputError when the port is in use,
-    DependencyError when the packages of the extra ``serve`` are missing, StoreError when an output
-    that it reads is damaged.
+
+def serve(
+    task: StageTask, policy: str | None, host: str, port: int, allow_host: Sequence[str] = ()
+) -> None:
+    """Serve retrieval, and the policy ``policy`` of the configuration of ``task``, until a signal.
+
+    ``policy`` is as in `steep ask`; None is the last trained one. `NO_POLICY` serves retrieval
+    alone, with the settings of sampling, and runs the stages up to the index if needed. Clients
+    name the service by an address, by a name of this machine, or by a name in ``allow_host``. On
+    another address than the loopback interface they need the token in the environment variable
+    ``STEEP_TOKEN``, which is made up and printed if it is not set.
+
+    Raises ConfigError when there is nothing to retrieve, InputError when the port is in use or the
+    policy is unusable, DependencyError when the packages of the extra ``serve`` are missing,
+    StoreError when an output that it reads is damaged or the policy is not trained.
     """
-    settings, index = index.settings, knowledge(index)["index"]
+    evaluating = task.clone(EvaluatePolicy, number=0)
+    index = knowledge(task if policy == NO_POLICY else evaluating)["index"]
+    settings = (task if policy == NO_POLICY else evaluating).settings
     if settings.retrieval.variant == "none":
         raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
     try:
-        from pipeline.retrieval.remote.hosts import own_names
-        from pipeline.retrieval.remote.server import bind_socket, create_app, serve
+        from pipeline.retrieval.remote.hosts import is_loopback, own_names
+        from pipeline.retrieval.remote.server import bind_socket, create_app, server_of
+        from pipeline.retrieval.remote.server import serve as serve_until_signal
+        from pipeline.retrieval.remote.wire import TOKEN
+        from pipeline.serving.chat import chat_routes
+        from pipeline.serving.mcp_tools import add_tools
+        from pipeline.serving.policy import ServedPolicy
     except ImportError as error:
         raise DependencyError(
-            f"serve-retrieval needs {error.name}; pip install 'steep[serve]'"
+            f"steep serve needs {error.name}; pip install 'steep[serve]'"
         ) from None
     from pipeline.retrieval.base import Query
     from pipeline.retrieval.factory import open_retriever
     from pipeline.retrieval.fingerprint import RetrievalIdentity
 
     with bind_socket(host, port) as socket:  # fails for a port in use before the index is built
-        directory = run(index)
+        number = socket.getsockname()[1]
+        # The process of the policy retrieves here, so that the index is in memory once.
+        own = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else _literal(host)}:{number}"
+        asking = task.clone(overrides=(*task.overrides, f"retrieval.service={own}"))
+        names = [] if policy is None else [policy]
+        asked = [] if policy == NO_POLICY else asked_policies(asking, names)
+        if policy == NO_POLICY:
+            run(index)
         stages = {**index.upstream(), "index": index}
-        for task in stages.values():
-            task.check_output(Depth.SIZES)
-        fingerprints = {name: task.key.fingerprint for name, task in stages.items()}
+        directories = finished(stages)
         identity = RetrievalIdentity.from_settings(
-            settings.retrieval, fingerprints, _reranker(index)
+            settings.retrieval,
+            {name: stage.key.fingerprint for name, stage in stages.items()},
+            _reranker(index),
         )
-        corpus, graph = (stages[name].directory for name in ("corpus", "graph"))
+        token = None
+        if not is_loopback(host):
+            if TOKEN not in os.environ:
+                os.environ[TOKEN] = secrets.token_urlsafe(24)
+                say(f"clients need the token {os.environ[TOKEN]}")
+            token = os.environ[TOKEN]
+        corpus = directories["corpus"]
         retriever = open_retriever(
-            settings.retrieval, settings.index, corpus, graph, directory,
+            settings.retrieval, settings.index, corpus, directories["graph"], directories["index"],
             cache_dir=settings.cache_dir,
         )  # fmt: skip
         retriever.retrieve([Query("which models", ("are loaded",))])  # loads the models, or raises
-        rows = read_manifest(directory)["counts"]
-        literal = f"[{host}]" if ":" in host else host
-        address = f"http://{literal}:{socket.getsockname()[1]}"
-        names = {name.lower() for name in allow_host} | own_names(host)
+        app = create_app(
+            retriever,
+            identity,
+            read_manifest(directories["index"])["counts"],
+            names={name.lower() for name in allow_host} | own_names(host),
+            token=token,
+        )
+        server = server_of(app)
+        served = _Served(server)
+        answering = ServedPolicy(asked[0].named.name, corpus, served.fail) if asked else None
+        if answering is not None:
+            app.include_router(chat_routes(answering))
+        add_tools(app, app.state.batcher, answering)
         try:
-            serve(
-                create_app(retriever, identity, rows, names=names),
-                socket,
-                lambda: say(f"retrieval {identity.fingerprint} at {address}; Ctrl-C ends it"),
-            )
+            with served.beside(asking, asked, answering):
+                serve_until_signal(
+                    server,
+                    socket,
+                    lambda: say(
+                        f"retrieval {identity.fingerprint} at http://{_literal(host)}:{number}; "
+                        "Ctrl-C ends it"
+                    ),
+                )
         finally:
             retriever.close()
             say("retrieval ended")
+
+
+class _Served:
+    """A server that ends when its policy fails."""
+
+    def __init__(self, server: uvicorn.Server) -> None:
+        self._server = server
+        self._failure: Exception | None = None
+        self._ended = threading.Event()
+
+    def fail(self, error: Exception) -> None:
+        """End the server; `beside` raises the first error."""
+        self._failure = self._failure or error
+        self._server.should_exit = True
+
+    @contextmanager
+    def beside(
+        self, task: StageTask, asked: Sequence[AskedPolicy], policy: ServedPolicy | None
+    ) -> Iterator[None]:
+        """Open the policy's process while the server runs; it retrieves from the server."""
+        if policy is None:
+            yield
+            return
+        thread = threading.Thread(target=self._open, args=(task, asked, policy), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _open(self, task: StageTask, asked: Sequence[AskedPolicy], policy: ServedPolicy) -> None:
+        try:
+            with opened(task, asked, say) as [process]:
+                policy.process = process
+                self._ended.wait()
+        except SteepError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - raised in the thread of the server
+            self.fail(EngineError(f"{type(error).__name__}: {error}"))
+
+
+def _literal(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _reranker(task: StageTask) -> str | None:

@@ -97,7 +97,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
     "Retrieval": {
         "search": retrieval.search,
         "recall": retrieval.recall,
-        "serve-retrieval": retrieval.serve_retrieval,
+        "serve": retrieval.serve,
     },
     "Store": {"verify": store.verify, "gc": store.gc},
 }

@@ -171,7 +171,7 @@ def _serve(site: Site, host: str, port: int) -> None:
         from pipeline.browse.app import create_app
         from pipeline.browse.asking import Desk
         from pipeline.retrieval.remote.hosts import is_loopback
-        from pipeline.retrieval.remote.server import bind_socket, serve
+        from pipeline.retrieval.remote.server import bind_socket, serve, server_of
     except ImportError as error:
         raise DependencyError(
             f"steep browse needs the package {error.name}; install it: pip install 'steep[browse]'"
@@ -184,6 +184,10 @@ def _serve(site: Site, host: str, port: int) -> None:
         address += "?" + urlencode({"token": token})
     desk = Desk()
     try:
-        serve(create_app(site, token, desk), on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
+        serve(
+            server_of(create_app(site, token, desk)),
+            on,
+            lambda: typer.echo(f"{address}  (Ctrl-C ends it)"),
+        )
     finally:
         desk.close()

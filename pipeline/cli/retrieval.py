@@ -1,4 +1,4 @@
-"""Commands of retrieval: ``steep kag``, ``hyper``, ``search``, ``recall`` and ``serve-retrieval``.
+"""Commands of retrieval: ``steep kag``, ``hyper``, ``search``, ``recall`` and ``serve``.
 
 ``kag`` runs PageRank over a knowledge association graph (TeaRAG, arXiv 2511.05385, 4.1), ``hyper``
 ranks hyperedges by informativeness (ProGraph-R1, eq. 6 to 10). Both read JSONL or Parquet and add
@@ -242,9 +242,18 @@ def _absolute(path: Path | None) -> Path | None:
 
 
 @with_configuration
-def serve_retrieval(
+def serve(
     chosen: Chosen,
-    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
+            "trained policy; none: retrieval alone, for samplers that set retrieval.service",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; other than 127.0.0.1 clients need a token")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8765,
     allow_host: Annotated[
         list[str] | None,
@@ -254,8 +263,8 @@ def serve_retrieval(
         ),
     ] = None,
 ) -> None:
-    """Serve the index over HTTP, for samplers that set retrieval.service."""
+    """Serve a policy and the index to OpenAI clients, MCP agents and samplers, over HTTP."""
     task = chosen.task("index")
-    from tasks.serve import serve_retrieval as serve
+    from tasks.serve import serve as serve_until_signal
 
-    serve(task, host, port, allow_host or ())
+    serve_until_signal(task, policy, host, port, allow_host or ())

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.records import Trajectory
 from pipeline.retrieval.remote.wire import MAX_BODY
-from pipeline.serving.policy import Busy, ServedPolicy, sources
+from pipeline.serving.policy import Busy, ServedPolicy
 
 
 class _Part(BaseModel):
@@ -86,7 +86,7 @@ def chat_routes(policy: ServedPolicy) -> APIRouter:
             return _refusal(str(error), error.status)
         except EngineError as error:
             return _refusal(str(error), 500)
-        whole = _completion(policy.name, trajectory)
+        whole = _completion(policy, trajectory)
         if asked.stream:
             return StreamingResponse(_chunks(whole), media_type="text/event-stream")
         return JSONResponse(whole)
@@ -100,7 +100,7 @@ def _refusal(problem: str, status: int) -> Response:
     return JSONResponse({"error": error}, status)
 
 
-def _completion(model: str, trajectory: Trajectory) -> dict[str, Any]:
+def _completion(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:
     """A completion with one choice, whose message has the answer and ``metadata``."""
     tokens = trajectory.tokens
     metadata = {
@@ -109,7 +109,7 @@ def _completion(model: str, trajectory: Trajectory) -> dict[str, Any]:
         "format_ok": trajectory.format_ok,
         "format_error": trajectory.format_error,
         "steps": [dataclasses.asdict(step) for step in trajectory.steps],
-        "sources": sources(trajectory),
+        "sources": policy.sources(trajectory),
     }
     message = {"role": "assistant", "content": trajectory.answer or "", "metadata": metadata}
     prompt = len(trajectory.prompt_ids) + tokens.retrieved
@@ -117,7 +117,7 @@ def _completion(model: str, trajectory: Trajectory) -> dict[str, Any]:
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": model,
+        "model": policy.name,
         "choices": [
             {
                 "index": 0,

@@ -17,7 +17,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.remote.batcher import Batcher
 from pipeline.retrieval.remote.wire import MAX_BODY, MAX_TEXT
-from pipeline.serving.policy import ServedPolicy, sources
+from pipeline.serving.policy import ServedPolicy
 
 
 def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> None:
@@ -39,7 +39,7 @@ def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> No
         async def answer(question: str) -> dict[str, Any]:
             """Answer a question by searching the documents. Returns the answer and its sources."""
             trajectory = await policy.answer(question)
-            return {"answer": trajectory.answer, "sources": sources(trajectory)}
+            return {"answer": trajectory.answer, "sources": policy.sources(trajectory)}
 
     # Requests of other sites were refused before (`pipeline.retrieval.remote.server`).
     mounted = server.streamable_http_app(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 from pipeline.core.errors import EngineError, SteepError
-from pipeline.core.records import ContextItem, Trajectory
+from pipeline.core.records import Trajectory
+from pipeline.retrieval.origins import passages
 from pipeline.rollout.answering import PolicyProcess, question_record
 
 MOST_WAITING = 256  # questions of all clients that have no answer yet
@@ -25,12 +25,14 @@ class Busy(SteepError):
 class ServedPolicy:
     """The policy ``name``; ``failed`` is called when its process has ended.
 
-    Questions come from one event loop. ``process`` is None until the engine is ready.
+    ``corpus`` is the output of the stage whose passages it finds. Questions come from one event
+    loop. ``process`` is None until the engine is ready.
     """
 
-    def __init__(self, name: str, failed: Callable[[EngineError], None]) -> None:
+    def __init__(self, name: str, corpus: Path, failed: Callable[[EngineError], None]) -> None:
         self.name = name
         self.process: PolicyProcess | None = None
+        self._corpus = corpus
         self._failed = failed
         self._waiting = 0
 
@@ -54,11 +56,10 @@ class ServedPolicy:
         finally:
             self._waiting -= 1
 
-
-def sources(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """The items that the steps retrieved, each once, in the order of their first use."""
-    distinct: dict[tuple[str, str], ContextItem] = {}
-    for step in trajectory.steps:
-        for item in step.context:
-            distinct.setdefault((item.kind, item.id or item.text), item)
-    return [dataclasses.asdict(item) for item in distinct.values()]
+    def sources(self, trajectory: Trajectory) -> list[dict[str, str]]:
+        """The passages behind all that the steps retrieved, each once."""
+        items = [item for step in trajectory.steps for item in step.context]
+        return [
+            {"id": one.id, "title": one.title, "source": one.source, "text": one.text}
+            for one in passages(items, self._corpus)
+        ]

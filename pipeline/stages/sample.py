@@ -36,11 +36,7 @@ from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import Engine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-<<<<<<< HEAD
-=======
-from pipeline.retrieval.rerank import RERANKED
 from pipeline.rollout.answering import Answers
->>>>>>> fd7d07f5 (Serve: answer OpenAI and MCP clients and Search-R1's form, many at once)
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
 from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out

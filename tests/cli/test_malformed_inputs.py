@@ -42,7 +42,7 @@ WITH_SETTINGS = [
     ["run", "corpus"], ["plan"], ["status"], ["check"], ["verify"], ["gc"], ["browse"], ["ask", "who?"],
     ["view"], ["config", "show"], ["config", "show", "--changed"], ["config", "explain", "judges"],
     ["evaluate", "--policy", "base"], ["pair", "absent.jsonl"], ["recall"], ["calibrate"], ["gc", "--incomplete"],
-    ["serve-retrieval"], ["search", "who?"],
+    ["serve"], ["search", "who?"],
 ]  # fmt: skip
 KEY = "sk-secret-Abc0123456789"
 ENDPOINT = "{backend: openai, endpoint: {base_url: 'http://x/v1', model: m, extra: {%s}}}"

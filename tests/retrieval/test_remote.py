@@ -188,7 +188,7 @@ def test_missing_service_raises_retrieval_unavailable_with_the_start_command():
     with bind_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     message = (
-        rf"127.0.0.1:{port}: no answer for 0.3 s .*serve-retrieval --config FILE --port {port}"
+        rf"127.0.0.1:{port}: no answer for 0.3 s .*serve --policy none --config FILE --port {port}"
     )
     with pytest.raises(RetrievalUnavailable, match=message):
         RemoteRetriever(f"http://127.0.0.1:{port}", IDENTITY, patience=0.3)

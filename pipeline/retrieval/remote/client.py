@@ -10,6 +10,7 @@ a service can be restarted with another index during a run, and another server m
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from time import perf_counter
 
@@ -29,7 +30,13 @@ from pipeline.core.records import ContextItem
 from pipeline.core.text import one_line
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.retrieval.remote.wire import HEADER, MAX_QUERIES, decode_answers, encode_queries
+from pipeline.retrieval.remote.wire import (
+    HEADER,
+    MAX_QUERIES,
+    TOKEN,
+    decode_answers,
+    encode_queries,
+)
 
 _TIMEOUT = httpx.Timeout(10.0, read=300.0)  # seconds; a batch may wait for other clients' batches
 _SHOWN = 300  # characters of the server's words in a message

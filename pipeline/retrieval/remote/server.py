@@ -134,9 +134,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def server_config(app: FastAPI) -> uvicorn.Config:
-    """The settings of the HTTP server."""
-    return uvicorn.Config(
+def server_of(app: FastAPI) -> uvicorn.Server:
+    """The HTTP server of an application."""
+    config = uvicorn.Config(
         app,
         ws="none",
         log_level="warning",
@@ -144,6 +144,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+    return uvicorn.Server(config)
 
 
 def serve(server: uvicorn.Server, on: socket.socket, ready: Callable[[], None]) -> None:
