@@ -327,7 +327,7 @@ class Retrieval(Block):
     alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping factor of PageRank")
     service: Annotated[ServiceAddress | None, Execution()] = Field(
         None,
-        description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
+        description="http://HOST:PORT of `steep serve`; null: retrieval in the process",
     )
     service_patience: Annotated[Seconds, Execution()] = Field(
         60.0, description="seconds after which a silent service stops the stage"

@@ -29,6 +29,7 @@ from pipeline.stages.sample import open_remote_retriever
 from tasks.policy import policy
 from tasks.run import run, task_for
 from tasks.serve import serve
+from tests.docs.test_howto_pages import blocks
 from tests.llm.small_models import small_model
 from tests.retrieval.small_encoders import BagOfWords
 from tests.tasks.small_run import commit_policy
@@ -213,6 +214,8 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
                 model="sft", messages=[{"role": "system", "content": "x"}]
             )
         assert httpx.get(f"{url}/v1/models", headers={"host": "evil.example"}).status_code == 421
+        [program] = blocks("../retrieval_service.md", "python")
+        exec(program.replace("http://127.0.0.1:8765", url), {})
         tools, found, answered = asyncio.run(by_mcp(f"{url}/mcp"))
         assert tools == ["answer", "search"]
         assert found["result"][0]["title"] == "Alba"

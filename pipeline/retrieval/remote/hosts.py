@@ -1,4 +1,4 @@
-"""The Host headers that a local service trusts, for `steep serve-retrieval` and `steep browse`.
+"""The Host headers that a local service trusts, for `steep serve` and `steep browse`.
 
 A page of another site can reach a service on this machine by a name that its site points at this
 machine's address (DNS rebinding), and the web browser then lets it read the answers. Such a request
