@@ -42,7 +42,7 @@ class _Message(BaseModel):
 
 
 class _Completion(BaseModel):
-    """The fields that are read; settings of decoding are those of the evaluation."""
+    """The fields that are read; decoding has the settings of the evaluation."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
     model: str | None = None

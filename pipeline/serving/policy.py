@@ -57,7 +57,7 @@ class ServedPolicy:
             self._waiting -= 1
 
     def sources(self, trajectory: Trajectory) -> list[dict[str, str]]:
-        """The passages behind all that the steps retrieved, each once."""
+        """The passages that the steps retrieved, or whose facts they retrieved, each once."""
         items = [item for step in trajectory.steps for item in step.context]
         return [
             {"id": one.id, "title": one.title, "source": one.source, "text": one.text}
