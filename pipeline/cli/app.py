@@ -134,6 +134,8 @@ def _run(command: Callable[[], object]) -> int | str | None:
         return end.code
     except SteepError as error:
         return _report(str(error), error.exit_status)
+    except RecursionError:  # of the reader of JSON, whose depth is the interpreter's
+        return _report("a value in the input is nested too deeply; expected a few levels")
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the program that reads our output ended

@@ -263,7 +263,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a policy and the index to OpenAI clients, MCP agents and samplers, over HTTP."""
+    """Serve a policy and the index to OpenAI clients, MCP agents and samplers."""
     task = chosen.task("index")
     from tasks.serve import serve as serve_until_signal
 

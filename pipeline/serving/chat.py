@@ -20,7 +20,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from pipeline.core.errors import EngineError, InputError
+from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Trajectory
 from pipeline.retrieval.remote.wire import MAX_BODY
 from pipeline.serving.policy import Busy, ServedPolicy
@@ -84,7 +84,7 @@ def chat_routes(policy: ServedPolicy) -> APIRouter:
             return _refusal(str(error), 400)
         except Busy as error:
             return _refusal(str(error), error.status)
-        except EngineError as error:
+        except SteepError as error:
             return _refusal(str(error), 500)
         whole = _completion(policy, trajectory)
         if asked.stream:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.core.errors import EngineError, SteepError
+from pipeline.core.errors import SteepError
 from pipeline.core.records import Trajectory
 from pipeline.retrieval.origins import passages
 from pipeline.rollout.answering import PolicyProcess, question_record
@@ -29,7 +29,7 @@ class ServedPolicy:
     loop. ``process`` is None until the engine is ready.
     """
 
-    def __init__(self, name: str, corpus: Path, failed: Callable[[EngineError], None]) -> None:
+    def __init__(self, name: str, corpus: Path, failed: Callable[[SteepError], None]) -> None:
         self.name = name
         self.process: PolicyProcess | None = None
         self._corpus = corpus
@@ -40,7 +40,7 @@ class ServedPolicy:
         """The roll-out of a question.
 
         Raises InputError for an unusable question, `Busy` while the engine starts or too many
-        questions wait, and EngineError when the engine has failed.
+        questions wait, and what ended the policy's process.
         """
         record = question_record(question)
         if self.process is None:
@@ -50,7 +50,7 @@ class ServedPolicy:
         self._waiting += 1
         try:
             return (await asyncio.wrap_future(self.process.ask(record))).trajectory
-        except EngineError as error:
+        except SteepError as error:
             self._failed(error)
             raise
         finally:
