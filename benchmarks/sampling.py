@@ -107,9 +107,9 @@ class Lockstep(sampler._Scheduler):
                 for result in self.engine.step():
                     yield from self._advance(result)
             waiting, self.queued = self.queued, []
-            items = self._retrieve([query for _, query in waiting])
+            items = self._retrieve([query for _, [query] in waiting])
             for (trajectory, _), found in zip(waiting, items, strict=True):
-                yield from self._observe(trajectory, found)
+                yield from self._observe(trajectory, [found])
 
 
 @dataclass
@@ -199,7 +199,7 @@ def on_this_machine(
     """
     from pipeline.stages.sample import open_rollout
 
-    with open_rollout(context, adapter) as (engine, retriever, _):
+    with open_rollout(context, adapter) as (engine, retriever, *_):
         assert retriever is not None
         what = f"{context.config.engine.kind} on this CPU, warm caches"
         return _compared(recorded, engine, retriever, what, repeats, ("reported", "reported"))

@@ -20,6 +20,7 @@ ROLL_OUT = (
     "retrieval",
     "prompt",
     "grammar",
+    "format",
     "engine",
     "index.embedder",
     "model",

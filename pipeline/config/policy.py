@@ -42,6 +42,11 @@ class Model(Block):
         None,
         description="file of a Jinja template, or the template; null: the tokenizer's template",
     )
+    thinking: bool | None = Field(
+        None,
+        description="enable_thinking of the chat template, with `format: tools`; null: the "
+        "template's choice",
+    )
 
 
 class Prompt(Block):

@@ -109,6 +109,11 @@ class Config(Block):
     grammar: MethodName = Field(
         DEFAULT_METHOD, description="the method, which decides the format of trajectories"
     )
+    format: Literal["tags", "tools"] = Field(
+        "tags",
+        description="tags: one assistant turn with tags; tools: a conversation with tool calls, "
+        "through the chat template",
+    )
     sft_data: SftData = Field(description="supervised trajectories for the cold start")
     lora: Lora = Field(Lora(), description="the adapter that is trained")
     sft: Sft = Field(description="training of the cold start")
@@ -265,6 +270,32 @@ class Config(Block):
         except ValidationError as error:
             errors = located(("evaluation",), error)
             raise ValidationError.from_exception_data(type(self).__name__, errors) from None
+        return self
+
+    @model_validator(mode="after")
+    def _format_fits(self) -> Config:
+        if self.format == "tags":
+            if self.model.thinking is not None:
+                raise ValueError(
+                    "model.thinking is set, and format is tags, which prompts the model to "
+                    "think in tags; set format to tools, or model.thinking to null"
+                )
+            return self
+        if self.start == SFT:
+            raise ValueError(
+                "format is tools and start is sft, whose examples are written in tags; set start "
+                "to base, or to the directory of an adapter"
+            )
+        if self.retrieval.rounds == "single":
+            raise ValueError(
+                "format is tools and retrieval.rounds is single, which writes a first step in "
+                "tags; set retrieval.rounds to iterative or to prompt"
+            )
+        if self.method.scoring_samples and self.rounds:
+            raise ValueError(
+                f"format is tools and grammar is {self.grammar}, whose rewards continue "
+                "trajectories in tags; set rounds to 0, or format to tags"
+            )
         return self
 
     @model_validator(mode="after")

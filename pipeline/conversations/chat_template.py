@@ -49,12 +49,14 @@ class Frame:
 
     ``ids`` [T] have the token spans ``spans``; a token that holds text of a result counts as
     observation. ``end`` is the end-of-turn token before the frame, as the template writes it.
+    ``lengths`` are the tokens of each result.
     """
 
     text: str
     ids: list[int]
     spans: list[Span]
     end: str
+    lengths: list[int]
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,10 @@ class ChatTemplate:
         """The messages before the first turn, with added tokens escaped."""
         return with_escapes(messages, escaped_in_prompts(self.tokenizer))
 
+    def ids(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of the messages with the generation prompt."""
+        return self._ids(self.render(messages, generation_prompt=True))
+
     def inserted_messages(self, turn: Message, inserted: Sequence[Message]) -> list[Message]:
         """Results after ``turn``, stripped, with added tokens and the template's tags escaped."""
         stripped = [message | {"content": message["content"].strip()} for message in inserted]
@@ -183,10 +189,13 @@ class ChatTemplate:
                 "please report it"
             )
         spans: list[Span] = []
+        lengths = [0] * len(results)
         for first, last in encoded["offset_mapping"]:
-            inside = any(first < stop and last > start for start, stop in results)
+            inside = [n for n, (start, stop) in enumerate(results) if first < stop and last > start]
+            for number in inside[:1]:
+                lengths[number] += 1
             spans = extend(spans, 1, "observation" if inside else "frame")
-        return Frame(text, ids, spans, end)
+        return Frame(text, ids, spans, end, lengths)
 
     def build(self, conversation: Sequence[Mapping[str, Any]]) -> Built:
         """The ids of a conversation, with the assistant's turns as the template writes them.
@@ -197,7 +206,7 @@ class ChatTemplate:
         prompt, turns = split_turns(uniform(conversation))
         shown = self.prompt_messages(prompt)
         text = self.render(shown, generation_prompt=True)
-        prompt_ids, ids, spans = self._ids(text), list[int](), list[Span]()
+        prompt_ids, ids, spans = self.ids(shown), list[int](), list[Span]()
         for number, (message, *inserted) in enumerate(turns):
             written, frame = self.turn_text(message), None
             if inserted or number + 1 < len(turns):

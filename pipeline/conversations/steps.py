@@ -44,13 +44,13 @@ class Exchange:
 class ToolFormat:
     """A method's tool, and the step that a call to it makes.
 
-    ``max_steps`` bounds the steps of a well-formed conversation. ``step_lines`` reads ``Step n:``
-    passages, and ``answer_step`` adds a step for the text before the answer.
+    In a ``bounded`` format, no step and more steps than the budget are malformed. ``step_lines``
+    reads ``Step n:`` passages, and ``answer_step`` adds a step for the text before the answer.
     """
 
     tool: Tool
     step: Callable[[Exchange], Step]
-    max_steps: int | None = None
+    bounded: bool = False
     step_lines: bool = False
     answer_step: bool = False
 
@@ -83,7 +83,7 @@ FORMATS: Mapping[str, ToolFormat] = {
             context=parse_evidence(each.result),
             summary=each.after,
         ),
-        max_steps=MAX_STEPS,
+        bounded=True,
     ),
     "hiprag": ToolFormat(
         _tool("search", _SEARCH),
@@ -126,6 +126,7 @@ class _Reader:
     """Reads turns in order; ``waiting`` are exchanges whose text after the result comes next."""
 
     format: ToolFormat
+    max_steps: int
     steps: list[Step] = field(default_factory=list)
     waiting: list[Exchange] = field(default_factory=list)
 
@@ -141,21 +142,21 @@ class _Reader:
             query, entities = call.arguments["query"].strip(), call.arguments.get("entities", [])
             if not query or not all(name.strip() for name in entities):
                 raise _FormatError(f"an empty argument of {call.name}")
+            if self.format.bounded and len(self.steps) + number >= self.max_steps:
+                raise _FormatError(f"no answer after {self.max_steps} steps")
             result = named.get(call.id) or dict(enumerate(results)).get(number)
             if result is None:
                 raise _FormatError(f"call {number + 1} of a turn has no result")
             names = [name.strip() for name in entities]
             self.waiting.append(Exchange(query, names, result["content"].strip(), before))
-        limit = self.format.max_steps
-        if limit is not None and len(self.steps) + len(self.waiting) > limit:
-            del self.waiting[limit - len(self.steps) :]
-            raise _FormatError(f"no answer after {limit} steps")
 
     def answer(self, message: Message) -> str:
         """Read the last turn; returns its text from the answer on."""
         thought, text = thought_and_text(message)
         before, marker, answer = text.rpartition(ANSWER)
         before = self._text(before, thought, calls=False)
+        if self.format.bounded and not self.steps:
+            raise _FormatError("an answer without a step")
         if self.format.answer_step:
             self.steps.append(Step(think=before))
         if control := first_control_token(text):
@@ -193,13 +194,15 @@ def thought_and_text(message: Message) -> tuple[str, str]:
     return f"{thought}\n{inside.replace('<think>', '')}".strip() if closed else thought, rest
 
 
-def parse(method: str, messages: Sequence[Mapping[str, Any]]) -> ParsedOutput:
+def parse(
+    method: str, messages: Sequence[Mapping[str, Any]], max_steps: int = MAX_STEPS
+) -> ParsedOutput:
     """The steps before the first format error, the answer, and the verdict.
 
     Raises InputError for messages that have not the form of OpenAI's interface.
     """
     _, turns = split_turns(uniform(messages))
-    reader, parsed = _Reader(FORMATS[method]), ParsedOutput()
+    reader, parsed = _Reader(FORMATS[method], max_steps), ParsedOutput()
     try:
         for number, (message, *inserted) in enumerate(turns):
             if message.get("tool_calls"):

@@ -161,6 +161,8 @@ class Trajectory:
     evidence: list[str]  # golden evidence; may be empty
     grammar: GrammarName  # the grammar that ``output`` was written and parsed in
     output: str  # all text after the prompt: model text and inserted observations
+    format: Literal["tags", "tools"] = "tags"  # text with tags, or a conversation with tool calls
+    messages: str = ""  # the conversation as JSON text; empty in format "tags"
     # Fingerprint of the policy that sampled it (base model, or ``policy`` of its lineage.json);
     # the importer's policy name for imported outputs.
     policy: str = ""

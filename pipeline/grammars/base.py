@@ -104,6 +104,10 @@ class Grammar(Protocol):
         """Copies with sanitized title and text, as the model sees them; ids and scores are kept."""
         ...
 
+    def item_lines(self, items: Sequence[ContextItem]) -> str:
+        """Sanitized ``items``, one per line: the observation without its tags."""
+        ...
+
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """Observation text to append to ``output`` for a retrieval: sanitized, with closing tag."""
         ...

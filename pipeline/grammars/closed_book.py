@@ -72,6 +72,9 @@ class ClosedBook:
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
         return self.inner.sanitize_items(items)
 
+    def item_lines(self, items: Sequence[ContextItem]) -> str:
+        return self.inner.item_lines(items)
+
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         return self.inner.observation(items, output)
 

@@ -220,11 +220,14 @@ class HiPrag(SingleTurnGrammar):
         """Sanitized copies; see `Grammar.sanitize_items`."""
         return sanitize_documents(items, self.special_tokens)
 
+    def item_lines(self, items: Sequence[ContextItem]) -> str:
+        """One line per document."""
+        return document_lines(self.sanitize_items(items))
+
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """``<context>`` with one line per document, and the opening of the conclusion."""
         start = "" if output.endswith("\n") else "\n"
-        lines = document_lines(self.sanitize_items(items))
-        return f"{start}<context>\n{lines}\n</context>\n<conclusion>"
+        return f"{start}<context>\n{self.item_lines(items)}\n</context>\n<conclusion>"
 
     def parse(self, output: str, spans: Sequence[Span] = ()) -> ParsedOutput:
         """Parse a whole output; see `Grammar.parse`.

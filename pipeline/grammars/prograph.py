@@ -75,11 +75,14 @@ class ProGraph(TaggedGrammar):
             for item in items
         ]
 
+    def item_lines(self, items: Sequence[ContextItem]) -> str:
+        """One line per item."""
+        return "".join(_line(item) + "\n" for item in self.sanitize_items(items))
+
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """``<knowledge>`` with one line per item."""
-        lines = [_line(item) for item in self.sanitize_items(items)]
         start = "" if output.endswith("\n") else "\n"
-        return start + "<knowledge>\n" + "".join(line + "\n" for line in lines) + "</knowledge>\n"
+        return f"{start}<knowledge>\n{self.item_lines(items)}</knowledge>\n"
 
     def steps(
         self,

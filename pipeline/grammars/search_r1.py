@@ -65,9 +65,13 @@ class SearchR1(TaggedGrammar):
         """Sanitized copies; see `Grammar.sanitize_items`."""
         return sanitize_documents(items, self.special_tokens)
 
+    def item_lines(self, items: Sequence[ContextItem]) -> str:
+        """One line per document."""
+        return document_lines(self.sanitize_items(items))
+
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """``<information>`` with one line per document."""
-        return f"\n\n<information>{document_lines(self.sanitize_items(items))}</information>\n\n"
+        return f"\n\n<information>{self.item_lines(items)}</information>\n\n"
 
     def steps(
         self,

@@ -215,16 +215,19 @@ class TeaRag(SingleTurnGrammar):
         ]
         return [replace(item, title=item.title.replace('" Text:', "' Text:")) for item in clean]
 
+    def item_lines(self, items: Sequence[ContextItem]) -> str:
+        """Numbered evidence lines."""
+        return "".join(
+            f"Evidence {number}: Triplet: {item.text}\n"
+            if item.kind == "triplet"
+            else f'Evidence {number}: Title: "{item.title}" Text: {item.text}\n'
+            for number, item in enumerate(self.sanitize_items(items), start=1)
+        )
+
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """Numbered evidence lines, then the closing tag on a separate line."""
-        lines = [
-            f"Evidence {number}: Triplet: {item.text}"
-            if item.kind == "triplet"
-            else f'Evidence {number}: Title: "{item.title}" Text: {item.text}'
-            for number, item in enumerate(self.sanitize_items(items), start=1)
-        ]
         start = "" if output.endswith("\n") else "\n"
-        return start + "".join(line + "\n" for line in lines) + CLOSE + "\n"
+        return f"{start}{self.item_lines(items)}{CLOSE}\n"
 
     def parse(self, output: str, spans: Sequence[Span] = ()) -> ParsedOutput:
         """Parse a whole output; see `Grammar.parse`. A control token ends the answer."""

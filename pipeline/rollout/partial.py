@@ -8,9 +8,12 @@ more before the record is returned, so that a wrong loss mask cannot reach train
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipeline.conversations.chat_template import Frame
+from pipeline.conversations.messages import Message
 from pipeline.core.errors import EngineError
 from pipeline.core.records import (
     ContextItem,
@@ -20,8 +23,9 @@ from pipeline.core.records import (
     Stop,
     TokenCounts,
     Trajectory,
+    Writer,
 )
-from pipeline.grammars.base import Grammar
+from pipeline.grammars.base import Grammar, ParsedOutput
 from pipeline.grammars.spans import extend
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import decode, mismatch, observation_ids
@@ -50,6 +54,8 @@ class PartialTrajectory:
     contexts: list[list[ContextItem]] = field(default_factory=list)  # items of each retrieval
     per_retrieval: list[int] = field(default_factory=list)  # tokens of each retrieval
     segments: int = 0  # number of model segments
+    messages: list[Message] = field(default_factory=list)  # of a conversation with tool calls
+    problem: str | None = None  # why the last turn of a conversation is malformed
 
     def append_segment(self, result: GenerationResult) -> None:
         """Append a model segment."""
@@ -80,6 +86,25 @@ class PartialTrajectory:
         self.contexts.append(list(items))
         self.per_retrieval.append(self.append_observation(text, tokenizer))
 
+    def append_frame(
+        self, frame: Frame, contexts: Sequence[Sequence[ContextItem]], tokenizer: Tokenizer
+    ) -> None:
+        """Append what the chat template writes after a turn, with the results ``contexts`` inside.
+
+        The end-of-turn token before it was sampled, and becomes part of the text.
+        """
+        parts: list[tuple[str, Writer]] = [(decode(tokenizer, self.token_ids[-1:]), "model")]
+        for start, end, writer in frame.spans:
+            parts.append((decode(tokenizer, frame.ids[start:end]), writer))
+            self.token_spans = extend(self.token_spans, end - start, writer)
+        for text, writer in parts:
+            self.output += text
+            self.spans = extend(self.spans, len(text), writer)
+        self.token_ids += frame.ids
+        self.logprobs += [None] * len(frame.ids)
+        self.contexts += map(list, contexts)
+        self.per_retrieval += frame.lengths[: len(contexts)]
+
     def put_context_in_prompt(
         self, items: Sequence[ContextItem], prompt_ids: list[int], tokens: int
     ) -> None:
@@ -88,8 +113,15 @@ class PartialTrajectory:
         self.per_retrieval.append(tokens)
         self.prompt_ids = prompt_ids
 
-    def finish(self, grammar: Grammar, tokenizer: Tokenizer, policy: str, stop: Stop) -> Trajectory:
-        """The finished record.
+    def finish(
+        self,
+        grammar: Grammar,
+        tokenizer: Tokenizer,
+        policy: str,
+        stop: Stop,
+        parsed: ParsedOutput | None = None,
+    ) -> Trajectory:
+        """The finished record; ``parsed`` is that of a conversation.
 
         Raises EngineError when text, ids and spans disagree, which no input should be able to
         trigger.
@@ -101,7 +133,8 @@ class PartialTrajectory:
                 f"trajectory {trajectory_id}: {problem}; this tokenizer decodes the parts and the "
                 "whole to different texts, please report it"
             )
-        parsed = grammar.parse(self.output, self.spans)
+        conversation = parsed is not None
+        parsed = parsed or grammar.parse(self.output, self.spans)
         return Trajectory(
             trajectory_id=trajectory_id,
             question_id=self.question.question_id,
@@ -111,7 +144,9 @@ class PartialTrajectory:
             answers=self.question.answers,
             evidence=self.question.evidence,
             grammar=grammar.name,
+            format="tools" if conversation else "tags",
             output=self.output,
+            messages=json.dumps(self.messages, ensure_ascii=False) if conversation else "",
             policy=policy,
             sample=self.sample,
             seed=self.seed,

@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from pipeline.conversations.messages import Message
 from pipeline.core.errors import RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem, Question, Step, Stop, Trajectory
 from pipeline.grammars.base import Finish, Grammar, Insert
@@ -28,6 +29,7 @@ from pipeline.grammars.closed_book import ClosedBook
 from pipeline.grammars.tokens import observation_ids, prompt_ids
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
 from pipeline.retrieval.base import Query
+from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
 
@@ -52,17 +54,19 @@ def roll_out(
     samples: int,
     seed: int,
     round_number: int = 0,
+    conversations: ToolConversations | None = None,
 ) -> Iterator[Trajectory]:
     """Yield ``samples`` trajectories per question as they finish.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
-    question retrieves are shown in the prompt, before the question. ``policy`` is the fingerprint
-    that the trajectories record. A query whose retrieval fails ends its trajectory with stop
+    question retrieves are shown in the prompt, before the question. With ``conversations`` the
+    policy calls tools through its chat template. ``policy`` is the fingerprint that the
+    trajectories record. A query whose retrieval fails ends its trajectory with stop
     "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when no
     query can be answered.
     """
-    scheduler = _Scheduler(engine, grammar, retriever, settings, policy)
+    scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
     seeds = partial(stable_seed, seed, round_number)
     return scheduler.run(
         trajectory
@@ -80,13 +84,14 @@ def answer_questions(
     settings: RolloutSettings,
     policy: str,
     seed: int,
+    conversations: ToolConversations | None = None,
 ) -> Iterator[Trajectory]:
     """Yield a trajectory per question as they finish, the one that `roll_out` gives.
 
     ``questions`` is asked for more whenever there is room, also after it ended, so that questions
     join a roll-out that runs.
     """
-    scheduler = _Scheduler(engine, grammar, retriever, settings, policy)
+    scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
     seeds = partial(stable_seed, seed, 0)
 
     def begun(question: Question) -> PartialTrajectory:
@@ -123,6 +128,7 @@ class _Scheduler:
         retriever: SupportsRetrieve | None,
         settings: RolloutSettings,
         policy: str,
+        conversations: ToolConversations | None = None,
     ) -> None:
         self.engine = engine
         self.retriever = retriever
@@ -133,23 +139,36 @@ class _Scheduler:
         self.one_turn = ClosedBook(grammar)
         steps = retriever is not None and not self.prompt_retrieval
         self.grammar = grammar if steps else self.one_turn
+        self.conversations = conversations if steps else None
         self.max_steps = 1 if self.single_retrieval else settings.max_steps
         self.generating: dict[str, PartialTrajectory] = {}
-        self.queued: list[tuple[PartialTrajectory, Query]] = []
+        self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
         self.requests = 0
 
     def begun(
         self, question: Question, samples: Iterable[int], seed_of: Callable[[str, int], int]
     ) -> Iterator[PartialTrajectory]:
         """Trajectories of a question that consist of their prompt."""
-        messages = self.grammar.messages(self.settings.system, question.question)
-        prompt = prompt_ids(self.engine.tokenizer, messages)
+        messages, prompt = self._prompt(question.question)
         for sample in samples:
             seed = seed_of(question.question_id, sample)
-            yield PartialTrajectory(question=question, sample=sample, seed=seed, prompt_ids=prompt)
+            yield PartialTrajectory(
+                question=question,
+                sample=sample,
+                seed=seed,
+                prompt_ids=prompt,
+                messages=list(messages),
+            )
+
+    def _prompt(self, question: str) -> tuple[list[Message], list[int]]:
+        """The messages of a conversation, none in a format of tags, and the ids of the prompt."""
+        if self.conversations is not None:
+            return self.conversations.prompt(self.settings.system, question)
+        messages = self.grammar.messages(self.settings.system, question)
+        return [], prompt_ids(self.engine.tokenizer, messages)
 
     def run(self, trajectories: Iterator[PartialTrajectory]) -> Iterator[Trajectory]:
-        retrieving: list[tuple[PartialTrajectory, Query]] = []
+        retrieving: list[tuple[PartialTrajectory, list[Query]]] = []
         results: Future[list[Retrieved]] | None = None
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval") as worker:
             while True:
@@ -159,10 +178,12 @@ class _Scheduler:
                     yield from self._start(trajectory)
                 if results is None and self.queued:
                     retrieving, self.queued = self.queued, []
-                    results = worker.submit(self._retrieve, [query for _, query in retrieving])
+                    batch = [query for _, queries in retrieving for query in queries]
+                    results = worker.submit(self._retrieve, batch)
                 if results is not None and (results.done() or not self.generating):
-                    for (trajectory, _), items in zip(retrieving, results.result(), strict=True):
-                        yield from self._observe(trajectory, items)
+                    retrieved = iter(results.result())
+                    for trajectory, queries in retrieving:
+                        yield from self._observe(trajectory, [next(retrieved) for _ in queries])
                     retrieving, results = [], None
                 elif self.generating:
                     for result in self.engine.step():
@@ -174,9 +195,9 @@ class _Scheduler:
         before = self.single_retrieval or self.prompt_retrieval
         if before and not (trajectory.output or trajectory.contexts):
             question = trajectory.question.question
-            self.queued.append((trajectory, Query(question, (question,))))
+            self.queued.append((trajectory, [Query(question, (question,))]))
             return
-        opening = self.grammar.opening()
+        opening = "" if self.conversations else self.grammar.opening()
         if opening and not trajectory.output:
             trajectory.append_observation(opening, self.engine.tokenizer)
         yield from self._generate(trajectory)
@@ -200,7 +221,7 @@ class _Scheduler:
                 id=request_id,
                 prompt_ids=trajectory.prompt_ids + trajectory.token_ids,
                 max_tokens=budget,
-                stop=self.grammar.stop,
+                stop=() if self.conversations else self.grammar.stop,
                 temperature=self.settings.temperature,
                 top_p=self.settings.top_p,
                 seed=stable_seed(trajectory.seed, trajectory.segments),
@@ -211,6 +232,13 @@ class _Scheduler:
         """Append a finished segment, then take the grammar's next action."""
         trajectory = self.generating.pop(result.id)
         trajectory.append_segment(result)
+        if self.conversations is not None:
+            calls = self.conversations.next_action(trajectory, result, self.max_steps)
+            if isinstance(calls, Finish):
+                yield self._finish(trajectory, calls.stop)
+            else:
+                self.queued.append((trajectory, calls))
+            return
         action = self.grammar.next_action(
             trajectory.output,
             result.finish,
@@ -224,7 +252,7 @@ class _Scheduler:
             trajectory.append_observation(action.text, self.engine.tokenizer)
             yield from self._generate(trajectory)
         else:
-            self.queued.append((trajectory, Query(action.subquery, action.entities)))
+            self.queued.append((trajectory, [Query(action.subquery, action.entities)]))
 
     def _retrieve(self, queries: Sequence[Query]) -> list[Retrieved]:
         """Runs in the retrieval thread; the queries of a failed batch are retried one by one."""
@@ -239,12 +267,25 @@ class _Scheduler:
                 return [None]
         return [self._retrieve([query])[0] for query in queries]
 
-    def _observe(self, trajectory: PartialTrajectory, items: Retrieved) -> Iterator[Trajectory]:
-        """Append the retrieved documents and request the next segment."""
-        if items is None:
+    def _observe(
+        self, trajectory: PartialTrajectory, retrieved: Sequence[Retrieved]
+    ) -> Iterator[Trajectory]:
+        """Append the documents of each query and request the next segment."""
+        contexts = [
+            self._truncate(trajectory, [_cut(item) for item in items])
+            for items in retrieved
+            if items is not None
+        ]
+        if len(contexts) < len(retrieved):
             yield self._finish(trajectory, "retrieval_error")
             return
-        items = self._truncate(trajectory, [_cut(item) for item in items])
+        if self.conversations is not None:
+            if self.conversations.append_results(trajectory, contexts):
+                yield from self._generate(trajectory)
+            else:
+                yield self._finish(trajectory, "max_steps")
+            return
+        [items] = contexts
         text = self._observation(trajectory, items)
         if self.prompt_retrieval:
             tokenizer, question = self.engine.tokenizer, trajectory.question.question
@@ -264,6 +305,8 @@ class _Scheduler:
             return self.one_turn.prompt_context(items)
         if self.single_retrieval:
             return self._first_step(trajectory, items)
+        if self.conversations is not None:
+            return self.grammar.item_lines(items)
         return self.grammar.observation(items, trajectory.output)
 
     def _truncate(
@@ -288,7 +331,10 @@ class _Scheduler:
         return text[: next(end for _, end, writer in spans[1:] if writer == "observation")]
 
     def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
-        finished = trajectory.finish(self.grammar, self.engine.tokenizer, self.policy, stop)
+        tokenizer, parsed = self.engine.tokenizer, None
+        if self.conversations is not None:
+            parsed = self.conversations.parse(trajectory, self.max_steps)
+        finished = trajectory.finish(self.grammar, tokenizer, self.policy, stop, parsed)
         if self.prompt_retrieval and trajectory.contexts:
             finished.steps = [_only_step(finished, trajectory.contexts[0])]
         return finished

@@ -37,6 +37,7 @@ from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import Engine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.rollout.answering import Answers
+from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
 from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out
@@ -152,7 +153,7 @@ def roll_out_policy(
     )
     if remaining:
         start = time.perf_counter()
-        with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
+        with open_rollout(context, policy.adapter) as (engine, retriever, grammar, tools):
             checkpoints.seconds["engine_start"] += time.perf_counter() - start
             timer = RolloutTimer(start, engine, retriever, dict(checkpoints.seconds))
             opened, generated = time.perf_counter(), 0
@@ -167,6 +168,7 @@ def roll_out_policy(
                     samples=samples,
                     seed=context.seed,
                     round_number=context.round or 0,
+                    conversations=tools,
                 ):
                     checkpoints.add(trajectory, timer)
                     generated += trajectory.tokens.thinking
@@ -201,7 +203,7 @@ class PolicyContinuations:
         if first is None:
             return
         config = self._context.config
-        with open_rollout(self._context, self._adapter) as (engine, retriever, grammar):
+        with open_rollout(self._context, self._adapter) as (engine, retriever, grammar, _):
             yield from continue_trajectories(
                 itertools.chain([first], remaining),
                 engine=engine,
@@ -232,10 +234,11 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 @contextmanager
 def open_rollout(
     context: StageContext, adapter: Path | None
-) -> Iterator[tuple[Engine, Retriever | None, Grammar]]:
+) -> Iterator[tuple[Engine, Retriever | None, Grammar, ToolConversations | None]]:
     """The engine, the retriever (None for variant ``none``) and the grammar, closed on exit.
 
-    Raises what `open_engine`, `open_retriever` and `open_remote_retriever` raise.
+    The last value is there with ``format: tools``. Raises what `open_engine`, `open_retriever`,
+    `open_remote_retriever` and `ToolConversations` raise.
     """
     with ExitStack() as stack:
 
@@ -256,7 +259,11 @@ def open_rollout(
             max_steps=context.config.sampling.max_steps,
             special_tokens=control_tokens(engine.tokenizer),
         )
-        yield engine, retriever if remote else opened_retriever(), policy_grammar
+        tools = None
+        if context.config.format == "tools":
+            thinking = context.config.model.thinking
+            tools = ToolConversations(engine.tokenizer, policy_grammar, thinking=thinking)
+        yield engine, retriever if remote else opened_retriever(), policy_grammar, tools
 
 
 def _open_retriever(context: StageContext) -> Retriever | None:
@@ -302,7 +309,7 @@ def open_answering(context: StageContext, policy: Policy) -> Iterator[Answers]:
     """
     config = context.config
     settings = rollout_settings(config, temperature=config.evaluation.temperature)
-    with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
+    with open_rollout(context, policy.adapter) as (engine, retriever, grammar, tools):
         yield partial(
             answer_questions,
             engine=engine,
@@ -311,6 +318,7 @@ def open_answering(context: StageContext, policy: Policy) -> Iterator[Answers]:
             settings=settings,
             policy=policy.fingerprint,
             seed=context.seed,
+            conversations=tools,
         )
 
 

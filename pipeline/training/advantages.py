@@ -27,7 +27,7 @@ from pipeline.core.records import Trajectory
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import mismatch
 from pipeline.rollout.turns import turns_of
-from pipeline.training.checks import check_control_tokens, check_ids
+from pipeline.training.checks import check_control_tokens, check_ids, checked_ids
 from pipeline.training.encoded_file import EncodedFile
 
 Per = Literal["step", "trajectory"]
@@ -185,7 +185,7 @@ def _encoded(
                     "number of at most 0; sample it again"
                 )
             mask[at], old_logprobs[at], advantages[at] = 1, logprob, advantage
-    checked = [None if written else token for token, written in zip(ids, mask, strict=True)]
+    checked = checked_ids(ids, trajectory.token_spans, sampled=True)
     check_control_tokens(tokenizer, trajectory.prompt_ids, checked, name)
     return EncodedTrajectory(
         trajectory.trajectory_id, trajectory.question_id, trajectory.prompt_ids, ids,

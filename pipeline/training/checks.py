@@ -86,6 +86,21 @@ def check_control_tokens(
             )
 
 
+def checked_ids(ids: Sequence[int], spans: Sequence[Span], *, sampled: bool) -> list[int | None]:
+    """The ids [T] for `check_control_tokens`, None where a control token is expected.
+
+    A chat template writes control tokens into frames, and each turn before one ends in a control
+    token. With ``sampled``, all tokens of the policy are exempt.
+    """
+    checked: list[int | None] = list(ids)
+    for number, (start, end, writer) in enumerate(spans):
+        if writer == "frame" or (writer == "model" and sampled):
+            checked[start:end] = [None] * (min(end, len(ids)) - start)
+        elif writer == "model" and spans[number + 1 :] and spans[number + 1][2] == "frame":
+            checked[end - 1] = None
+    return checked
+
+
 def check_prompt(tokenizer: Tokenizer, ids: Sequence[int], text: str, name: str) -> None:
     """Raise TrainingError when the ids of a prompt do not decode to its text."""
     decoded = decode(tokenizer, ids)

@@ -27,6 +27,7 @@ from pipeline.training.checks import (
     check_ids,
     check_mask,
     check_prompt,
+    checked_ids,
     difference,
     same_text,
 )
@@ -219,9 +220,7 @@ def _mask(
         raise TrainingError(f"{name}: no token is model-written; build the pairs again")
     recorded = "".join(message.content for message in messages)
     body = _without_closing(tokenizer, ids, spans, recorded)
-    checked: list[int | None] = list(body)
-    if side == "rejected":
-        checked = [None if written else token for token, written in zip(body, mask, strict=False)]
+    checked = checked_ids(body, spans, sampled=side == "rejected")
     check_control_tokens(tokenizer, pair.prompt_ids, checked, name)
     text = _text(tokenizer, body, spans)
     if not same_text(text, recorded):

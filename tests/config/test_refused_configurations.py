@@ -143,3 +143,25 @@ def test_a_key_in_the_wrong_place_is_not_repeated(tmp_path: Path, endpoint: str)
     with pytest.raises(ConfigError) as caught:
         load(EMBEDDED, ("retrieval.service=http://me:sk-secret@x",))
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("format=tools",), r"format is tools and start is sft.*set start to base"),
+        (
+            ("format=tools", "start=base", "retrieval.rounds=single"),
+            r"format is tools and retrieval\.rounds is single",
+        ),
+        (("model.thinking=true",), r"model\.thinking is set, and format is tags"),
+    ],
+)
+def test_settings_that_do_not_fit_the_tools_format(
+    overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(EMBEDDED, overrides)
+    prograph = CONFIGURATIONS / "embedded-prograph.yaml"
+    with pytest.raises(ConfigError, match="whose rewards continue trajectories in tags"):
+        load(prograph, ("format=tools", "start=base"))
+    assert load(prograph, ("format=tools", "start=base", "rounds=0")).format == "tools"

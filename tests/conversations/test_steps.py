@@ -189,3 +189,10 @@ def test_a_sixth_step_of_tearag_is_malformed() -> None:
     parsed = parse("tearag", conversation(*turns, assistant("So.\nAnswer: x")))
     assert (len(parsed.steps), parsed.format_error) == (5, "no answer after 5 steps")
     assert parse("tearag", conversation(*turns[2:], assistant("So.\nAnswer: x"))).format_ok
+
+
+def test_an_answer_without_a_step_is_malformed_for_tearag_only() -> None:
+    messages = conversation(assistant("I know.\nAnswer: x"))
+    parsed = parse("tearag", messages)
+    assert (parsed.answer, parsed.format_error) == ("x", "an answer without a step")
+    assert parse("search-r1", messages).format_ok

@@ -1,0 +1,141 @@
+"""A whole run in the tools format: a small model that calls a tool samples, is scored, paired, trained.
+
+The model has the architecture and the chat template of Qwen2.5. It learns the form of conversations
+in seconds, and draws its answers from the answers of a few questions, so that samples differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.conversations.steps import FORMATS
+from pipeline.core import shipped
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Pair, Trajectory
+from pipeline.grammars.spans import pieces
+from tests.conversations.test_chat_template import FILES
+from tests.published.language_models import Encoded, new_model, teach, train_tokenizer
+
+SYSTEM = "Search, then write Answer: and the answer."
+SETTINGS = """
+base: {configs}/embedded-search-r1.yaml
+name: tools
+rounds: 1
+workers: 1
+shards: 1
+start: base
+format: tools
+model: {{base: {model}}}
+data:
+  closed_world:
+    documents: 300
+    musique_train: 1
+    nq_sampling: 8
+    hotpotqa_sampling: 0
+    musique_sampling: 0
+    nq_dev: 2
+    nq_test: 4
+    hotpotqa_test: 0
+    wiki2_test: 0
+    musique_dev: 0
+    hotpotqa_dev: 0
+    musique_test: 0
+  sampling: [{{dataset: nq, path: nq_sampling.jsonl}}]
+  validation: [{{dataset: nq, path: nq_dev.jsonl}}]
+  test: [{{dataset: nq, path: nq_test.jsonl}}]
+prompt: {{system: "{system}"}}
+sampling: {{samples: 16, temperature: 1.0, max_segment_tokens: 120}}
+dpo: {{processes: 1, batch_size: 4, per_device_batch_size: 2, dtype: float32}}
+"""
+
+
+def conversation(question: str, answer: str, calls: int) -> list[dict[str, Any]]:
+    made = {"type": "function", "function": {"name": "search", "arguments": {"query": "who?"}}}
+    turns: list[dict[str, Any]] = []
+    for _ in range(calls):
+        turns.append({"role": "assistant", "content": "I search.", "tool_calls": [made]})
+        turns.append({"role": "tool", "content": 'Doc 1(Title: "T") A text.'})
+    return [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": question},
+        *turns,
+        {"role": "assistant", "content": f"It is said.\nAnswer: {answer}"},
+    ]
+
+
+def write_model(directory: Path, asked: list[tuple[str, str]]) -> None:
+    """A model that calls the tool once or twice, and answers like one of the questions."""
+    chance, answers = random.Random(0), [answer for _, answer in asked[:4]]
+    lessons = [
+        conversation(chance.choice(asked)[0], chance.choice(answers), 1 + number % 2)
+        for number in range(64)
+    ]
+    texts = [message["content"] for lesson in lessons for message in lesson]
+    tokenizer = train_tokenizer("qwen2.5", [*texts, json.dumps(FORMATS["search-r1"].tool)] * 3)
+    tokenizer.chat_template = FILES["qwen2_5"].read_text(encoding="utf-8")
+    template = ChatTemplate(tokenizer, [FORMATS["search-r1"].tool])
+    encoded = []
+    for lesson in lessons:
+        built = template.build(lesson)
+        assert built.mismatch == ""
+        learned = [False] * len(built.prompt_ids)
+        for start, end, writer in built.token_spans:
+            learned += [writer == "model"] * (end - start)
+        encoded.append(Encoded(built.prompt_ids + built.token_ids, learned))
+    model = new_model("qwen2.5", tokenizer, seed=0)
+    teach(model, encoded, steps=160, seed=0)
+    model.bfloat16().save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def steep(work: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(shipped.ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", *arguments, "-c", "tools.yaml"],
+        cwd=work, env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    logs = sorted(work.rglob("*.log"), key=lambda path: path.stat().st_mtime)
+    assert done.returncode == 0, done.stdout + (logs[-1].read_text()[-4000:] if logs else "")
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    settings = SETTINGS.format(
+        configs=shipped.CONFIGURATIONS, model=tmp_path / "model", system=SYSTEM
+    )
+    (tmp_path / "tools.yaml").write_text(settings, encoding="utf-8")
+    steep(tmp_path, "run", "world")
+    [file] = tmp_path.rglob("nq_sampling.jsonl")
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    asked = [(record["question"], record["answer"][0]) for record in records]
+    write_model(tmp_path / "model", asked)
+    steep(tmp_path, "run")
+    store = tmp_path / "runs/tools/store"
+    [file] = store.glob("sample/*/trajectories.parquet")
+    trajectories = read_records(file, Trajectory)
+    assert {trajectory.format for trajectory in trajectories} == {"tools"}
+    well_formed = [trajectory for trajectory in trajectories if trajectory.format_ok]
+    assert len(well_formed) > len(trajectories) / 2
+    steps = [step for trajectory in well_formed for step in trajectory.steps]
+    assert len(steps) > len(well_formed) / 2
+    assert {step.subquery for step in steps} == {"who?"}
+    assert all(step.context[0].id for step in steps)
+    [file] = store.glob("pair/*/pairs.parquet")
+    [pair, *_] = read_records(file, Pair)
+    assert {writer for *_, writer in pair.chosen_spans} == {"model", "observation", "frame"}
+    assert len(pieces(pair.chosen_ids, pair.chosen_spans, "model")) > 1
+    rows = json.loads((tmp_path / "runs/tools/metrics.json").read_text())
+    assert {row["policy"] for row in rows} >= {"base", "round-1"}
