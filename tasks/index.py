@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tasks.base import StageTask
@@ -12,6 +13,7 @@ from tasks.graph import Graph, Hypergraph
 from tasks.opened import Opened, Work, embedder
 from tasks.planning import memory
 from tasks.planning.clock import Clock
+from tasks.planning.sizes import LINK_BYTES, LINKING_BYTES
 from tasks.sharding import DivisibleTask
 
 _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
@@ -65,7 +67,10 @@ class Index(_Indexing):
         entities = sizes.entities * (self.settings.graph.source != "none")
         tokens = sizes.chunks * a.chunk_tokens + sizes.triplets * a.triplet_tokens
         tokens += entities * a.entity_tokens
-        return self._work(clock, sizes.chunks + entities + sizes.triplets, tokens)
+        work = self._work(clock, sizes.chunks + entities + sizes.triplets, tokens)
+        linked = sizes.chunks * self.settings.index.links
+        ram, disk = max(work.ram, LINKING_BYTES * linked), work.disk + LINK_BYTES * linked
+        return replace(work, ram=ram, disk=disk)
 
 
 class HyperIndex(_Indexing):

@@ -265,8 +265,8 @@ class Retrieval(Block):
     Variants over passages and triplets (TeaRAG table 7): ``semantic`` (TeaRAG-S), ``graph``
     (TeaRAG-G), ``concat`` (TeaRAG-Con), ``ppr`` (TeaRAG). Variants over passages beyond the papers,
     which need ``index.links``: ``fused`` (cosine and BM25), ``linked`` (the same with links between
-    passages). Variants over the hypergraph (ProGraph-R1 table 4), which show ``top_k`` hyperedges:
-    ``hyperedges``, ``graph-r1``, ``prograph``. ``none``: no retrieval.
+    passages, for whole questions). Variants over the hypergraph (ProGraph-R1 table 4), which show
+    ``top_k`` hyperedges: ``hyperedges``, ``graph-r1``, ``prograph``. ``none``: no retrieval.
     """
 
     variant: Literal[
@@ -304,6 +304,11 @@ class Retrieval(Block):
         0,
         description="number of chunks added to the KAG because triplets or key entities link to "
         "them",
+    )
+    linked_steps: Literal["first", "all"] = Field(
+        "first",
+        description="linked: the searches of a trajectory that follow links; first: later ones, "
+        "which ask for one fact, use variant fused",
     )
     named_entities: bool = Field(
         False,

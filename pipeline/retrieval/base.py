@@ -18,10 +18,14 @@ from pipeline.core.records import ContextItem
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A subquery q and its key entities v_1..v_j."""
+    """A subquery q and its key entities v_1..v_j.
+
+    ``later`` says that the trajectory has searched before.
+    """
 
     subquery: str
     entities: tuple[str, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

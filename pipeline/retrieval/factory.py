@@ -63,7 +63,10 @@ def open_retriever(
             settings.variant, None, None, top_k=settings.top_k, hypergraph=files.hypergraph()
         )
     if settings.over_links:
-        return VariantRetriever(settings.variant, files.linked(), None, top_k=settings.top_k)
+        fused, linked = files.fused_and_linked()
+        first = fused if settings.variant == "fused" else linked
+        later = fused if settings.linked_steps == "first" else first
+        return VariantRetriever(settings.variant, first, None, top_k=settings.top_k, later=later)
     reranker = open_reranker(
         settings.reranker, embedder_settings, cache_dir, embedder=embedder, work=work
     )
@@ -110,17 +113,16 @@ class _Files:
             top_k=self.settings.chunks,
         )
 
-    def linked(self) -> FusedRetrieval:
+    def fused_and_linked(self) -> tuple[FusedRetrieval, LinkedRetrieval]:
         chunks, vectors = self._chunks(), self._load_index("chunks")
         chunk_CD, bm25 = load_vectors(self.index / "chunks.npy"), Bm25.load(self.index / BM25)
         for rows in (len(vectors), len(chunk_CD), len(bm25)):
             check_rows("chunks", rows, len(chunks), self.index)
         parts = (chunks, vectors, chunk_CD, self.embedder, bm25)
-        if self.settings.variant == "fused":
-            return FusedRetrieval(*parts, top_k=self.settings.top_k)
         links = Links(self.index / LINKS)
         check_rows("links", len(links), len(chunks), self.index)
-        return LinkedRetrieval(*parts, links, top_k=self.settings.top_k)
+        top_k = self.settings.top_k
+        return FusedRetrieval(*parts, top_k=top_k), LinkedRetrieval(*parts, links, top_k=top_k)
 
     def graph_retrieval(self, reranker: Reranker) -> GraphRetrieval:
         columns = ("id", "head", "relation", "tail", "chunk_id")

@@ -30,6 +30,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Literal, TypeVar
 
@@ -83,11 +85,13 @@ class VariantRetriever:
         key_entities: KeyEntityExpansion | None = None,
         linked_chunks: LinkedChunkExpansion | None = None,
         hypergraph: HyperedgeRetriever | None = None,
+        later: ChunkRetriever | None = None,
     ) -> None:
         """``semantic`` and ``graph`` may be None when the variant does not use them.
 
         ``hypergraph`` is required for the hypergraph variants, which use it alone; its time counts
-        as "graph". ``tau`` and ``alpha`` are the parameters of the KAG (`kag.rank`).
+        as "graph". ``later`` replaces ``semantic`` for later queries of a trajectory. ``tau`` and
+        ``alpha`` are the parameters of the KAG (`kag.rank`).
         """
         self._variant = variant
         self._semantic = semantic
@@ -99,6 +103,7 @@ class VariantRetriever:
         self._key_entities = key_entities
         self._linked_chunks = linked_chunks
         self._hypergraph = hypergraph
+        self._later = later
         self._answers: LruCache[Query, list[ContextItem]] = LruCache(_CACHED)
         self._seconds = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="retrieval")
@@ -114,6 +119,8 @@ class VariantRetriever:
 
         Recent answers are cached. Raises RetrievalError when models or indexes fail twice.
         """
+        if self._later is None:
+            queries = [replace(query, later=False) for query in queries]
         with self._lock:
             answers: dict[Query, list[ContextItem]] = {}
             missing: list[Query] = []
@@ -174,11 +181,13 @@ class VariantRetriever:
     def _chunks(self, queries: list[Query]) -> list[list[ScoredChunk]]:
         if self._variant == "graph" or self._semantic is None:
             return [[] for _ in queries]
-        semantic = self._semantic
-        subqueries = list(dict.fromkeys(query.subquery for query in queries))
-        chunks = _retry_once("semantic", lambda: semantic.retrieve(subqueries))
-        of_subquery = dict(zip(subqueries, chunks, strict=True))
-        return [of_subquery[query.subquery] for query in queries]
+        found: dict[tuple[str, bool], list[ScoredChunk]] = {}
+        for later, retrieval in ((False, self._semantic), (True, self._later)):
+            subqueries = list(dict.fromkeys(q.subquery for q in queries if q.later == later))
+            if retrieval is not None and subqueries:
+                chunks = _retry_once("semantic", partial(retrieval.retrieve, subqueries))
+                found.update(zip(((text, later) for text in subqueries), chunks, strict=True))
+        return [found[query.subquery, query.later] for query in queries]
 
     def _triplets(self, queries: list[Query]) -> list[list[ScoredTriplet]]:
         if self._variant == "semantic" or self._graph is None:

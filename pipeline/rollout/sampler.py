@@ -237,7 +237,7 @@ class _Scheduler:
             if isinstance(calls, Finish):
                 yield self._finish(trajectory, calls.stop)
             else:
-                self.queued.append((trajectory, calls))
+                self._search(trajectory, calls)
             return
         action = self.grammar.next_action(
             trajectory.output,
@@ -252,7 +252,11 @@ class _Scheduler:
             trajectory.append_observation(action.text, self.engine.tokenizer)
             yield from self._generate(trajectory)
         else:
-            self.queued.append((trajectory, [Query(action.subquery, action.entities)]))
+            self._search(trajectory, [Query(action.subquery, action.entities)])
+
+    def _search(self, trajectory: PartialTrajectory, queries: Sequence[Query]) -> None:
+        later = bool(trajectory.contexts)
+        self.queued.append((trajectory, [replace(query, later=later) for query in queries]))
 
     def _retrieve(self, queries: Sequence[Query]) -> list[Retrieved]:
         """Runs in the retrieval thread; the queries of a failed batch are retried one by one."""

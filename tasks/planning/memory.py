@@ -29,6 +29,7 @@ from tasks.planning.sizes import (
     CHUNK_BYTES,
     ENTITY_BYTES,
     HYPEREDGE_BYTES,
+    LINK_BYTES,
     TRIPLET_BYTES,
     Sizes,
 )
@@ -215,6 +216,7 @@ def _vectors(
     """Indexes in RAM, from where a GPU gets a copy, and the tables of the items that they find."""
     parts.ram += sum(searched(settings, sizes).values())
     parts.mapped += CHUNK_BYTES * sizes.chunks + ENTITY_BYTES * sizes.entities
+    parts.mapped += LINK_BYTES * sizes.chunks * settings.retrieval.over_links
     if settings.retrieval.over_hypergraph:
         parts.mapped += HYPEREDGE_BYTES * sizes.hyperedges
     else:

@@ -72,6 +72,22 @@ def test_semantic_returns_chunks_by_probability_without_graph_retrieval():
     assert graph.calls == []
 
 
+def test_later_searches_use_their_own_retrieval_where_there_is_one():
+    first, later = Chunks(), Chunks()
+    queries = [Query("q"), Query("q", later=True), Query("r", later=True)]
+    retriever = VariantRetriever("linked", first, None, later=later)
+    assert item_ids(retriever.retrieve(queries)[0]) == ["c0", "c1", "c2", "c3", "c4"]
+    assert (first.calls, later.calls) == ([["q"]], [["q", "r"]])
+    one = Chunks()
+    VariantRetriever("linked", one, None).retrieve(queries)
+    assert one.calls == [["q", "r"]]
+
+
+def test_linked_and_fused_items_have_the_scores_of_their_retrieval():
+    [items] = VariantRetriever("fused", Chunks(), None).retrieve([QUERY])
+    assert [item.score for item in items] == [2, 1, 0, -1, -2]
+
+
 def test_graph_returns_five_triplets_without_semantic_retrieval():
     chunks = Chunks()
     items = VariantRetriever("graph", chunks, Triplets()).retrieve([QUERY])[0]

@@ -116,6 +116,16 @@ def test_sampled_ids_are_kept_where_tokenizing_the_text_would_merge_tokens():
     assert trajectory.format_ok
 
 
+def test_searches_after_the_first_are_marked():
+    documents = Documents()
+    rolled(retriever=documents)
+    queries = [query for batch in documents.batches for query in batch]
+    assert [(query.subquery, query.later) for query in queries] == [
+        ("who?", False),
+        ("where?", True),
+    ]
+
+
 def test_an_empty_retrieval_does_not_shift_the_contexts_of_later_steps():
     class NothingFirst(Documents):
         def retrieve(self, queries):

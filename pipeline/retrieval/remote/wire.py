@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -33,6 +34,7 @@ class _WireQuery(BaseModel):
 
     subquery: Text
     entities: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTITIES)] = ()
+    later: bool = False
 
 
 _QUERIES = TypeAdapter(Annotated[list[_WireQuery], Field(max_length=MAX_QUERIES)])
@@ -89,9 +91,8 @@ def decode_search_r1(body: bytes) -> SearchR1Request | None:
 
 
 def encode_queries(queries: Sequence[Query]) -> bytes:
-    """A JSON list of {subquery, entities}."""
-    rows = [{"subquery": query.subquery, "entities": query.entities} for query in queries]
-    return json.dumps(rows).encode()
+    """A JSON list of {subquery, entities, later}."""
+    return json.dumps([asdict(query) for query in queries]).encode()
 
 
 def decode_queries(body: bytes) -> list[Query]:
@@ -100,7 +101,7 @@ def decode_queries(body: bytes) -> list[Query]:
     A position reads ``queries[3].subquery``.
     """
     decoded = _decode(_QUERIES, body, "queries")
-    return [Query(query.subquery, query.entities) for query in decoded]
+    return [Query(query.subquery, query.entities, query.later) for query in decoded]
 
 
 def encode_answers(answers: Sequence[Sequence[ContextItem]]) -> bytes:
