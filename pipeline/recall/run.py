@@ -167,7 +167,8 @@ def _subject(
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, None, f"no such file{hint}")
     index = config.index.model_copy(update={"links": find_spec("bm25s") is not None})
-    update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph, "index": index}
+    config = config.model_copy(update={"index": index})
+    update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph}
     return config.model_copy(update=update), _Questions(questions, dataset, limit)
 
 
