@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Modules in which a method name may stand, besides the modules called after a method.
 MAY_NAME_METHODS = {
     "pipeline/core/methods.py": "the registry",
+    "pipeline/conversations/steps.py": "tools and steps of each method in the format of tool calls",
     "pipeline/rollout/importers.py": "formats of other systems' result files",
     "pipeline/rollout/imported_text.py": "layouts of other systems' outputs",
     "pipeline/config/knowledge.py": "prograph is also a variant of retrieval",
@@ -72,7 +73,7 @@ SINGLE = {"format": 1, "answer": 1, "total": 1.2, "n": 4, "n_corr": 2}
 
 
 def test_terms_of_an_unknown_method_are_recognized_by_their_keys() -> None:
-    assert candidate_terms(SEPARATE) == {"format": 1, "outcome": 0.5, "process": 0.2}
+    assert candidate_terms(SEPARATE) == {**SEPARATE, "evidenced": True}
     by_total = {"format": 1, "outcome": 1, "process": 0.5, "reward": 1.2, "judged": True}
     assert candidate_terms(SINGLE) == by_total
     assert candidate_terms({"format": 1}) is None
