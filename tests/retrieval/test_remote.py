@@ -78,7 +78,7 @@ def test_client_returns_the_retrievers_items_in_order(address):
     ("body", "words"),
     [
         ("[" * 100_000, "Invalid JSON"),
-        ('{"subquery": "who?"}', "queries: Input should be a valid array"),
+        ('{"subquery": "who?"}', "request: no queries; name texts in queries"),
         ('[{"subquery": "who?"}, {"entities": []}]', "queries[1].subquery: Field required"),
         ('[{"subquery": ""}]', "queries[0].subquery: String should have at least 1 character"),
         ('[{"subquery": "q", "k": 3}]', "queries[0].k: Extra inputs are not permitted"),
