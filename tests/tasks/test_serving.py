@@ -161,6 +161,7 @@ def passages_of_search_r1(url: str, queries: list[str], topk: int) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp_path):
     """A random model answers; the question is retrieved once, so that there are sources."""
     import openai
