@@ -123,7 +123,8 @@ class PolicyProcess:
             while True:
                 answered: Answered = self._receive()
                 with self._lock:
-                    waiting = self._waiting.pop(answered.trajectory.question_id)
+                    # None wait when the answer to an equal question has served them.
+                    waiting = self._waiting.pop(answered.trajectory.question_id, [])
                 for future in waiting:
                     future.set_result(answered)
         except Exception as error:  # noqa: BLE001 - raised where an answer is expected
