@@ -8,7 +8,6 @@ stage's function in a separate process (``pipeline.run.worker``).
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shlex
 import time
@@ -29,7 +28,6 @@ from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.process_variables import MALLOC
 from pipeline.run.failures import explain_os_error
 from pipeline.run.fork_server import ForkServer
-from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
 from pipeline.run.store import Depth, StageKey, Store, problems
 from pipeline.run.supervisor import StageFailed, run_stage
@@ -248,8 +246,6 @@ class StageTask(luigi.Task):
         """Run the stage, unless an output from inputs with the same content exists."""
         output = self.found()
         if output is None or self.forced:
-            if multiprocessing.parent_process() is not None:
-                die_with_parent()  # with several workers Luigi forks a process for every task
             with held(self.request, lambda text: say(aligned(self.label, text))) as self.lease:
                 self.start()
         elif output.reused:
@@ -372,7 +368,7 @@ class StageTask(luigi.Task):
         """Show the complete output outside the store; most stages show nothing."""
 
     def on_failure(self, exception: BaseException) -> str:
-        """The failure as Luigi passes it on, from the process in which the task ran.
+        """The failure as Luigi passes it on.
 
         It is also recorded beside the stage's output, unless another process runs the stage.
         """
@@ -462,9 +458,4 @@ def aligned(label: str, text: str) -> str:
 
 def say(line: str) -> None:
     """Print a line of progress with the time of day."""
-    print(timed(line), flush=True)
-
-
-def timed(line: str) -> str:
-    """The line after the time of day."""
-    return f"{time.strftime('%H:%M:%S')}  {line}"
+    print(f"{time.strftime('%H:%M:%S')}  {line}\n", end="", flush=True)  # in one write: of threads

@@ -11,15 +11,19 @@ stages of the run need, while the first stages run.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import luigi
+from luigi.scheduler import Scheduler
+from luigi.worker import Worker
 
 from pipeline.config.machine_choices import fewer_processes
 from pipeline.core.errors import StoreError
@@ -35,12 +39,44 @@ from tasks.opened import Needs, Training
 GPUS, THREADS = "gpus", "threads"  # names of Luigi's resources
 
 
+class _TaskThread(threading.Thread):
+    """Runs a task in place of the process that Luigi would fork.
+
+    The task itself only waits for its stage's process. A fork of a process with threads, as pyarrow
+    and torch start them, can crash or hang.
+    """
+
+    def __init__(self, process: Any) -> None:
+        super().__init__(daemon=True)  # a run that is interrupted twice does not wait for it
+        self._process = process
+
+    def run(self) -> None:
+        self._process.use_multiprocessing = False  # else it sets the seed of `random`
+        with contextlib.suppress(KeyboardInterrupt):
+            self._process.run()
+
+    def terminate(self) -> None:
+        """Interrupt the task as Ctrl-C does in the main thread, and wait for its end."""
+        interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        interrupt(ctypes.c_ulong(self.ident or 0), ctypes.py_object(KeyboardInterrupt))
+        self.join()
+
+
+class _Worker(Worker):
+    """Luigi's worker, with threads in place of forked processes."""
+
+    def _create_task_process(self, task: StageTask) -> Any:
+        process = super()._create_task_process(task)
+        thread = _TaskThread(process)
+        process.start, process.is_alive = thread.start, thread.is_alive
+        process.terminate = thread.terminate
+        return process
+
+
 class _Local:
     """Makes Luigi's scheduler and worker, and keeps the scheduler, which knows why tasks failed."""
 
     def __init__(self, resources: Mapping[str, int]) -> None:
-        from luigi.scheduler import Scheduler
-
         self.scheduler = Scheduler(
             prune_on_get_work=True, record_task_history=False, resources=dict(resources)
         )
@@ -49,9 +85,7 @@ class _Local:
         return self.scheduler
 
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> Any:
-        from luigi.worker import Worker
-
-        return Worker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
+        return _Worker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
 
 
 def asked_of(task: StageTask, capacity: Capacity) -> Needs:
@@ -120,16 +154,8 @@ def build(
         kept = local.scheduler.fetch_error(needed.task_id)["error"]
         text = json.loads(kept) if kept else None  # Luigi keeps the text as JSON
         if text:
-            failures[needed.task_id] = _from_text(text)
+            failures[needed.task_id] = FailureRecord(**json.loads(text))
     return failures
-
-
-def _from_text(text: str) -> FailureRecord:
-    """The failure that a task gave to Luigi, or Luigi's own text about a process that ended."""
-    try:
-        return FailureRecord(**json.loads(text))
-    except (ValueError, TypeError):
-        return FailureRecord(text, 1)
 
 
 def told_once(failures: Sequence[tuple[str, FailureRecord]]) -> str:

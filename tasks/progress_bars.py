@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.run.progress import ProgressRecord, duration, read_progress
-from tasks.base import StageTask, aligned, timed
+from tasks.base import StageTask, aligned, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,18 +79,8 @@ def _print_lines(running: Running, seconds: float, ended: threading.Event) -> No
         for label, record in running():
             if now >= due.setdefault(label, now + seconds):
                 due[label] = now + seconds
-                _write_line(timed(aligned(label, record.sentence())))
-
-
-def _write_line(line: str) -> None:
-    """Write past the buffer of standard output: a fork under its lock would hang."""
-    with contextlib.suppress(OSError, ValueError):  # the reader has ended
-        try:
-            descriptor = sys.stdout.fileno()
-        except (OSError, ValueError):  # a stream in memory
-            print(line)
-        else:
-            os.write(descriptor, f"{line}\n".encode())
+                with contextlib.suppress(OSError, ValueError):  # the reader has ended
+                    say(aligned(label, record.sentence()))
 
 
 @contextmanager

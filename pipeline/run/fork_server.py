@@ -6,9 +6,9 @@ other stages run, and a process that it forks starts with the packages loaded. I
 only, and only without a GPU, because CUDA does not survive a fork. The server computes nothing and
 has a single thread, so that a forked process starts clean.
 
-`multiprocessing` has a fork server too, but it serves only the process that started it, and Luigi
-forks a process for each stage. A process of this server ends with the server, or when the
-connection of its client closes.
+`multiprocessing` has a fork server too, but it serves only the process that started it, and the
+process of a stage starts the processes of a training. A process of this server ends with the
+server, or when the connection of its client closes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Run one stage in a separate process, then complete its directory.
 
-Luigi forks its workers, and torch, vLLM and CUDA do not survive a fork. An engine also keeps some
-memory until its process ends. Each stage therefore runs as ``python -m pipeline.run.worker``, which
-`pipeline.run.supervisor` starts: the stage's function fills a temporary directory, and the store
-renames it once, after the manifest is complete. All of this happens under the stage's lock. Errors
+An engine keeps some memory until its process ends, and a crash in compiled code ends the process.
+Each stage therefore runs as ``python -m pipeline.run.worker``, which `pipeline.run.supervisor`
+starts: the stage's function fills a temporary directory, and the store renames it once, after the
+manifest is complete. All of this happens under the stage's lock. Errors
 that the user can fix give one sentence and exit status 2.
 """
 

@@ -127,7 +127,7 @@ CLIENT = """
 import os, sys, time
 from pipeline.run.fork_server import ForkServer
 with ForkServer.running([], dict(os.environ)) as server:
-    if os.fork() == 0:  # as Luigi's workers are
+    if os.fork() == 0:
         from pipeline.run.process import die_with_parent
         die_with_parent()
     process = server.start(

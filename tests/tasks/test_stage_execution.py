@@ -1,11 +1,14 @@
 """Stages under reruns, kills and changed settings, by the number of their executions."""
 
+import os
+import signal
+
 import pytest
 from filelock import FileLock
 
 from pipeline.run.store import read_manifest
 from tasks.run import RunFailed, run
-from tasks.status import why
+from tasks.status import status, why
 from tests.tasks.counting_tasks import (
     Copies,
     CopiesModel,
@@ -83,6 +86,30 @@ def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
     stage = task(Sleeps, workspace)
     with FileLock(stage.store.checkpoint_dir(stage.key).with_suffix(".lock"), timeout=LIMIT):
         pass  # a stage holds it until its process ends
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stages_end_with_an_interrupted_run(workspace, workers):
+    with background(Sleeps, workspace, preexec_fn=ignore_nothing, workers=workers) as scheduler:
+        wait_until(lambda: executions(workspace) == ["sleeps"])
+        scheduler.send_signal(signal.SIGINT)
+        assert scheduler.wait(LIMIT) == 130
+    (row,) = status(task(Sleeps, workspace))
+    assert row.state == "missing"
+
+
+def ignore_nothing():
+    """A shell's background run, as this test may be part of, ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_no_stage_is_started_by_a_fork_of_the_run(workspace):
+    """A fork of a process with threads, as pyarrow and torch start them, can crash or hang."""
+    forks = []
+    os.register_at_fork(before=lambda: forks.append("a fork"))
+    run(task(Second, workspace), workers=2)
+    assert executions(workspace)[:2] == ["first", "second"]
+    assert forks == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])

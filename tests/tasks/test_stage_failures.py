@@ -103,14 +103,3 @@ def test_a_file_in_the_place_of_a_directory_is_a_fault_of_the_run(workspace, pla
     path.write_text("") if kind == "file" else path.symlink_to(workspace / "absent")
     [fault] = folder_faults(task(First, workspace).settings)
     assert fault.startswith(f"{path} is not a directory; remove it")
-
-
-def test_a_task_process_that_is_killed_is_reported(workspace):
-    class Killed(First):
-        stage = "killed"
-
-        def run(self):
-            os._exit(9)
-
-    with pytest.raises(RunFailed, match=r"killed: .*exit code 9"):
-        run(task(Killed, workspace), workers=2)
