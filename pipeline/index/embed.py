@@ -14,7 +14,6 @@ without padding, in batches whose number of rows depends on that length only.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -68,7 +67,6 @@ class Embedder:
         self._cache = cache
         self._recent: LruCache[str, Vectors] = LruCache(_IN_MEMORY)
         self.computed = 0  # texts embedded by the model so far, not from a cache
-        self.load_seconds = 0.0  # seconds that loading the model took
         self._lock = threading.Lock()  # fast tokenizers raise when two threads use them
 
     @cached_property
@@ -183,7 +181,6 @@ class Embedder:
 
     @cached_property
     def _model(self) -> Any:
-        started = time.perf_counter()
         import torch
         from sentence_transformers import SentenceTransformer
 
@@ -196,7 +193,6 @@ class Embedder:
                 trust_remote_code=False,
             )
         model.max_seq_length = self._max_length
-        self.load_seconds = time.perf_counter() - started
         return model
 
 

@@ -6,7 +6,6 @@ Output: a `VariantRetriever` that has opened only the tables and models that its
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -42,13 +41,11 @@ def open_retriever(
     *,
     cache_dir: Path | str,
     embedder: Embedder | None = None,
-    work: MutableMapping[str, float] | None = None,
 ) -> VariantRetriever:
     """The retriever of a settings block.
 
     The hypergraph variants take the hypergraph stage's directory as ``graph`` and the hyper-index
-    stage's as ``index``. ``embedder`` is an open embedder with the same settings. ``work`` gets the
-    number of pairs that the reranker scores.
+    stage's as ``index``. ``embedder`` is an open embedder with the same settings.
     Raises StoreError when a file of the index is missing or broken, or when the index was built by
     another embedder or over other tables; DependencyError when a model or device is missing.
     """
@@ -67,9 +64,7 @@ def open_retriever(
         first = fused if settings.variant == "fused" else linked
         later = fused if settings.linked_steps == "first" else first
         return VariantRetriever(settings.variant, first, None, top_k=settings.top_k, later=later)
-    reranker = open_reranker(
-        settings.reranker, embedder_settings, cache_dir, embedder=embedder, work=work
-    )
+    reranker = open_reranker(settings.reranker, embedder_settings, cache_dir, embedder=embedder)
     variant = settings.variant
     if variant != "semantic" and not len(Columns(graph / "triplets.arrow", ("id",))):
         print("the graph is empty; retrieval finds passages alone")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -39,7 +39,6 @@ T = TypeVar("T")
 Pair = tuple[str, str]
 Doubles = NDArray[np.float64]
 KEY = "reranker.model"
-RERANKED = "reranked_pairs"
 _PAIRS = 16_384  # bi-encoder pairs at once: two gathers of 25 MB at 384 dimensions
 _BLOCK = 512  # pairs per cache transaction: the most that an interruption can lose
 _IN_MEMORY = 1 << 19  # scores kept in memory
@@ -169,21 +168,6 @@ class CachedReranker:
         for pair, score in scores.items():
             self._recent.put(pair, score)
         return scores
-
-
-class CountedReranker:
-    """Adds the number of pairs that a reranker scores to ``work["reranked_pairs"]``."""
-
-    def __init__(self, reranker: Reranker, work: MutableMapping[str, float]) -> None:
-        self._reranker = reranker
-        self._work = work
-        self._lock = threading.Lock()
-
-    def score(self, pairs: Sequence[Pair]) -> Doubles:
-        """Raw scores [n]; pairs whose score was cached count too."""
-        with self._lock:
-            self._work[RERANKED] = self._work.get(RERANKED, 0) + len(pairs)
-        return self._reranker.score(pairs)
 
 
 class _LoadedModel:
@@ -321,21 +305,16 @@ def open_reranker(
     cache_dir: Path | str,
     *,
     embedder: Embedder | None = None,
-    work: MutableMapping[str, float] | None = None,
 ) -> Reranker:
     """The reranker of a settings block.
 
     A bi-encoder without a model in its settings shares ``embedder`` when it is given; otherwise it
-    loads one with ``embedder_settings``. Scores are cached below ``cache_dir``. ``work`` gets the
-    number of scored pairs (`CountedReranker`). Raises DependencyError when the model is missing,
-    ConfigError when the settings name no model.
+    loads one with ``embedder_settings``. Scores are cached below ``cache_dir``. Raises
+    DependencyError when the model is missing, ConfigError when the settings name no model.
     """
-    reranker: Reranker
     if settings.kind == "biencoder":
         if settings.model is not None or embedder is None:
             embedder = open_embedder(embedder_settings, open_cache(cache_dir), settings.model)
-        reranker = BiEncoder(embedder, scale=settings.scale, offset=settings.offset)
-    else:
-        model = FlagModel(settings) if settings.kind == "flag" else CrossEncoderModel(settings)
-        reranker = CachedReranker(model, open_cache(cache_dir))
-    return reranker if work is None else CountedReranker(reranker, work)
+        return BiEncoder(embedder, scale=settings.scale, offset=settings.offset)
+    model = FlagModel(settings) if settings.kind == "flag" else CrossEncoderModel(settings)
+    return CachedReranker(model, open_cache(cache_dir))
