@@ -296,8 +296,8 @@ class Run:
         records = [question_record(question) for question in questions]
         [asked] = asked_policies(self._opened(), [] if policy is None else [str(policy)])
         distinct = {record.question_id: record for record in records}
-        with open_answering(asked.context, asked.policy) as answers:
-            found = {one.question_id: one for one in answers(iter(distinct.values()))}
+        with open_answering(asked.context, asked.policy) as opened:
+            found = {one.question_id: one for one in opened.answers(iter(distinct.values()))}
         return [found[record.question_id] for record in records]
 
     def evaluate(

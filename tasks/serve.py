@@ -22,7 +22,9 @@ from tasks.run import run
 if TYPE_CHECKING:
     import uvicorn
 
+    from pipeline.run.context import StageContext
     from pipeline.serving.policy import ServedPolicy
+    from pipeline.serving.turns import PlainModel
 
 NO_POLICY = "none"
 
@@ -102,7 +104,7 @@ def serve(
         served = _Served(server)
         answering = ServedPolicy(asked[0].named.name, corpus, served.fail) if asked else None
         if answering is not None:
-            app.include_router(chat_routes(answering))
+            app.include_router(chat_routes(answering, plain_model(answering, asked[0].context)))
         add_tools(app, app.state.batcher, answering)
         try:
             with served.beside(asking, asked, answering):
@@ -159,6 +161,24 @@ class _Served:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - raised in the thread of the server
             self.fail(EngineError(f"{type(error).__name__}: {error}"))
+
+
+def plain_model(policy: ServedPolicy, context: StageContext) -> PlainModel:
+    """The policy without its loop, with the decoding of ``context``'s evaluation."""
+    from pipeline.core.shipped import find_model
+    from pipeline.grammars.tokenizer import model_tokenizer
+    from pipeline.serving.turns import Decoding, PlainModel
+
+    config = context.config
+    decoding = Decoding(
+        temperature=config.evaluation.temperature,
+        top_p=config.sampling.top_p,
+        max_tokens=config.sampling.max_segment_tokens,
+        max_model_len=config.engine.max_model_len,
+        thinking=config.model.thinking,
+    )
+    model = find_model(config.model.base)
+    return PlainModel(policy, lambda: model_tokenizer(model, config.model.chat_template), decoding)
 
 
 def _literal(host: str) -> str:

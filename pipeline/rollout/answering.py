@@ -2,8 +2,9 @@
 
 Input: questions in words, and a function that opens a policy. Output: a trajectory for each
 question. The engine, retriever and grammar of a `PolicyProcess` stay open, and it rolls out all
-questions that have come, together. Several policies can be open at once, an interrupted start
-leaves nothing behind, and the output of engines does not mix with answers.
+questions that have come, together. Single turns, of agents that run their own loop, join them in
+the engine. Several policies can be open at once, an interrupted start leaves nothing behind, and
+the output of engines does not mix with answers.
 """
 
 from __future__ import annotations
@@ -23,18 +24,28 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.core.errors import EngineError, InputError, SteepError
 from pipeline.core.records import Question, Trajectory
+from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.llm.engine_processes import end_with
+from pipeline.llm.shared_engine import Refused, SharedEngine
 
 # Rolls out questions as an iterator gives them, also after it had none for a while.
 Answers = Callable[[Iterator[Question]], Iterator[Trajectory]]
-Opening = Callable[[], AbstractContextManager[Answers]]  # pickled for the process
+Opening = Callable[[], AbstractContextManager["OpenPolicy"]]  # pickled for the process
 LONGEST_QUESTION = 20_000  # characters
 _PATIENCE = 10.0  # seconds in which a process may end by itself
 _starting = threading.Lock()  # only one thread changes the environment
+
+
+@dataclass(frozen=True)
+class OpenPolicy:
+    """The answering function of a policy, and its engine, which samples single turns too."""
+
+    answers: Answers
+    engine: SharedEngine
 
 
 @dataclass(frozen=True)
@@ -69,8 +80,8 @@ class PolicyProcess:
     """A policy that answers questions in a separate process, until `close`.
 
     The process starts with the object, with ``environment`` added to the variables of this process,
-    and calls ``opening`` there, whose context gives the answering function. It ends with the
-    process that made it, however that ends.
+    and calls ``opening`` there, whose context gives the policy. It ends with the process that made
+    it, however that ends.
     """
 
     def __init__(
@@ -91,7 +102,7 @@ class PolicyProcess:
             self._process.start()
         others.close()
         self._lock = threading.Lock()
-        self._waiting: dict[str, list[Future[Answered]]] = {}  # by the id of the question
+        self._waiting: dict[str, list[Future[Any]]] = {}  # by the id of the question or turn
         self._failure: Exception | None = None
         self._receiver = threading.Thread(
             target=self._receive_answers, name=f"answers of {name}", daemon=True
@@ -107,26 +118,40 @@ class PolicyProcess:
 
         Threads may call this at once, and the questions are rolled out together.
         """
-        future: Future[Answered] = Future()
+        return self._put(question.question_id, question)
+
+    def sample(self, turn: GenerationRequest) -> Future[GenerationResult]:
+        """Sample a turn beside the roll-outs; its id differs from the ids of all other turns.
+
+        The result is as for `ask`, or InputError if the engine refuses the turn.
+        """
+        return self._put(turn.id, turn)
+
+    def _put(self, name: str, item: Question | GenerationRequest) -> Future[Any]:
+        future: Future[Any] = Future()
         with self._lock:
             if self._failure is not None:
                 future.set_exception(self._failure)
                 return future
-            self._waiting.setdefault(question.question_id, []).append(future)
+            self._waiting.setdefault(name, []).append(future)
             with suppress(OSError):  # the receiver says why the process ended
-                self._connection.send(question)
+                self._connection.send(item)
         return future
 
     def _receive_answers(self) -> None:
         """Give the answers to those who wait for them, until the process ends."""
         try:
             while True:
-                answered: Answered = self._receive()
+                result: Answered | GenerationResult | Refused = self._receive()
+                asked = result.trajectory.question_id if isinstance(result, Answered) else result.id
                 with self._lock:
                     # None wait when the answer to an equal question has served them.
-                    waiting = self._waiting.pop(answered.trajectory.question_id, [])
+                    waiting = self._waiting.pop(asked, [])
                 for future in waiting:
-                    future.set_result(answered)
+                    if isinstance(result, Refused):
+                        future.set_exception(InputError(result.problem))
+                    else:
+                        future.set_result(result)
         except Exception as error:  # noqa: BLE001 - raised where an answer is expected
             with self._lock:
                 self._failure = error
@@ -168,43 +193,49 @@ class PolicyProcess:
 
 
 class _Questions(Iterator[Question]):
-    """The questions that have come over a connection.
+    """The questions that have come over a connection; turns go to ``submit``.
 
     Between questions the iterator ends, and goes on when the next has come.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._queue: Queue[Question | None] = Queue()
-        self._ahead: Question | None = None
+    def __init__(
+        self, connection: Connection, submit: Callable[[GenerationRequest], object]
+    ) -> None:
+        self._queue: Queue[Question | Literal["turn"] | None] = Queue()
+        self._ahead: Question | Literal["turn"] | None = None
         self._started: dict[str, float] = {}
-        threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+        threading.Thread(target=self._read, args=(connection, submit), daemon=True).start()
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection, submit: Callable[[GenerationRequest], object]) -> None:
         with suppress(EOFError, ConnectionError):
-            while (question := connection.recv()) is not None:
-                self._queue.put(question)
+            while (item := connection.recv()) is not None:
+                if isinstance(item, GenerationRequest):
+                    submit(item)
+                self._queue.put("turn" if isinstance(item, GenerationRequest) else item)
         self._queue.put(None)
 
     def wait(self) -> bool:
-        """Wait for a question; False when no more come."""
+        """Wait for a question or a turn; False when no more come."""
         self._ahead = self._queue.get()
         return self._ahead is not None
 
+    def pending(self) -> bool:
+        """Whether `wait` would return at once."""
+        return not self._queue.empty()
+
     def __next__(self) -> Question:
         question, self._ahead = self._ahead, None
-        while True:
-            if question is None:
-                try:
-                    question = self._queue.get_nowait()
-                except Empty:
-                    raise StopIteration from None
+        # A question that is being rolled out was asked before, by another client.
+        while not isinstance(question, Question) or question.question_id in self._started:
+            try:
+                question = self._queue.get_nowait()
+            except Empty:
+                raise StopIteration from None
             if question is None:
                 self._queue.put(None)  # for `wait`
                 raise StopIteration
-            if question.question_id not in self._started:
-                self._started[question.question_id] = time.perf_counter()
-                return question
-            question = None  # it is being rolled out, for somebody else who asked the same
+        self._started[question.question_id] = time.perf_counter()
+        return question
 
     def answered(self, trajectory: Trajectory) -> Answered:
         """A trajectory with its seconds since the roll-out of its question began."""
@@ -237,12 +268,14 @@ def _serve(connection: Connection, opening: Opening, log: str, parent: int) -> N
         os.dup2(descriptor, stream)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        with opening() as answers:
+        with opening() as policy:
             connection.send(None)  # ready
-            questions = _Questions(connection)
+            policy.engine.deliver = connection.send
+            questions = _Questions(connection, policy.engine.submit)
             while questions.wait():
-                for trajectory in answers(questions):
+                for trajectory in policy.answers(questions):
                     connection.send(questions.answered(trajectory))
+                policy.engine.sample_turns(until=questions.pending)
     except (EOFError, ConnectionError):  # the parent has ended
         return
     except SteepError as error:

@@ -1,29 +1,25 @@
-"""OpenAI's protocol for chat completions, over a policy that searches.
+"""The models of a served policy: one that searches, and the plain policy.
 
-``POST /v1/chat/completions`` takes the last message of the user as the question. The whole roll-out
-runs here, and the message of the answer has ``metadata`` with the steps, the sources, and how the
-trajectory ended. With ``stream`` the answer comes as one piece when it is there. ``GET /v1/models``
-names the policy. Errors have OpenAI's form, so that its clients raise their usual exceptions, and
-repeat a request that came while the engine starts.
+The question of a request to the first is its last message of the user. The whole roll-out runs
+here, and the message of the answer has ``metadata`` with the steps, the sources, and how the
+trajectory ended. The model `PLAIN` is the policy without this loop (`pipeline.serving.turns`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import time
-import uuid
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, ValidationError
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
 
-from pipeline.core.errors import InputError, SteepError
+from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
-from pipeline.retrieval.remote.wire import MAX_BODY
-from pipeline.serving.policy import Busy, ServedPolicy
+from pipeline.serving.completions import Asked, NoModel, completion, completion_routes
+from pipeline.serving.policy import ServedPolicy
+from pipeline.serving.turns import PlainModel, TurnRequest
+
+PLAIN = "policy"
 
 
 class _Part(BaseModel):
@@ -41,13 +37,10 @@ class _Message(BaseModel):
         return self.content or ""
 
 
-class _Completion(BaseModel):
-    """The fields that are read; decoding has the settings of the evaluation."""
+class _Question(Asked):
+    """A request for an answer; decoding has the settings of the evaluation."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
-    model: str | None = None
-    stream: bool = False
-    n: Literal[1] | None = None
 
     def question(self) -> str:
         texts = [one.text() for one in self.messages if one.role == "user"]
@@ -56,52 +49,23 @@ class _Completion(BaseModel):
         return texts[-1]
 
 
-def chat_routes(policy: ServedPolicy) -> APIRouter:
+def chat_routes(policy: ServedPolicy, plain: PlainModel) -> APIRouter:
     """The routes of the protocol."""
-    router = APIRouter()
-    created = int(time.time())
 
-    @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        model = {"id": policy.name, "object": "model", "created": created, "owned_by": "steep"}
-        return {"object": "list", "data": [model]}
+    async def complete(body: bytes) -> dict[str, Any]:
+        model = Asked.model_validate_json(body).model
+        if model == PLAIN:
+            return await plain.complete(TurnRequest.model_validate_json(body))
+        if model not in (None, policy.name):
+            raise NoModel(f"there is no model {model!r:.80}; use {policy.name} or {PLAIN}")
+        asked = _Question.model_validate_json(body)
+        return _answer(policy, await policy.answer(asked.question()))
 
-    @router.post("/v1/chat/completions")
-    async def complete(request: Request) -> Response:
-        size = request.headers.get("content-length", "")
-        if not size.isdigit() or int(size) > MAX_BODY:
-            return _refusal(f"expected a Content-Length of at most {MAX_BODY:,} bytes", 413)
-        try:
-            asked = _Completion.model_validate_json(await request.body())
-            if asked.model not in (None, policy.name):
-                return _refusal(f"there is no model {asked.model!r:.80}; use {policy.name}", 404)
-            trajectory = await policy.answer(asked.question())
-        except ValidationError as error:
-            fault = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, fault["loc"])) or "body"
-            return _refusal(f"{where}: {fault['msg']}", 400)
-        except InputError as error:
-            return _refusal(str(error), 400)
-        except Busy as error:
-            return _refusal(str(error), error.status)
-        except SteepError as error:
-            return _refusal(str(error), 500)
-        whole = _completion(policy, trajectory)
-        if asked.stream:
-            return StreamingResponse(_chunks(whole), media_type="text/event-stream")
-        return JSONResponse(whole)
-
-    return router
+    return completion_routes([policy.name, PLAIN], complete)
 
 
-def _refusal(problem: str, status: int) -> Response:
-    kind = "invalid_request_error" if status < 429 else "server_error"
-    error = {"message": problem, "type": kind, "param": None, "code": None}
-    return JSONResponse({"error": error}, status)
-
-
-def _completion(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:
-    """A completion with one choice, whose message has the answer and ``metadata``."""
+def _answer(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:
+    """A completion whose message has the answer and ``metadata``."""
     tokens = trajectory.tokens
     metadata = {
         "policy": trajectory.policy,
@@ -112,38 +76,6 @@ def _completion(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:
         "sources": policy.sources(trajectory),
     }
     message = {"role": "assistant", "content": trajectory.answer or "", "metadata": metadata}
+    ended = "length" if trajectory.stop == "max_tokens" else "stop"
     prompt = len(trajectory.prompt_ids) + tokens.retrieved
-    return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": policy.name,
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "finish_reason": "length" if trajectory.stop == "max_tokens" else "stop",
-                "logprobs": None,
-            }
-        ],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": tokens.thinking,
-            "total_tokens": prompt + tokens.thinking,
-        },
-    }
-
-
-async def _chunks(whole: dict[str, Any]) -> AsyncIterator[str]:
-    """The completion as server-sent events: the message, the reason of its end, and the mark."""
-    [choice] = whole["choices"]
-    common = {**whole, "object": "chat.completion.chunk"}
-    usage = common.pop("usage")
-    ended = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
-    pieces: list[dict[str, Any]] = [
-        {**common, "choices": [{"index": 0, "delta": choice["message"], "finish_reason": None}]},
-        {**common, "choices": [ended], "usage": usage},
-    ]
-    for piece in pieces:
-        yield f"data: {json.dumps(piece)}\n\n"
-    yield "data: [DONE]\n\n"
+    return completion(policy.name, message, ended, (prompt, tokens.thinking))

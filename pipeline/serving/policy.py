@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
-from pipeline.core.errors import SteepError
+from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Trajectory
+from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.retrieval.origins import passages
 from pipeline.rollout.answering import PolicyProcess, question_record
 
-MOST_WAITING = 256  # questions of all clients that have no answer yet
+T = TypeVar("T")
+MOST_WAITING = 256  # questions and turns of all clients that have no answer yet
 
 
 class Busy(SteepError):
@@ -43,13 +47,25 @@ class ServedPolicy:
         questions wait, and what ended the policy's process.
         """
         record = question_record(question)
+        return (await self._result(lambda process: process.ask(record))).trajectory
+
+    async def sample(self, turn: GenerationRequest) -> GenerationResult:
+        """A single turn, beside the roll-outs.
+
+        Raises InputError for a turn that the engine refuses, else what `answer` raises.
+        """
+        return await self._result(lambda process: process.sample(turn))
+
+    async def _result(self, asked: Callable[[PolicyProcess], Future[T]]) -> T:
         if self.process is None:
             raise Busy(f"the engine of policy {self.name} starts; ask again in a minute", 503)
         if self._waiting >= MOST_WAITING:
             raise Busy(f"{self._waiting} questions wait for the engine; ask again later", 429)
         self._waiting += 1
         try:
-            return (await asyncio.wrap_future(self.process.ask(record))).trajectory
+            return await asyncio.wrap_future(asked(self.process))
+        except InputError:  # concerns this request alone
+            raise
         except SteepError as error:
             self._failed(error)
             raise

@@ -35,8 +35,9 @@ from pipeline.core.records import Question, Trajectory
 from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import Engine
+from pipeline.llm.shared_engine import SharedEngine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.rollout.answering import Answers
+from pipeline.rollout.answering import OpenPolicy
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
@@ -301,18 +302,19 @@ def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriev
 
 
 @contextmanager
-def open_answering(context: StageContext, policy: Policy) -> Iterator[Answers]:
-    """A function that answers questions with ``policy``, closed on exit.
+def open_answering(context: StageContext, policy: Policy) -> Iterator[OpenPolicy]:
+    """The engine of ``policy``, and a function that answers questions with it; closed on exit.
 
-    It gives the trajectories that the stage ``evaluate-policy`` gives for the same questions.
+    The stage ``evaluate-policy`` gives the same trajectories for the same questions.
     ``context.inputs`` holds corpus, graph and index. Raises what `open_rollout` raises.
     """
     config = context.config
     settings = rollout_settings(config, temperature=config.evaluation.temperature)
     with open_rollout(context, policy.adapter) as (engine, retriever, grammar, tools):
-        yield partial(
+        shared = SharedEngine(engine)
+        answers = partial(
             answer_questions,
-            engine=engine,
+            engine=shared,
             grammar=grammar,
             retriever=retriever,
             settings=settings,
@@ -320,11 +322,12 @@ def open_answering(context: StageContext, policy: Policy) -> Iterator[Answers]:
             seed=context.seed,
             conversations=tools,
         )
+        yield OpenPolicy(answers, shared)
 
 
 @contextmanager
-def open_in_process(context: dict[str, Any], policy: Policy) -> Iterator[Answers]:
+def open_in_process(context: dict[str, Any], policy: Policy) -> Iterator[OpenPolicy]:
     """`open_answering` in a separate process, which holds the devices of this process's lease."""
     hold_devices()
-    with open_answering(StageContext.from_json(context), policy) as answers:
-        yield answers
+    with open_answering(StageContext.from_json(context), policy) as opened:
+        yield opened

@@ -184,15 +184,22 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
     run(task)
     with serving("--config", str(configuration), *options) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=20)
-        assert [one.id for one in client.models.list()] == ["sft"]
+        assert [one.id for one in client.models.list()] == ["sft", "policy"]
 
         def asked(text: str) -> Any:
             return client.chat.completions.create(
                 model="sft", messages=[{"role": "system", "content": "x"}, {"role": "user", "content": text}]
             )  # fmt: skip
 
-        with ThreadPoolExecutor(9) as threads:
+        def turn(text: str) -> Any:
+            messages = [{"role": "user", "content": text}]
+            return client.chat.completions.create(model="policy", messages=messages, max_tokens=5)
+
+        with ThreadPoolExecutor(12) as threads:
+            turns = threads.map(turn, ASKED)  # in the batches of the roll-outs
             answers = list(threads.map(asked, [*ASKED, *ASKED, *ASKED]))
+        assert {one.choices[0].message.role for one in turns} == {"assistant"}
+        assert all(0 < one.usage.completion_tokens <= 5 for one in map(turn, ASKED))
         contents = [answer.choices[0].message.content for answer in answers]
         assert contents[:3] == contents[3:6] == contents[6:]
         metadata = answers[0].choices[0].message.metadata  # type: ignore[attr-defined]
@@ -206,7 +213,9 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
         )
         assert pieces[0].choices[0].delta.content == contents[0]
         assert pieces[-1].choices[0].finish_reason in ("stop", "length")
-        with pytest.raises(openai.NotFoundError, match="there is no model 'other'; use sft"):
+        with pytest.raises(
+            openai.NotFoundError, match="there is no model 'other'; use sft or policy"
+        ):
             client.chat.completions.create(
                 model="other", messages=[{"role": "user", "content": "x"}]
             )

@@ -1,0 +1,116 @@
+"""OpenAI's protocol for chat completions: requests, completions, streams and errors.
+
+``POST /v1/chat/completions`` and ``GET /v1/models``. With ``stream`` a completion comes as one
+piece when it is there. Errors have OpenAI's form, so that its clients raise their usual exceptions,
+and repeat a request that came while the engine starts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ValidationError
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from pipeline.core.errors import InputError, SteepError
+from pipeline.retrieval.remote.wire import MAX_BODY
+from pipeline.serving.policy import Busy
+
+
+class NoModel(InputError):
+    """A request names a model that is not served."""
+
+
+class Asked(BaseModel):
+    """The fields of every request for a completion that are read."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n: Literal[1] | None = None
+
+
+def completion_routes(
+    models: Sequence[str], complete: Callable[[bytes], Awaitable[dict[str, Any]]]
+) -> APIRouter:
+    """The routes of the protocol over ``complete``, which makes the completion of a body."""
+    router = APIRouter()
+    created = int(time.time())
+
+    @router.get("/v1/models")
+    async def listed() -> dict[str, Any]:
+        about = {"object": "model", "created": created, "owned_by": "steep"}
+        return {"object": "list", "data": [{"id": name, **about} for name in models]}
+
+    @router.post("/v1/chat/completions")
+    async def completed(request: Request) -> Response:
+        size = request.headers.get("content-length", "")
+        if not size.isdigit() or int(size) > MAX_BODY:
+            return _refusal(f"expected a Content-Length of at most {MAX_BODY:,} bytes", 413)
+        try:
+            body = await request.body()
+            streamed = Asked.model_validate_json(body).stream
+            whole = await complete(body)
+        except ValidationError as error:
+            fault = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, fault["loc"])) or "body"
+            return _refusal(f"{where}: {fault['msg']}", 400)
+        except NoModel as error:
+            return _refusal(str(error), 404)
+        except InputError as error:
+            return _refusal(str(error), 400)
+        except Busy as error:
+            return _refusal(str(error), error.status)
+        except SteepError as error:
+            return _refusal(str(error), 500)
+        if streamed:
+            return StreamingResponse(_chunks(whole), media_type="text/event-stream")
+        return JSONResponse(whole)
+
+    return router
+
+
+def _refusal(problem: str, status: int) -> Response:
+    kind = "invalid_request_error" if status < 429 else "server_error"
+    error = {"message": problem, "type": kind, "param": None, "code": None}
+    return JSONResponse({"error": error}, status)
+
+
+def completion(
+    model: str, message: dict[str, Any], ended: str, tokens: tuple[int, int], name: str = ""
+) -> dict[str, Any]:
+    """A completion with one choice; ``tokens`` of prompt and completion, ``ended`` its reason."""
+    return {
+        "id": name or f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": ended, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": tokens[0],
+            "completion_tokens": tokens[1],
+            "total_tokens": sum(tokens),
+        },
+    }
+
+
+async def _chunks(whole: dict[str, Any]) -> AsyncIterator[str]:
+    """The completion as server-sent events: the message, the reason of its end, and the mark."""
+    [choice] = whole["choices"]
+    common = {**whole, "object": "chat.completion.chunk"}
+    usage = common.pop("usage")
+    ended = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    delta = choice["message"]
+    if calls := delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
+    pieces: list[dict[str, Any]] = [
+        {**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {**common, "choices": [ended], "usage": usage},
+    ]
+    for piece in pieces:
+        yield f"data: {json.dumps(piece)}\n\n"
+    yield "data: [DONE]\n\n"
