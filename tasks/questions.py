@@ -83,10 +83,10 @@ class _TrainingQuestions(Questions):
 
 
 class QuestionsSft(_TrainingQuestions):
-    """Decomposed questions for the cold start."""
+    """Questions for the cold start."""
 
     stage = "questions-sft"
-    help = "decomposed questions of the cold start"
+    help = "questions of the cold start"
     split = "sft"
     reads = ("data.sft", "data.root", "seed")
 

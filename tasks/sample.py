@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
+from pipeline.config import Config
+from pipeline.config.policy import RejectionSampling
 from tasks.base import RoundTask, StageTask
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.index import searched
@@ -12,7 +15,7 @@ from tasks.limits import roll_out_faults
 from tasks.opened import Opened, Work, policy_engine, retrieval
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
-from tasks.policy import policy, policy_files
+from tasks.policy import GivenPolicy, policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
 from tasks.sharding import DivisibleTask
 
@@ -104,3 +107,38 @@ class Sample(RoundTask, RollOutTask):
 
     def trajectories(self, clock: Clock) -> float:
         return sampled(self, clock)
+
+
+class SftSample(RollOutTask):
+    """Trajectories for the cold start by rejection sampling (``sft_data.rejection_sampling``)."""
+
+    stage = "sft-sample"
+    help = "trajectories of the base model or of a teacher, for the cold start"
+    spare_ram = Sample.spare_ram
+    shards_block = "sampling"
+    entry = "pipeline.stages.sample:run"
+    merge_entry = "pipeline.stages.sample:merge"
+    reads = ("sampling", *ROLL_OUT)
+    reads_at_times = ("sft_data.rejection_sampling",)  # merged into ``sampling``
+
+    @cached_property
+    def settings(self) -> Config:
+        """The run's settings, with the teacher's samples and temperature in ``sampling``."""
+        settings, own = self.run_settings, self._own
+        update = {"samples": own.samples, "temperature": own.temperature}
+        sampling = settings.sampling.model_copy(update=update)
+        return settings.model_copy(update={"sampling": sampling})
+
+    @property
+    def _own(self) -> RejectionSampling:
+        return self.run_settings.sft_data.rejection_sampling or RejectionSampling()
+
+    def upstream(self) -> dict[str, StageTask]:
+        return {
+            **searched(self),
+            "questions": questions(self, "sft"),
+            "policy": self.clone(GivenPolicy, source=self._own.teacher),
+        }
+
+    def trajectories(self, clock: Clock) -> float:
+        return clock.sizes.questions["sft"] * self._own.samples

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.base import StageTask
+from tasks.base import STAGES, TRAJECTORIES, StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.graph import Graph, Hypergraph
@@ -18,7 +18,7 @@ from tasks.sharding import DivisibleTask
 
 
 class SftData(DivisibleTask):
-    """Supervised trajectories from MuSiQue-shaped decompositions."""
+    """Supervised trajectories from MuSiQue-shaped decompositions, or by rejection sampling."""
 
     stage = "sft-data"
     help = "supervised trajectories"
@@ -36,9 +36,17 @@ class SftData(DivisibleTask):
     @property
     def runs_model(self) -> bool:
         memory = self.settings.sft_data.memory is not None
-        return self._asks_own_model or memory or self._asks_graph_model
+        asks = self._asks_own_model or memory or self._asks_graph_model
+        return asks and not self._rejects
+
+    @property
+    def _rejects(self) -> bool:
+        return self.settings.sft_data.rejection_sampling is not None
 
     def upstream(self) -> dict[str, StageTask]:
+        if self._rejects:
+            # By name, against an import cycle: sampling reads policies, of which one is made here.
+            return {"trajectories": self.clone(STAGES["sft-sample"])}
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
         return {
             "corpus": self.clone(Corpus),
@@ -48,7 +56,7 @@ class SftData(DivisibleTask):
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return QUESTIONS_READ
+        return {"trajectories": TRAJECTORIES} if self._rejects else QUESTIONS_READ
 
     @property
     def _asks_own_model(self) -> bool:
@@ -64,6 +72,8 @@ class SftData(DivisibleTask):
 
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.sft_data
+        if self._rejects:
+            return {}
         files = {"model": model_identity(settings.model)} if settings.model else {}
         if self._asks_graph_model and self.settings.graph.model:
             files["graph model"] = model_identity(self.settings.graph.model)
@@ -74,6 +84,8 @@ class SftData(DivisibleTask):
     def reading(self) -> tuple[str, ...]:
         """Adds the settings of the models that the stage asks, and of the chunks that it makes."""
         settings, names = self.settings.sft_data, [*self.reads]
+        if self._rejects:
+            return (*names, "model.base")
         if settings.memory is not None:
             names += ["engine", "model"]
         if self._asks_graph_model:
@@ -85,13 +97,15 @@ class SftData(DivisibleTask):
     def slice(self) -> dict[str, Any]:
         """Adds the kinds of shown items."""
         values = super().slice()
-        if self.settings.method.sft_shows_retrieved_kinds:
+        if self.settings.method.sft_shows_retrieved_kinds and not self._rejects:
             values["retrieval.shows"] = list(self.settings.retrieval.shows)
         return values
 
     def opens(self) -> Iterator[Opened]:
         """The models that are asked in turn, and the policy that answers from memory."""
         settings = self.settings
+        if self._rejects:
+            return
         if self._asks_own_model:
             yield from chat("sft_data", settings.sft_data)
         if self._asks_graph_model:

@@ -123,7 +123,11 @@ class Data(Block):
     root: Annotated[PathOrName | None, Indirect()] = Field(
         None, description="directory of the data files; `make … DATA=DIR` sets it"
     )
-    sft: Items[QuestionFile] = Field((), description="decomposed questions for the cold start")
+    sft: Items[QuestionFile] = Field(
+        (),
+        description="questions of the cold start; decomposed, unless it samples its trajectories "
+        "(sft_data.rejection_sampling)",
+    )
     sampling: Items[QuestionFile] = Field((), description="questions of the rounds")
     validation: Items[QuestionFile] = Field((), description="questions to choose settings by")
     test: Items[QuestionFile] = Field((), description="questions of the final evaluation")

@@ -68,6 +68,20 @@ class MemorySteps(Block):
     )
 
 
+class RejectionSampling(Block):
+    """Supervised trajectories that a policy samples, kept where the answer is right."""
+
+    teacher: Annotated[PathOrName, Indirect()] = Field(
+        "base",
+        description="policy that samples: base, or the directory of an adapter over model.base",
+    )
+    samples: int = Field(8, ge=2, le=10_000, description="trajectories sampled per question")
+    temperature: Temperature = Field(1.0, description="sampling temperature")
+    min_f1: Share = Field(1.0, description="minimum token F1 of a kept answer")
+    per_question: Positive = Field(4, description="maximum trajectories kept per question")
+    test_share: Share = Field(0.05, description="share of the questions held out for the loss")
+
+
 class SftData(AskedModel):
     """Supervised trajectories for the cold start (TeaRAG 4.3.1)."""
 
@@ -103,6 +117,11 @@ class SftData(AskedModel):
     )
     memory: MemorySteps | None = Field(
         None, description="steps from memory, for a method with such steps; null: none"
+    )
+    rejection_sampling: RejectionSampling | None = Field(
+        None,
+        description="sample the trajectories, and keep right ones, instead of building them from "
+        "decompositions; then no other setting of sft_data is used",
     )
     shards: Shards = Field(None, description="parts of the requests to models; null: as in the run")
 

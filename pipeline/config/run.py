@@ -55,8 +55,8 @@ class Config(Block):
     )
     start: Annotated[PathOrName, Indirect()] = Field(
         SFT,
-        description="policy 0: sft (trained on decomposed questions), base (the untrained model), "
-        "or the directory of an adapter over model.base; only sft has the stages "
+        description="policy 0: sft (trained on supervised trajectories), base (the untrained "
+        "model), or the directory of an adapter over model.base; only sft has the stages "
         "sft-data and sft",
     )
     per_round: Annotated[PerRound, Indirect()] = Field(
@@ -281,10 +281,11 @@ class Config(Block):
                     "think in tags; set format to tools, or model.thinking to null"
                 )
             return self
-        if self.start == SFT:
+        if self.start == SFT and self.sft_data.rejection_sampling is None:
             raise ValueError(
-                "format is tools and start is sft, whose examples are written in tags; set start "
-                "to base, or to the directory of an adapter"
+                "format is tools and start is sft, whose examples are written in tags; set "
+                "sft_data.rejection_sampling to {}, or start to base or to the directory of an "
+                "adapter"
             )
         if self.retrieval.rounds == "single":
             raise ValueError(

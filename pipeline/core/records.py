@@ -208,6 +208,10 @@ class SftExample:
     prompt: list[Message]
     completion: str  # the assistant's text, observations included
     spans: list[Span]  # character spans covering completion; writer "model" is trained
+    # Of a sampled trajectory, as sampled; empty for an example that is built from text.
+    prompt_ids: list[int] = dataclasses.field(default_factory=list)
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    token_spans: list[Span] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(slots=True)

@@ -5,7 +5,8 @@ stage ``graph``, or the facts of the hypergraph if the retrieval of ProGraph-R1 
 ``train.parquet`` and ``test.parquet`` (`SftExample` with character loss spans, eq. 4) and
 ``statistics.json``: the numbers of examples requested, available and taken, how gold paragraphs
 were found, and the reasons for leaving hops out. The method (`pipeline.methods`) builds the steps
-and their turns.
+and their turns. With ``sft_data.rejection_sampling`` the input is the output of stage
+``sft-sample`` instead, whose right trajectories are kept (`pipeline.sft_data.rejection_sampling`).
 
 If the corpus lacks a gold paragraph, the question's own paragraph takes its place
 (`sft_data.paragraphs`). A model extracts its triplets: the model of ``graph`` if the triplets come
@@ -20,11 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.atomic import write_json
+from pipeline.config.policy import RejectionSampling
+from pipeline.core.atomic import write_json, write_text
 from pipeline.core.columns import Records
+from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, Question, SftExample, Step, Triplet
+from pipeline.export.directory import card
 from pipeline.grammars.base import Grammar, grammar
 from pipeline.graph.entities import display
 from pipeline.graph.locate import Locator
@@ -33,6 +37,7 @@ from pipeline.judges.closed_book import closed_book_answers
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.methods import StepOptions, method
 from pipeline.run.context import StageContext
+from pipeline.sft_data import rejection_sampling
 from pipeline.sft_data.known_facts import KnownFacts, select_known_facts
 from pipeline.sft_data.paragraphs import Paragraphs
 from pipeline.sft_data.split import (
@@ -46,15 +51,24 @@ from pipeline.sft_data.split import (
 from pipeline.sft_data.steps import Fact, Hop, supporting_facts
 from pipeline.sft_data.templates import fill, fluent
 from pipeline.stages.files.shards import shard_directories
+from pipeline.stages.files.trajectory_columns import FILE as TRAJECTORIES
+from pipeline.stages.files.trajectory_columns import iterate_trajectories
 
 _CLOSED_BOOK_TOKENS = 32  # of an answer to a closed-book question
+_SAMPLED_COLUMNS = [
+    "trajectory_id", "question_id", "dataset", "question", "answers", "answer", "output", "spans",
+    "prompt_ids", "token_ids", "token_spans", "steps", "stop", "format_ok", "policy",
+]  # fmt: skip
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files; returns the numbers of training and test examples.
 
-    Raises InputError when fewer training examples could be built than ``sft_data.min_share``.
+    Raises InputError when fewer training examples could be built than ``sft_data.min_share``, or
+    rejection sampling keeps none.
     """
+    if context.config.sft_data.rejection_sampling is not None:
+        return _keep_sampled(context, context.config.sft_data.rejection_sampling)
     return _run(context, ReplyExchange())
 
 
@@ -75,6 +89,42 @@ def run_shard(context: StageContext) -> dict[str, int]:
 def merge(context: StageContext) -> dict[str, int]:
     """Like `run`, with the replies of the shards."""
     return _run(context, ShardReplies(shard_directories(context)))
+
+
+def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[str, int]:
+    """Write the sampled trajectories that are kept, with counts and a card."""
+    config = context.config
+    source = context.inputs["trajectories"] / TRAJECTORIES
+    context.progress.start(None, "trajectories")
+    trajectories = iterate_trajectories(source, _SAMPLED_COLUMNS)
+    kept = rejection_sampling.keep(counted(trajectories, context.progress), settings)
+    rows = kept.table()
+    sums = sum(kept.outcomes.values(), Counter[str]())
+    counts = ", ".join(f"{outcome}: {count:,}" for outcome, count in sums.most_common())
+    train, test = rejection_sampling.split(kept.trajectories, settings.test_share, context.seed)
+    if not train:
+        raise InputError(
+            f"none of the {sums.total():,} trajectories of "
+            f"sft_data.rejection_sampling.teacher ({settings.teacher}) can be trained on "
+            f"({counts}); raise sft_data.rejection_sampling.samples, lower its min_f1 or "
+            "test_share, name another teacher, or say in prompt.system what the format is"
+        )
+    print(f"{sums.total():,} trajectories: {counts}")
+    policy_grammar, system = grammar(config.grammar), config.prompt.system
+    for name, part in (("train", train), ("test", test)):
+        examples = (
+            rejection_sampling.example(one, policy_grammar.messages(system, one.question))
+            for one in part
+        )
+        write_parquet(context.output / f"{name}.parquet", examples, SftExample)
+    write_json(context.output / "statistics.json", {"datasets": rows})
+    about = card(
+        "rejection-sampling.md.j2", name=f"{config.name}, cold start", rows=rows,
+        train=len(train), test=len(test), base=config.model.base, seed=context.seed,
+        policies=sorted(kept.policies), settings=settings.model_dump(),
+    )  # fmt: skip
+    write_text(context.output / "README.md", about)
+    return {"train": len(train), "test": len(test)}
 
 
 def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:

@@ -33,6 +33,7 @@ from pipeline.training.checks import (
 )
 
 IGNORED = -100  # the label that cross-entropy skips, by torch's convention
+_REBUILD, _REPAIR = "build sft-data again", "build the pairs again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +102,57 @@ E = TypeVar("E", bound=Encoded)
 
 
 def encode_sft(
-    tokenizer: Tokenizer, examples: Sequence[SftExample], first: int = 1
+    tokenizer: Tokenizer,
+    examples: Sequence[SftExample],
+    vocabulary: int | None = None,
+    first: int = 1,
 ) -> list[EncodedSft]:
-    """Tokenize and mask supervised examples, in order.
+    """Tokenize and mask supervised examples, in order; sampled ones keep their ids.
 
-    ``tokenizer`` must have a chat template and an end-of-turn token. ``first`` is the number of the
-    first example in its file. Raises TrainingError when the spans of an example leave a gap, it has
-    no model-written token, its ids hold a doubled or misplaced control token, or its decoded mask
-    differs from its text.
+    ``tokenizer`` must have a chat template and an end-of-turn token. ``vocabulary`` is the number
+    of token ids of the model (None: unknown) and ``first`` the number of the first example in its
+    file. Raises TrainingError when the spans of an example leave a gap, it has no model-written
+    token, its ids hold a doubled or misplaced control token or one that the vocabulary lacks, or
+    its decoded mask differs from its text.
     """
     names = [
         f"record {number}, example {example.example_id}"
         for number, example in enumerate(examples, start=first)
     ]
+    written = [not example.token_ids for example in examples]
+    texts = iter(
+        _from_texts(
+            tokenizer,
+            [example for example, text in zip(examples, written, strict=True) if text],
+            [name for name, text in zip(names, written, strict=True) if text],
+        )
+    )
+    return [
+        next(texts) if text else _as_sampled(tokenizer, example, vocabulary, name)
+        for example, name, text in zip(examples, names, written, strict=True)
+    ]
+
+
+def _as_sampled(
+    tokenizer: Tokenizer, example: SftExample, vocabulary: int | None, name: str
+) -> EncodedSft:
+    prompt, ids = example.prompt_ids, example.token_ids
+    check_ids(prompt, vocabulary, f"{name}: prompt", _REBUILD)
+    mask = _mask(
+        tokenizer, prompt, ids, example.token_spans, example.completion, vocabulary, name,
+        remedy=_REBUILD,
+    )  # fmt: skip
+    labels = [token if trained else IGNORED for token, trained in zip(ids, mask, strict=True)]
+    return EncodedSft(example.example_id, prompt + ids, [IGNORED] * len(prompt) + labels)
+
+
+def _from_texts(
+    tokenizer: Tokenizer, examples: Sequence[SftExample], names: Sequence[str]
+) -> list[EncodedSft]:
     for example, name in zip(examples, names, strict=True):
         problem = cover_error(example.spans, len(example.completion))
         if problem is not None:
-            raise TrainingError(f"{name}: {problem}; build sft-data again")
+            raise TrainingError(f"{name}: {problem}; {_REBUILD}")
     prompts = [prompt_text(tokenizer, example.prompt) for example in examples]
     prompt_ids = _ids(tokenizer, prompts)
     piece_ids = {
@@ -156,7 +191,7 @@ def _join(
     check_control_tokens(tokenizer, prompt, completion, name)
     check_mask(tokenizer, completion, token_spans, example.completion, example.spans, name)
     if all(label == IGNORED for label in labels):
-        raise TrainingError(f"{name}: no token is model-written; build sft-data again")
+        raise TrainingError(f"{name}: no token is model-written; {_REBUILD}")
     eos = tokenizer.eos_token_id
     assert eos is not None  # check_control_tokens refuses such a tokenizer
     return EncodedSft(example.example_id, [*ids, eos], [*labels, eos])
@@ -183,48 +218,68 @@ def _encode_pair(
     tokenizer: Tokenizer, pair: Pair, vocabulary: int | None, name: str
 ) -> EncodedPair:
     name = f"{name} {pair.chosen_id} > {pair.rejected_id}"
-    check_ids(pair.prompt_ids, vocabulary, f"{name}: prompt", "build the pairs again")
+    check_ids(pair.prompt_ids, vocabulary, f"{name}: prompt", _REPAIR)
     return EncodedPair(
         f"{pair.chosen_id}>{pair.rejected_id}",
         pair.prompt_ids,
         pair.chosen_ids,
         pair.rejected_ids,
-        _mask(tokenizer, pair, "chosen", vocabulary, name),
-        _mask(tokenizer, pair, "rejected", vocabulary, name),
+        _side_mask(tokenizer, pair, "chosen", vocabulary, name),
+        _side_mask(tokenizer, pair, "rejected", vocabulary, name),
     )
 
 
-def _mask(
+def _side_mask(
     tokenizer: Tokenizer,
     pair: Pair,
     side: Literal["chosen", "rejected"],
     vocabulary: int | None,
     name: str,
 ) -> list[int]:
-    """The mask of one side, after all checks of its ids."""
     ids, spans, messages = (
         (pair.chosen_ids, pair.chosen_spans, pair.chosen)
         if side == "chosen"
         else (pair.rejected_ids, pair.rejected_spans, pair.rejected)
     )
-    name = f"{name}: {side}"
-    check_ids(ids, vocabulary, name, "build the pairs again")
+    recorded = "".join(message.content for message in messages)
+    return _mask(
+        tokenizer, pair.prompt_ids, ids, spans, recorded, vocabulary, f"{name}: {side}",
+        remedy=_REPAIR, sampled=side == "rejected",
+    )  # fmt: skip
+
+
+def _mask(
+    tokenizer: Tokenizer,
+    prompt_ids: list[int],
+    ids: list[int],
+    spans: Sequence[Span],
+    recorded: str,
+    vocabulary: int | None,
+    name: str,
+    *,
+    remedy: str,
+    sampled: bool = False,
+) -> list[int]:
+    """The mask [T] of recorded ``ids``, after all checks of the ids against the recorded text.
+
+    With ``sampled``, the policy may have written control tokens.
+    """
+    check_ids(ids, vocabulary, name, remedy)
     problem = cover_error(spans, len(ids))
     if problem is not None:
-        raise TrainingError(f"{name}: {problem}; build the pairs again")
+        raise TrainingError(f"{name}: {problem}; {remedy}")
     mask = [0] * len(ids)
     for start, end, writer in spans:
         if writer == "model":
             mask[start:end] = [1] * (end - start)
     if not any(mask):
-        raise TrainingError(f"{name}: no token is model-written; build the pairs again")
-    recorded = "".join(message.content for message in messages)
+        raise TrainingError(f"{name}: no token is model-written; {remedy}")
     body = _without_closing(tokenizer, ids, spans, recorded)
-    checked = checked_ids(body, spans, sampled=side == "rejected")
-    check_control_tokens(tokenizer, pair.prompt_ids, checked, name)
+    checked = checked_ids(body, spans, sampled=sampled)
+    check_control_tokens(tokenizer, prompt_ids, checked, name)
     text = _text(tokenizer, body, spans)
     if not same_text(text, recorded):
-        raise TrainingError(f"{name}: {difference(text, recorded)}; build the pairs again")
+        raise TrainingError(f"{name}: {difference(text, recorded)}; {remedy}")
     return mask
 
 

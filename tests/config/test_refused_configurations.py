@@ -148,7 +148,7 @@ def test_a_key_in_the_wrong_place_is_not_repeated(tmp_path: Path, endpoint: str)
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("format=tools",), r"format is tools and start is sft.*set start to base"),
+        (("format=tools",), r"format is tools and start is sft.*or start to base"),
         (
             ("format=tools", "start=base", "retrieval.rounds=single"),
             r"format is tools and retrieval\.rounds is single",

@@ -31,7 +31,7 @@ def test_the_page_has_every_command_and_no_hidden_one() -> None:
     [
         ("steep bro", {"browse"}),
         ("steep run --config embedded-h", {"embedded-hiprag"}),
-        ("steep run sf", {"sft", "sft-data"}),
+        ("steep run sf", {"sft", "sft-data", "sft-sample"}),
         ("steep status --why eva", {"evaluate", "evaluate-policy"}),
         ("steep config explain pairs.eas", {"pairs.easy_outcome"}),
         ("steep init recall/mu", {"recall/musique"}),

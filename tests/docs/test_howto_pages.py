@@ -66,6 +66,17 @@ def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Pa
     assert steep(["check", *options[:-4]])[0] == 2  # with a cold start the file is missing
 
 
+def test_rejection_sampling_needs_no_decomposed_questions(own: Path) -> None:
+    (own / "cold-start.jsonl").unlink()
+    (settings,) = (text for text in blocks("own-data.md", "yaml") if "rejection" in text)
+    (own / "more.yaml").write_text(f"base: own.yaml\nname: more\n{settings}")
+    status, _, complaint = steep(["check", "--config", "more.yaml", "--data", "."])
+    assert (status, complaint) == (0, "")
+    made = task_for("sft", "more.yaml", (), ".")
+    stages = [task.stage for task in walk(made, lambda one: one.inputs)]
+    assert stages[-4:] == ["given-policy", "sft-sample", "sft-data", "sft"]
+
+
 @pytest.mark.parametrize(
     ("page", "base"),
     [

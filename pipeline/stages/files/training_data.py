@@ -82,14 +82,15 @@ def encode_sft_data(context: StageContext) -> None:
     too long.
     """
     config, settings = context.config, context.config.sft
-    tokenizer = load_tokenizer(locate_base(config.model.base), config.model)
+    base = locate_base(config.model.base)
+    tokenizer, vocabulary = load_tokenizer(base, config.model), vocabulary_size(base)
 
     def encoded(name: str) -> Iterator[EncodedSft]:
         path = context.inputs["sft-data"] / name
         context.progress.start(None, "encoded records")
         examples = counted(iterate_records(path, SftExample), context.progress)
         for first, batch in _batches(examples):
-            yield from encode_sft(tokenizer, batch, first)
+            yield from encode_sft(tokenizer, batch, vocabulary, first)
 
     short = WithinLength(settings.max_length, settings.over_long, "sft")
     target = context.checkpoint_dir / TRAINING
