@@ -29,7 +29,7 @@ class SftData(DivisibleTask):
     merge_entry = "pipeline.stages.sft_data:merge"
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
-        *("retrieval.variant", "engine", "model"),
+        *("format", "retrieval.variant", "engine", "model"),
         *("graph.model", "graph.engine", "graph.endpoint", "corpus.chunk_words"),
     )
 
@@ -86,6 +86,8 @@ class SftData(DivisibleTask):
         settings, names = self.settings.sft_data, [*self.reads]
         if self._rejects:
             return (*names, "model.base")
+        if self.settings.format == "tools":
+            names += ["format"]
         if settings.memory is not None:
             names += ["engine", "model"]
         if self._asks_graph_model:

@@ -26,9 +26,11 @@ from pipeline.cli.options import (
     with_configuration,
 )
 from pipeline.cli.records import File, check_spans, parse_view, read_input
+from pipeline.conversations.steps import declared_tools
 from pipeline.core.atomic import check_distinct, json_text, text_output
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
+from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Message, Pair, PairKind, Span, Stop
 from pipeline.pairs.candidates import pair_of
@@ -54,6 +56,8 @@ class ScoredView:
     dataset: str = ""
     sample: int | None = None
     output: str | None = None
+    messages: str | list[dict[str, Any]] = ""
+    tools: str | list[dict[str, Any]] | None = None
     stop: Stop = "answer"
     question: str = ""
     answer: str | None = None
@@ -242,4 +246,8 @@ def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, system: str
     prompt = [Message("system", system)] if system else []
     if chosen.question:
         prompt.append(Message("user", chosen.question))
-    return pair_of(chosen, rejected, kind, prompt, (chosen.rewards, rejected.rewards), round=0)
+    rewards, tools = (chosen.rewards, rejected.rewards), chosen.tools
+    if tools is None and chosen.messages:
+        tools = declared_tools(chosen.grammar or DEFAULT_METHOD)
+    text = tools if isinstance(tools, str | None) else json_text(tools)
+    return pair_of(chosen, rejected, kind, prompt, rewards, round=0, tools=text)

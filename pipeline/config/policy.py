@@ -40,7 +40,8 @@ class Model(Block):
     base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
     chat_template: Annotated[NotEmpty | None, Indirect()] = Field(
         None,
-        description="file of a Jinja template, or the template; null: the tokenizer's template",
+        description="file of a Jinja template, `package:NAME/FILE` in an installed package, or the "
+        "template; null: the tokenizer's template",
     )
     thinking: bool | None = Field(
         None,

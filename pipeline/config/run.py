@@ -281,21 +281,10 @@ class Config(Block):
                     "think in tags; set format to tools, or model.thinking to null"
                 )
             return self
-        if self.start == SFT and self.sft_data.rejection_sampling is None:
-            raise ValueError(
-                "format is tools and start is sft, whose examples are written in tags; set "
-                "sft_data.rejection_sampling to {}, or start to base or to the directory of an "
-                "adapter"
-            )
         if self.retrieval.rounds == "single":
             raise ValueError(
                 "format is tools and retrieval.rounds is single, which writes a first step in "
                 "tags; set retrieval.rounds to iterative or to prompt"
-            )
-        if self.method.scoring_samples and self.rounds:
-            raise ValueError(
-                f"format is tools and grammar is {self.grammar}, whose rewards continue "
-                "trajectories in tags; set rounds to 0, or format to tags"
             )
         return self
 

@@ -13,6 +13,7 @@ call, because its borders would otherwise differ from what servers produce.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -133,9 +134,20 @@ class ChatTemplate:
             "date_string": _DATE.strftime("%d %b %Y"),
             "strftime_now": _DATE.strftime,
         }
+        self.thinking = thinking
         if thinking is not None:
             self._arguments["enable_thinking"] = thinking
         self._references: dict[Any, _Reference] = {}
+
+    @property
+    def identity(self) -> dict[str, str | bool | None]:
+        """The hash of the template and its arguments, for the lineage of a policy."""
+        template = (self.tokenizer.chat_template or "").encode()
+        return {
+            "sha256": hashlib.sha256(template).hexdigest()[:16],
+            "thinking": self.thinking,
+            "date": self._arguments["date_string"],
+        }
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
         """The template applied to uniform messages.
@@ -240,15 +252,15 @@ class ChatTemplate:
                 f"{self._name} leaves out the tools; "
                 "set model.chat_template to a template for tools"
             )
-        thinking = self._arguments.get("enable_thinking")
+        thinks = self.thinking is not False
         try:
-            conversation = _probe(self.tools, thinking is not False, "I search.")
+            conversation = _probe(self.tools, thinks, "I search.")
             mismatch = self.build(conversation).mismatch
         except InputError:  # gpt-oss refuses text beside reasoning and a call
-            conversation = _probe(self.tools, thinking is not False, "")
+            conversation = _probe(self.tools, thinks, "")
             mismatch = self.build(conversation).mismatch
         turns = [message for message in uniform(conversation) if message["role"] == "assistant"]
-        if thinking and any(_REASONING not in self.turn_text(message) for message in turns):
+        if self.thinking and any(_REASONING not in self.turn_text(message) for message in turns):
             return mismatch or "the template leaves out reasoning that the model writes"
         return mismatch
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import parse_json
+from pipeline.core.records import CalledFunction, ChatMessage, ToolCall
 from pipeline.grammars.sanitize import escape_tokens
 
 Message = dict[str, Any]
@@ -96,6 +98,47 @@ def calls_of(message: Message) -> list[Call]:
         Call(call["function"]["name"], call["function"]["arguments"], call.get("id"))
         for call in message.get("tool_calls", ())
     ]
+
+
+def prompt_and_turns(
+    messages: str | Sequence[Mapping[str, Any]],
+) -> tuple[list[Message], list[Message]]:
+    """The uniform messages before the first turn, and all others; JSON text is read."""
+    given = parse_json(messages, "messages") if isinstance(messages, str) else messages
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise InputError("messages: expected a list of messages")
+    prompt, turns = split_turns(uniform(given))
+    return prompt, [message for turn in turns for message in turn]
+
+
+def messages_before(messages: Sequence[Message], number: int) -> list[Message]:
+    """The messages before turn ``number`` of the assistant, from 0."""
+    starts = [place for place, each in enumerate(messages) if each["role"] == "assistant"]
+    return list(messages[: starts[number] if number < len(starts) else None])
+
+
+def recorded(messages: Iterable[Message]) -> list[ChatMessage]:
+    """Uniform messages as records, whose arguments are JSON text."""
+    return [
+        ChatMessage(
+            message["role"],
+            message["content"],
+            message.get(REASONING[0]),
+            [
+                ToolCall(CalledFunction(call.name, _json_text(call.arguments)), call.id)
+                for call in calls_of(message)
+            ]
+            or None,
+            message.get("tool_call_id"),
+        )
+        for message in messages
+    ]
+
+
+def _json_text(arguments: Any) -> str:
+    if isinstance(arguments, str):  # malformed, as the model wrote it
+        return arguments
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def with_escapes(messages: Iterable[Message], tokens: tuple[str, ...]) -> list[Message]:

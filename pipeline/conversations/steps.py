@@ -1,9 +1,10 @@
 """Steps, answer and format verdict of a conversation with tool calls, for every method.
 
 Input: messages. Output: the `ParsedOutput` that the grammars of tags return, so rewards, judges,
-pairs and metrics read either format. A step is one call with its result. The text after the result
-is its summary or conclusion; reasoning and text before the call are its reasoning. The answer is
-the text after ``Answer:`` in the last message, or the whole message, which then is malformed.
+pairs and metrics read either format. `write` is the inverse, for supervised steps. A step is one
+call with its result. The text after the result is its summary or conclusion; reasoning and text
+before the call are its reasoning. The answer is the text after ``Answer:`` in the last message, or
+the whole message, which then is malformed.
 
 HiPRAG's non-search steps (arXiv 2510.07794, 3.1) are passages ``Step n: ...`` that no call follows;
 the last line of a passage is its conclusion.
@@ -11,6 +12,7 @@ the last line of a passage is its conclusion.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from typing import Any
 
 from pipeline.conversations.messages import REASONING, Message, Tool, calls_of, split_turns, uniform
 from pipeline.conversations.turn_parser import call_problem
-from pipeline.core.records import Step
+from pipeline.core.records import ContextItem, Step
 from pipeline.grammars.base import MAX_STEPS, ParsedOutput
 from pipeline.grammars.document_lines import parse_documents
 from pipeline.grammars.prograph import parse_items as parse_knowledge
@@ -42,13 +44,14 @@ class Exchange:
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """A method's tool, and the step that a call to it makes.
+    """A method's tool, and the step that a call to it makes; ``query`` is the step's field.
 
     In a ``bounded`` format, no step and more steps than the budget are malformed. ``step_lines``
     reads ``Step n:`` passages, and ``answer_step`` adds a step for the text before the answer.
     """
 
     tool: Tool
+    query: str
     step: Callable[[Exchange], Step]
     bounded: bool = False
     step_lines: bool = False
@@ -77,6 +80,7 @@ _ENTITIES = {
 FORMATS: Mapping[str, ToolFormat] = {
     "tearag": ToolFormat(
         _tool("search", "Search passages and the knowledge graph.", entities=_ENTITIES),
+        "subquery",
         lambda each: Step(
             entities=each.entities,
             subquery=each.query,
@@ -87,6 +91,7 @@ FORMATS: Mapping[str, ToolFormat] = {
     ),
     "hiprag": ToolFormat(
         _tool("search", _SEARCH),
+        "search",
         lambda each: Step(
             reasoning=each.before,
             search=each.query,
@@ -97,6 +102,7 @@ FORMATS: Mapping[str, ToolFormat] = {
     ),
     "search-r1": ToolFormat(
         _tool("search", _SEARCH),
+        "subquery",
         lambda each: Step(
             subquery=each.query,
             context=parse_documents(each.result),
@@ -106,6 +112,7 @@ FORMATS: Mapping[str, ToolFormat] = {
     ),
     "prograph": ToolFormat(
         _tool("search_graph", "Search the hypergraph for facts."),
+        "query",
         lambda each: Step(
             think=each.before,
             query=each.query,
@@ -115,6 +122,11 @@ FORMATS: Mapping[str, ToolFormat] = {
         answer_step=True,
     ),
 }
+
+
+def declared_tools(method: str) -> str:
+    """The JSON text of the tools of a method."""
+    return json.dumps([FORMATS[method].tool], ensure_ascii=False)
 
 
 class _FormatError(Exception):
@@ -219,6 +231,38 @@ def parse(
         parsed.answer = next(_stray_answer(turns), None)
     parsed.steps = reader.steps
     return parsed
+
+
+def write(
+    method: str, steps: Sequence[Step], answer: str, results: Callable[[Sequence[ContextItem]], str]
+) -> list[Message]:
+    """The turns of a conversation with these steps: the inverse of `parse`.
+
+    The text before a call is the step's reasoning, and its summary or conclusion opens the next
+    turn. ``results`` writes retrieved items.
+    """
+    form, turns, texts = FORMATS[method], list[Message](), list[str]()
+    function = form.tool["function"]
+    for number, step in enumerate(steps, start=1):
+        before = step.think or step.reasoning
+        texts.append(f"Step {number}: {before}" if form.step_lines else before)
+        if query := getattr(step, form.query):
+            values = {"query": query, "entities": step.entities}
+            names = function["parameters"]["properties"]
+            call = {"name": function["name"], "arguments": {name: values[name] for name in names}}
+            name = f"call{number:05d}"  # some templates want nine letters or digits
+            calls = [{"id": name, "type": "function", "function": call}]
+            turns += [
+                {"role": "assistant", "content": _lines(texts), "tool_calls": calls},
+                {"role": "tool", "content": results(step.context).strip(), "tool_call_id": name},
+            ]
+            texts = []
+        texts.append(step.summary or step.conclusion)
+    return [*turns, {"role": "assistant", "content": _lines([*texts, f"{ANSWER} {answer}"])}]
+
+
+def _lines(texts: Sequence[str]) -> str:
+    return "\n".join(filter(None, texts))
 
 
 def _stray_answer(turns: Sequence[Sequence[Message]]) -> Iterator[str]:

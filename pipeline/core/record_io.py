@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pipeline.core.atomic import json_text, parquet_writer, text_output
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet, parse_json, read_jsonl, source_name
-from pipeline.core.records import Span
+from pipeline.core.records import OPTIONAL, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,8 +63,17 @@ def _without_conversion(schema: Any) -> Any:
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """A dataclass record as a dictionary of plain JSON values; other values are returned as is."""
-    return dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
+    """A dataclass record as a dictionary of plain JSON values; other values are returned as is.
+
+    Null fields among `OPTIONAL` are left out.
+    """
+    if not dataclasses.is_dataclass(record):
+        return record  # type: ignore[no-any-return]
+    return dataclasses.asdict(record, dict_factory=_without_nulls)  # type: ignore[arg-type]
+
+
+def _without_nulls(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if value is not None or name not in OPTIONAL}
 
 
 def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) -> R:

@@ -199,15 +199,57 @@ class Message:
 
 
 @dataclasses.dataclass(slots=True)
+class CalledFunction:
+    """The function of a tool call; ``arguments`` are JSON text, because objects of one Parquet
+    column have the same fields."""
+
+    name: str
+    arguments: str
+
+
+@dataclasses.dataclass(slots=True)
+class ToolCall:
+    """A tool call in the form of OpenAI's interface."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str = "function"
+
+
+@dataclasses.dataclass(slots=True)
+class ChatMessage:
+    """A message of a conversation with tool calls; a text with tags has role and content alone.
+
+    Null fields are left out of JSON.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+# Fields that JSON objects have only where they are set.
+OPTIONAL = frozenset({"reasoning_content", "tool_calls", "tool_call_id", "tools"})
+
+
+@dataclasses.dataclass(slots=True)
 class SftExample:
-    """One supervised example for the cold start."""
+    """One supervised example for the cold start: a text with tags, or a conversation.
+
+    A conversation has ``messages`` after the prompt and ``tools``, the JSON text of their schemas;
+    the chat template of the base model writes it.
+    """
 
     example_id: str
     question_id: str
     hops: int  # reasoning steps in the completion; 0 for a closed-book question
     prompt: list[Message]
-    completion: str  # the assistant's text, observations included
+    completion: str  # the assistant's text, observations included; empty in a conversation
     spans: list[Span]  # character spans covering completion; writer "model" is trained
+    messages: list[ChatMessage] = dataclasses.field(default_factory=list)
+    tools: str | None = None
     # Of a sampled trajectory, as sampled; empty for an example that is built from text.
     prompt_ids: list[int] = dataclasses.field(default_factory=list)
     token_ids: list[int] = dataclasses.field(default_factory=list)
@@ -219,13 +261,14 @@ class Pair:
     """A preference pair of two trajectories for one question.
 
     Training reads the ids and spans; the chat messages carry the same text for people, `datasets`
-    and TRL.
+    and TRL. A side is one assistant's message with tags, or the turns of a conversation after the
+    prompt, whose ``tools`` are JSON text.
     """
 
     question_id: str
     prompt: list[Message]
-    chosen: list[Message]  # one assistant message: the chosen trajectory's output
-    rejected: list[Message]
+    chosen: list[ChatMessage]
+    rejected: list[ChatMessage]
     chosen_id: str  # trajectory ids
     rejected_id: str
     kind: PairKind  # the rule that selected it: TeaRAG eq. 14, a reward margin, or a step pair
@@ -238,3 +281,4 @@ class Pair:
     rejected_ids: list[int]
     chosen_spans: list[Span]  # token spans covering chosen_ids
     rejected_spans: list[Span]
+    tools: str | None = None  # JSON text of the tools of conversations

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import from_arrow, parse_record
-from pipeline.core.records import Message, Pair, Span, Trajectory, Writer
+from pipeline.core.records import ChatMessage, Pair, Span, Trajectory, Writer
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome
 from pipeline.grammars.spans import cover_error
@@ -131,7 +131,7 @@ class PairSide(NamedTuple):
     id: str
     ids: Sequence[int]
     spans: Sequence[Span]
-    messages: Sequence[Message]
+    messages: Sequence[ChatMessage]
     rewards: Mapping[str, Any]
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pipeline.core.atomic import parquet_writer, write_json, write_text
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_type, as_json, write_jsonl
-from pipeline.core.records import Message, Pair, Span
+from pipeline.core.records import ChatMessage, Message, Pair, Span
 from pipeline.export.directory import card, new_directory
 
 Form: TypeAlias = Literal["trl", "llama-factory", "kto", "parquet"]
@@ -58,6 +58,11 @@ def export_pairs(
     directory exists.
     """
     survey = _Survey(read())
+    if form == "llama-factory" and survey.tools:
+        raise InputError(
+            "the form llama-factory has one message per side, and these pairs are conversations "
+            "with tool calls; use --to trl or kto"
+        )
     with new_directory(directory) as output:
         if form == "llama-factory":
             count = write_jsonl(output / "pairs.jsonl", map(_ranking_row, read()))
@@ -68,7 +73,7 @@ def export_pairs(
             write_text(output / _TRAINER.name, _TRAINER.read_text(encoding="utf-8"))
         text = card(
             "pairs.md.j2", name=name, form=form, rows=count, with_ids=survey.with_ids,
-            terms=survey.terms,
+            terms=survey.terms, tools=survey.tools,
         )  # fmt: skip
         write_text(output / "README.md", text)
     counts = {"pairs": survey.pairs}
@@ -85,7 +90,7 @@ class _Survey:
     """
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
-        self.pairs, self.with_ids = 0, True
+        self.pairs, self.with_ids, self.tools = 0, True, False
         terms: set[str] = set()
         sides: tuple[set[str], set[str]] = (set(), set())
         for pair in pairs:
@@ -95,6 +100,7 @@ class _Survey:
                     f"pair {pair.chosen_id} > {pair.rejected_id} has no texts; give trajectories "
                     "with question and output to steep pair"
                 )
+            self.tools |= pair.tools is not None
             self.with_ids &= bool(pair.prompt_ids and pair.chosen_ids and pair.rejected_ids)
             for ids, one in zip(sides, (pair.chosen_id, pair.rejected_id), strict=True):
                 ids.add(one)
@@ -113,7 +119,8 @@ def _is_number(value: object) -> bool:
 def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
     """Messages, kind, ids and masks where the pairs have them, reward terms, and ``names``."""
     ids = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
-    columns = ["prompt", *_SIDES, "question_id", "kind", *(ids if survey.with_ids else ()), *names]
+    own = [*(["tools"] if survey.tools else ()), *(ids if survey.with_ids else ())]
+    columns = ["prompt", *_SIDES, "question_id", "kind", *own, *names]
 
     def row(pair: Pair) -> Row:
         masks = {f"{side}_mask": _mask(getattr(pair, f"{side}_spans")) for side in _SIDES}
@@ -131,11 +138,18 @@ def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
         )
 
     hints = typing.get_type_hints(Pair) | dict.fromkeys(("chosen_mask", "rejected_mask"), list[int])
-    types = {name: arrow_type(hints[name]) for name in columns}
+    types = {name: arrow_type(hints[name]) for name in columns} | dict.fromkeys(
+        _SIDES, _messages(survey)
+    )
     if survey.terms:
         terms = pa.struct([(name, pa.float64()) for name in survey.terms])
         types |= {f"{side}_rewards": terms for side in _SIDES}
     return map(row, pairs), types
+
+
+def _messages(survey: _Survey) -> pa.DataType:
+    """The type of a side: without fields that only conversations have, where there is none."""
+    return arrow_type(list[ChatMessage] if survey.tools else list[Message])
 
 
 def _mask(spans: Iterable[Span]) -> list[int]:
@@ -155,11 +169,12 @@ def _kto(pairs: Iterable[Pair], survey: _Survey) -> Table:
                     seen.add(name)
                     texts = {"prompt": pair.prompt, "completion": getattr(pair, side)}
                     messages = {key: list(map(as_json, value)) for key, value in texts.items()}
-                    yield messages | {"label": side == "chosen", "trajectory_id": name}
+                    facts = {"label": side == "chosen", "trajectory_id": name}
+                    yield messages | facts | {"tools": pair.tools}
 
-    messages = arrow_type(list[Message])
-    types = {"prompt": messages, "completion": messages, "label": pa.bool_()}
-    return rows(), types | {"trajectory_id": pa.string()}
+    types = {"prompt": arrow_type(list[Message]), "completion": _messages(survey)}
+    types |= {"label": pa.bool_(), "trajectory_id": pa.string()}
+    return rows(), types | ({"tools": pa.string()} if survey.tools else {})
 
 
 _TABLES: dict[str, Callable[[Iterable[Pair], _Survey], Table]] = {

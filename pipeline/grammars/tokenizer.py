@@ -8,17 +8,26 @@ is imported only where a tokenizer is loaded.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
 from pipeline.core.errors import ConfigError, DependencyError, model_problem
 from pipeline.core.input_files import read_text
+from pipeline.core.model_files import PACKAGE
 
 
 def template_identity(setting: str) -> Path | str:
-    """The file that ``model.chat_template`` names, or the template itself, which holds a brace."""
-    return setting if "{" in setting else Path(setting)
+    """The file that ``model.chat_template`` names, or the template itself, which holds a brace.
+
+    ``package:NAME/FILE`` is a file of an installed package.
+    """
+    if "{" in setting or not setting.startswith(PACKAGE):
+        return setting if "{" in setting else Path(setting)
+    package, _, file = setting.removeprefix(PACKAGE).partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    return Path(setting) if spec is None or not spec.origin else Path(spec.origin).parent / file
 
 
 def read_template(setting: str) -> str:

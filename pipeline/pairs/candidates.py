@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from pipeline.conversations.messages import prompt_and_turns, recorded
 from pipeline.core.errors import InputError
-from pipeline.core.records import Message, Pair, PairKind
+from pipeline.core.records import ChatMessage, Message, Pair, PairKind
 from pipeline.rewards.evidence_match import has_evidence
 
 
@@ -76,13 +77,20 @@ def pair_of(
     prompt: list[Message],
     rewards: tuple[dict[str, Any], dict[str, Any]],
     round: int,
+    tools: str | None = None,
 ) -> Pair:
-    """The pair of two trajectories, or of views with the same fields; ``output`` may be None."""
+    """The pair of two trajectories, or of views with the same fields; ``output`` may be None.
+
+    ``tools`` are of conversations, whose prompt is their own.
+    """
+    if chosen.messages:
+        opening, _ = prompt_and_turns(chosen.messages)
+        prompt = [Message(message["role"], message["content"]) for message in opening]
     return Pair(
         question_id=chosen.question_id,
         prompt=prompt,
-        chosen=_answer(chosen.output),
-        rejected=_answer(rejected.output),
+        chosen=_side(chosen),
+        rejected=_side(rejected),
         chosen_id=chosen.trajectory_id,
         rejected_id=rejected.trajectory_id,
         kind=kind,
@@ -95,8 +103,11 @@ def pair_of(
         rejected_ids=rejected.token_ids,
         chosen_spans=chosen.token_spans,
         rejected_spans=rejected.token_spans,
+        tools=tools if chosen.messages else None,
     )
 
 
-def _answer(output: str | None) -> list[Message]:
-    return [] if output is None else [Message("assistant", output)]
+def _side(trajectory: Any) -> list[ChatMessage]:
+    if trajectory.messages:
+        return recorded(prompt_and_turns(trajectory.messages)[1])
+    return [] if trajectory.output is None else [ChatMessage("assistant", trajectory.output)]

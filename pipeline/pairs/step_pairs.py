@@ -14,11 +14,14 @@ their answers are stored, and the progress of their steps was not measured.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.conversations.messages import messages_before
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import parse_json
 from pipeline.core.records import Span, Trajectory
 from pipeline.rollout.turns import turns_of
 
@@ -95,11 +98,18 @@ def _up_to_turn(occurrence: _Occurrence) -> Trajectory:
     return replace(
         trajectory,
         output=trajectory.output[: spans[-1][1] if spans else 0],
+        messages=trajectory.messages and _messages(trajectory.messages, number),
         spans=spans,
         token_ids=trajectory.token_ids[: token_spans[-1][1]],
         token_spans=token_spans,
         rewards=occurrence.terms,
     )
+
+
+def _messages(text: str, number: int) -> str:
+    """The conversation up to turn ``number``, as JSON text."""
+    messages = parse_json(text, "messages")
+    return json.dumps(messages[: len(messages_before(messages, number)) + 1], ensure_ascii=False)
 
 
 def _ending(spans: Sequence[Span], number: int) -> list[Span]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.messages import Message
 from pipeline.conversations.steps import FORMATS, parse
+from pipeline.conversations.template_check import rewriting_note
 from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.core.records import ContextItem
 from pipeline.grammars.base import Finish, Grammar, ParsedOutput
@@ -37,11 +38,8 @@ class ToolConversations:
         self.grammar = grammar
         self.tool = FORMATS[grammar.name].tool
         self.template = ChatTemplate(tokenizer, [self.tool], thinking=thinking)
-        if difference := self.template.check():
-            logging.getLogger(__name__).warning(
-                "the chat template rewrites earlier turns (%s); trajectories keep what was sampled",
-                difference,
-            )
+        if note := rewriting_note(self.template):
+            logging.getLogger(__name__).warning(note)
         self._parser = TurnParser(self.template)
 
     def prompt(self, system: str, question: str) -> tuple[list[Message], list[int]]:

@@ -108,6 +108,7 @@ def continue_trajectories(
     retriever: SupportsRetrieve | None,
     settings: RolloutSettings,
     policy: str,
+    conversations: ToolConversations | None = None,
 ) -> Iterator[Trajectory]:
     """Continue each partial trajectory once, and yield the trajectories as they finish.
 
@@ -115,7 +116,8 @@ def continue_trajectories(
     from its question. ``settings.system`` has no effect, since the prompts exist already.
     Everything else is as in `roll_out`.
     """
-    return _Scheduler(engine, grammar, retriever, settings, policy).run(iter(trajectories))
+    scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
+    return scheduler.run(iter(trajectories))
 
 
 class _Scheduler:

@@ -1,8 +1,9 @@
 """Cut a trajectory into turns, for step-level rewards and advantages (ProGraph-R1 3.3).
 
 Input: a trajectory with spans. Output: turns, where turn t is one span of model text with the
-observation after it, if any. The last turn answers, or is the turn in which the trajectory ended.
-`before_turn` restores the state before a turn, from which the sampler can continue.
+observations after it: one, or in a conversation one for each of its tool calls. The last turn
+answers, or is the turn in which the trajectory ended. `before_turn` restores the state before a
+turn, from which the sampler can continue.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.conversations.messages import Message, calls_of, messages_before
+from pipeline.core.input_files import parse_json
 from pipeline.core.records import ContextItem, Question, Span, Trajectory
 from pipeline.rollout.partial import PartialTrajectory
 
@@ -27,18 +30,21 @@ def turns_of(trajectory: Trajectory) -> list[Turn]:
     """The turns in order; without token spans (imported outputs) every token range is empty.
 
     Each step with a query has one retrieval, so items are assigned to turns in the order of steps.
-    A last model span that holds only the token that ends the sequence is a turn without text.
+    The calls of a conversation's turn say how many there are. A last model span that holds only the
+    token that ends the sequence is a turn without text.
     """
     contexts = iter([step.context for step in trajectory.steps if step.retrieved])
     token_ranges = iter(
         [(start, end) for start, end, writer in trajectory.token_spans if writer == "model"]
     )
+    calls = iter(_calls(trajectory))
     turns: list[Turn] = []
     for number, (start, end, writer) in enumerate(trajectory.spans):
         if writer != "model":
             continue
         observed = number + 1 < len(trajectory.spans)
-        items = tuple(next(contexts, ())) if observed else ()
+        count = next(calls, 0) if trajectory.messages else int(observed)
+        items = tuple(item for _ in range(count) for item in next(contexts, ()))
         turns.append(Turn(trajectory.output[start:end], items, next(token_ranges, (0, 0))))
     return turns + [Turn("", (), token_range) for token_range in token_ranges]
 
@@ -61,10 +67,12 @@ def before_turn(
     spans = _first_turns(trajectory.spans, number)
     token_spans = _first_turns(trajectory.token_spans, number)
     characters, tokens = _length(spans), _length(token_spans)
-    observation_lengths = [
-        end - start for start, end, writer in token_spans if writer == "observation"
-    ]
-    contexts = [step.context for step in trajectory.steps if step.retrieved][:number]
+    lengths = [end - start for start, end, writer in token_spans if writer == "observation"]
+    retrievals = number
+    if trajectory.messages:
+        retrievals = sum(_calls(trajectory)[:number])
+        lengths = trajectory.tokens.per_retrieval[:retrievals]
+    contexts = [step.context for step in trajectory.steps if step.retrieved][:retrievals]
     return PartialTrajectory(
         question=question,
         sample=sample,
@@ -76,9 +84,21 @@ def before_turn(
         token_spans=token_spans,
         logprobs=trajectory.logprobs[:tokens],
         contexts=contexts,
-        per_retrieval=observation_lengths,
+        per_retrieval=lengths,
         segments=number,
+        messages=messages_before(_messages(trajectory), number),
     )
+
+
+def _messages(trajectory: Trajectory) -> list[Message]:
+    messages: list[Message] = parse_json(trajectory.messages or "[]", "messages")
+    return messages
+
+
+def _calls(trajectory: Trajectory) -> list[int]:
+    """The number of tool calls in each turn of a conversation."""
+    turns = (each for each in _messages(trajectory) if each["role"] == "assistant")
+    return [len(calls_of(turn)) for turn in turns]
 
 
 def _first_turns(spans: Sequence[Span], count: int) -> list[Span]:

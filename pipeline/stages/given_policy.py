@@ -9,7 +9,9 @@ instruct models in this way, without supervised examples.
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
+from pipeline.core.errors import ConfigError
 from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
@@ -21,14 +23,16 @@ from pipeline.core.model_files import (
 from pipeline.llm.adapter_files import check_adapter
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
-from pipeline.training.lineage import Lineage, checked_policy
-from pipeline.training.lora import check_shape, locate_base
+from pipeline.stages.train import used_template
+from pipeline.training.lineage import Lineage, checked_policy, read_lineage
+from pipeline.training.lora import check_shape, load_tokenizer, locate_base
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Write the policy; returns whether it has an adapter.
 
-    Raises what `checked_policy` and `check_adapter` raise.
+    Raises what `checked_policy` and `check_adapter` raise, and ConfigError for a policy of
+    conversations under another chat template.
     """
     source, model = context.inputs.get("adapter"), context.config.model
     policy = _policy(context)
@@ -38,6 +42,7 @@ def run(context: StageContext) -> dict[str, int]:
         for name in (ADAPTER_SETTINGS, ADAPTER_WEIGHTS):
             shutil.copyfile(policy.adapter / name, context.output / "adapter" / name)
     if source is not None and (source / LINEAGE).is_file():
+        _check_template(context, source)
         shutil.copyfile(source / LINEAGE, context.output / LINEAGE)
     else:
         Lineage(
@@ -59,6 +64,19 @@ def run_start(context: StageContext) -> dict[str, int]:
     if source is not None and _policy(context).adapter is not None:
         check_shape(adapter_directory(source), context.config.lora)
     return run(context)
+
+
+def _check_template(context: StageContext, source: Path) -> None:
+    """Raise ConfigError unless a policy of conversations has the template that it learned."""
+    trained, model = read_lineage(source).chat_template, context.config.model
+    if trained is None or context.config.format == "tags":
+        return
+    used = used_template(context.config, load_tokenizer(locate_base(model.base), model))
+    if used != trained:
+        raise ConfigError(
+            f"{source} was trained under the chat template {trained}, and model.chat_template and "
+            f"model.thinking give {used}; set them to those of its training"
+        )
 
 
 def _policy(context: StageContext) -> Policy:

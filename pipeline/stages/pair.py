@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline.conversations.steps import declared_tools
 from pipeline.core.answer_metrics import exact_match
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
@@ -37,7 +38,8 @@ _SELECTION_COLUMNS = [
     "trajectory_id", "question_id", "dataset", "hop", "sample", "output", "stop", "rewards",
 ]  # fmt: skip
 _PAIR_COLUMNS = [
-    *_SELECTION_COLUMNS, "question", "policy", "prompt_ids", "token_ids", "token_spans",
+    *_SELECTION_COLUMNS, "question", "policy", "messages", "prompt_ids", "token_ids",
+    "token_spans",
 ]  # fmt: skip
 _STEP_COLUMNS = [*_PAIR_COLUMNS, "grammar", "spans", "steps", "format_ok"]
 
@@ -163,7 +165,8 @@ class _ScoredFile:
     def _pair(self, chosen: Trajectory, rejected: Trajectory, kind: PairKind) -> Pair:
         prompt = self._grammar.messages(self._context.config.prompt.system, chosen.question)
         rewards = (chosen.rewards or {}, rejected.rewards or {})
-        return pair_of(chosen, rejected, kind, prompt, rewards, round=self._context.round or 0)
+        number, tools = self._context.round or 0, declared_tools(self._grammar.name)
+        return pair_of(chosen, rejected, kind, prompt, rewards, round=number, tools=tools)
 
 
 def candidate_of(

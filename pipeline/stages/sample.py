@@ -204,7 +204,7 @@ class PolicyContinuations:
         if first is None:
             return
         config = self._context.config
-        with open_rollout(self._context, self._adapter) as (engine, retriever, grammar, _):
+        with open_rollout(self._context, self._adapter) as (engine, retriever, grammar, tools):
             yield from continue_trajectories(
                 itertools.chain([first], remaining),
                 engine=engine,
@@ -212,6 +212,7 @@ class PolicyContinuations:
                 retriever=retriever,
                 settings=rollout_settings(config, temperature=config.sampling.temperature),
                 policy=self.policy,
+                conversations=tools,
             )
 
 

@@ -385,5 +385,6 @@ def continuation_identity(context: StageContext, policy: str) -> str:
     fields = _SAMPLING & config.sampling.deciding().keys()  # as in fingerprints
     sampling = config.sampling.model_dump_json(include=fields)
     engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len"})
-    grammar = f"{config.grammar} {config.retrieval.rounds}"
+    form = "" if config.format == "tags" else f" {config.format}"
+    grammar = f"{config.grammar} {config.retrieval.rounds}{form}"
     return digest(policy, retrieval, sampling, engine, grammar, str(context.round)).hex()

@@ -18,10 +18,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.config.policy import RejectionSampling
+from pipeline.conversations.messages import recorded
+from pipeline.conversations.steps import declared_tools, parse, write
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
@@ -29,7 +32,7 @@ from pipeline.core.progress import counted
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, Question, SftExample, Step, Triplet
 from pipeline.export.directory import card
-from pipeline.grammars.base import Grammar, grammar
+from pipeline.grammars.base import Grammar, ParsedOutput, grammar
 from pipeline.graph.entities import display
 from pipeline.graph.locate import Locator
 from pipeline.graph.tables import read_hyperedges
@@ -165,9 +168,9 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     policy_grammar = grammar(context.config.grammar)
     turns, system = method(context.config.grammar).turns, context.config.prompt.system
+    render = partial(_converse if context.config.format == "tools" else _render, turns)
     train, test = (
-        [_render(example, policy_grammar, turns, system, faults) for example in part]
-        for part in chosen
+        [render(example, policy_grammar, system, faults) for example in part] for part in chosen
     )
     done = {
         "train": [example for example in train if example is not None],
@@ -377,21 +380,45 @@ def _sources(hops: Sequence[Hop]) -> dict[str, int]:
 
 
 def _render(
+    turns: Callable[[Sequence[Step]], Sequence[Step]],
     example: Example,
     policy_grammar: Grammar,
-    turns: Callable[[Sequence[Step]], Sequence[Step]],
     system: str,
     faults: Counter[str],
 ) -> SftExample | None:
     """The example in the grammar; None and a fault if the grammar's parser refuses it."""
     text, spans = policy_grammar.render(turns(example.steps), example.answer)
-    parsed = policy_grammar.parse(text, spans)
-    if not parsed.format_ok:
-        faults[f"example: {(parsed.format_error or '').split(' at offset')[0]}"] += 1
+    if _refused(policy_grammar.parse(text, spans), faults):
         return None
     prompt = policy_grammar.messages(system, example.question)
     hops = len(example.steps)
     return SftExample(example.id, example.question_id, hops, prompt, text, spans)
+
+
+def _converse(
+    _: Callable[[Sequence[Step]], Sequence[Step]],
+    example: Example,
+    policy_grammar: Grammar,
+    system: str,
+    faults: Counter[str],
+) -> SftExample | None:
+    """The example as a conversation with tool calls; None and a fault as for `_render`."""
+    name = policy_grammar.name
+    messages = write(name, example.steps, example.answer, policy_grammar.item_lines)
+    if _refused(parse(name, [{"role": "user", "content": example.question}, *messages]), faults):
+        return None
+    return SftExample(
+        example.id, example.question_id, len(example.steps),
+        policy_grammar.messages(system, example.question), completion="", spans=[],
+        messages=recorded(messages), tools=declared_tools(name),
+    )  # fmt: skip
+
+
+def _refused(parsed: ParsedOutput, faults: Counter[str]) -> bool:
+    """Whether an example is malformed, which is counted."""
+    if not parsed.format_ok:
+        faults[f"example: {(parsed.format_error or '').split(' at offset')[0]}"] += 1
+    return not parsed.format_ok
 
 
 def _statistics(

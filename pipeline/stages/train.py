@@ -13,8 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.config import for_round
+from pipeline.config import Config, for_round
+from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.core.model_files import model_hash
+from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.run.launch import launch, with_processes
@@ -114,6 +116,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
         round=0, method="sft", seed=context.seed, counts=data.counts,
         settings={**settings.deciding(), "lora": config.lora.model_dump()},
         training=training_record(before, _policy(trainer), history, "sft"),
+        chat_template=used_template(config, tokenizer),
     )  # fmt: skip
     test = heldout_loss(trainer, held_out)
     on_main(trainer, lambda: _write(context, trainer, history, lineage, test))
@@ -135,10 +138,11 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         reference = read_lineage(context.inputs["sft"])
         check_base(reference, sha)
     model = _previous_policy(context, base, max(pairs.lengths))
+    tokenizer = load_tokenizer(base, config.model)
     before, history = trained_weights(model), History()
     is_parent = reference.policy == parent.policy
     trainer = dpo_trainer(
-        model, load_tokenizer(base, config.model), pairs, settings,
+        model, tokenizer, pairs, settings,
         number=number, seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
         tracking=_tracking(context),
         reference_name=f"{reference.base_sha} {reference.policy}",
@@ -158,6 +162,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
             "pairs_from": data.policies,
         },
         training=training_record(before, _policy(trainer), history, "dpo"),
+        chat_template=used_template(config, tokenizer),
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return data.counts
@@ -174,9 +179,10 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     trajectories = EncodedFile(context.checkpoint_dir / TRAINING, EncodedTrajectory)
     base, sha, parent = _parent(context)
     model = _previous_policy(context, base, max(trajectories.lengths))
+    tokenizer = load_tokenizer(base, config.model)
     before, history = trained_weights(model), History()
     trainer = grpo_trainer(
-        model, load_tokenizer(base, config.model), trajectories, settings,
+        model, tokenizer, trajectories, settings,
         temperature=config.sampling.temperature, seed=context.seed,
         checkpoint_dir=context.checkpoint_dir, history=history,
         tracking=_tracking(context), progress=context.progress,
@@ -193,9 +199,17 @@ def train_grpo(context: StageContext) -> dict[str, int]:
             "paths_from": data.policies,
         },
         training=training_record(before, _policy(trainer), history, "grpo"),
+        chat_template=used_template(config, tokenizer),
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return data.counts
+
+
+def used_template(config: Config, tokenizer: Tokenizer) -> dict[str, str | bool | None] | None:
+    """The chat template of conversations, for the lineage; None for tags."""
+    if config.format == "tags":
+        return None
+    return ChatTemplate(tokenizer, thinking=config.model.thinking).identity
 
 
 def _tracking(context: StageContext) -> Tracking:

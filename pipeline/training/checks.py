@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from pipeline.core.errors import TrainingError
-from pipeline.core.records import Span, Writer
+from pipeline.core.records import ChatMessage, Span, Writer
 from pipeline.grammars.spans import pieces
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import control_ids, decode
@@ -61,6 +61,31 @@ def check_mask(
                 raise TrainingError(
                     f"{name}: {writer} tokens {difference(decoded, expected)}; the tokenizer does "
                     "not reproduce this text, or the mask is shifted"
+                )
+
+
+def check_turns(
+    tokenizer: Tokenizer,
+    ids: Sequence[int],
+    token_spans: Sequence[Span],
+    messages: Sequence[ChatMessage],
+    name: str,
+) -> None:
+    """Compare the decoded trained tokens of a conversation with the assistant's messages.
+
+    The last trained pieces are the last turns; a step pair trains one turn alone. Raises
+    TrainingError when a piece lacks the text or the reasoning of its message.
+    """
+    decoded = [decode(tokenizer, part) for part in pieces(list(ids), token_spans, "model")]
+    turns = [message for message in messages if message.role == "assistant"]
+    if not decoded or len(decoded) > len(turns):
+        raise TrainingError(f"{name}: {len(decoded)} trained pieces for {len(turns)} turns")
+    for piece, message in zip(reversed(decoded), reversed(turns), strict=False):
+        for text in (message.content.strip(), (message.reasoning_content or "").strip()):
+            if unicodedata.normalize("NFC", text) not in unicodedata.normalize("NFC", piece):
+                raise TrainingError(
+                    f"{name}: the trained tokens {piece[:40]!r} lack the text {text[:40]!r} of "
+                    "their turn; the mask is shifted, or the chat template is another"
                 )
 
 

@@ -1,6 +1,7 @@
 """Recorded texts and ids to the ids, labels and masks that the trainers read.
 
-SFT examples carry character spans. Prompt, model text and observation text are tokenized
+SFT examples carry character spans, or are conversations whose ids and writers come from the chat
+template (`ChatTemplate.build`). Prompt, model text and observation text are tokenized
 separately, exactly as the sampler splices observation ids between sampled ids, so that training
 sees the token boundaries of sampling. Labels are the ids on model-written tokens and on the closing
 end-of-turn token, and ``IGNORED`` on the prompt and on observations (TeaRAG, arXiv 2511.05385, eq.
@@ -16,9 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
+from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.core.errors import TrainingError
-from pipeline.core.records import Pair, SftExample, Span, Writer
-from pipeline.grammars.spans import cover_error, pieces
+from pipeline.core.input_files import parse_json
+from pipeline.core.record_io import as_json
+from pipeline.core.records import ChatMessage, Pair, SftExample, Span, Writer
+from pipeline.grammars.spans import cover_error, extend, pieces
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import control_ids, decode, plain_ids, prompt_text
 from pipeline.training.checks import (
@@ -27,6 +31,7 @@ from pipeline.training.checks import (
     check_ids,
     check_mask,
     check_prompt,
+    check_turns,
     checked_ids,
     difference,
     same_text,
@@ -106,31 +111,38 @@ def encode_sft(
     examples: Sequence[SftExample],
     vocabulary: int | None = None,
     first: int = 1,
+    thinking: bool | None = None,
 ) -> list[EncodedSft]:
     """Tokenize and mask supervised examples, in order; sampled ones keep their ids.
 
     ``tokenizer`` must have a chat template and an end-of-turn token. ``vocabulary`` is the number
-    of token ids of the model (None: unknown) and ``first`` the number of the first example in its
-    file. Raises TrainingError when the spans of an example leave a gap, it has no model-written
-    token, its ids hold a doubled or misplaced control token or one that the vocabulary lacks, or
-    its decoded mask differs from its text.
+    of token ids of the model (None: unknown), ``first`` the number of the first example in its
+    file, and ``thinking`` the ``enable_thinking`` of conversations. Raises TrainingError when the
+    spans of an example leave a gap, it has no model-written token, its ids hold a doubled or
+    misplaced control token or one that the vocabulary lacks, or its decoded mask differs from its
+    text.
     """
     names = [
         f"record {number}, example {example.example_id}"
         for number, example in enumerate(examples, start=first)
     ]
-    written = [not example.token_ids for example in examples]
+    named = list(zip(examples, names, strict=True))
     texts = iter(
-        _from_texts(
-            tokenizer,
-            [example for example, text in zip(examples, written, strict=True) if text],
-            [name for name, text in zip(names, written, strict=True) if text],
-        )
+        _from_texts(tokenizer, [one for one in named if not (one[0].messages or one[0].token_ids)])
     )
-    return [
-        next(texts) if text else _as_sampled(tokenizer, example, vocabulary, name)
-        for example, name, text in zip(examples, names, written, strict=True)
-    ]
+    templates = {
+        tools: ChatTemplate(tokenizer, parse_json(tools or "[]", "tools"), thinking=thinking)
+        for tools in {example.tools for example in examples if example.messages}
+    }
+
+    def encoded(example: SftExample, name: str) -> EncodedSft:
+        if example.token_ids:
+            return _as_sampled(tokenizer, example, vocabulary, name)
+        if example.messages:
+            return _from_messages(templates[example.tools], example, name)
+        return next(texts)
+
+    return [encoded(example, name) for example, name in named]
 
 
 def _as_sampled(
@@ -146,10 +158,25 @@ def _as_sampled(
     return EncodedSft(example.example_id, prompt + ids, [IGNORED] * len(prompt) + labels)
 
 
-def _from_texts(
-    tokenizer: Tokenizer, examples: Sequence[SftExample], names: Sequence[str]
-) -> list[EncodedSft]:
-    for example, name in zip(examples, names, strict=True):
+def _from_messages(template: ChatTemplate, example: SftExample, name: str) -> EncodedSft:
+    """Every turn of the assistant and the token that ends it are trained."""
+    built = template.build([as_json(one) for one in (*example.prompt, *example.messages)])
+    ids, spans = built.token_ids, built.token_spans
+    if ids[-1] not in template.end_ids:  # which some templates write with the next message only
+        assert template.tokenizer.eos_token_id is not None
+        ids, spans = [*ids, template.tokenizer.eos_token_id], extend(spans, 1, "model")
+    mask = _mask(
+        template.tokenizer, built.prompt_ids, ids, spans, "", None, name,
+        remedy=_REBUILD, turns=example.messages,
+    )  # fmt: skip
+    labels = [token if trained else IGNORED for token, trained in zip(ids, mask, strict=True)]
+    prompt = built.prompt_ids
+    return EncodedSft(example.example_id, prompt + ids, [IGNORED] * len(prompt) + labels)
+
+
+def _from_texts(tokenizer: Tokenizer, named: Sequence[tuple[SftExample, str]]) -> list[EncodedSft]:
+    examples, names = [example for example, _ in named], [name for _, name in named]
+    for example, name in named:
         problem = cover_error(example.spans, len(example.completion))
         if problem is not None:
             raise TrainingError(f"{name}: {problem}; {_REBUILD}")
@@ -244,7 +271,7 @@ def _side_mask(
     recorded = "".join(message.content for message in messages)
     return _mask(
         tokenizer, pair.prompt_ids, ids, spans, recorded, vocabulary, f"{name}: {side}",
-        remedy=_REPAIR, sampled=side == "rejected",
+        remedy=_REPAIR, sampled=side == "rejected", turns=messages if pair.tools else (),
     )  # fmt: skip
 
 
@@ -259,10 +286,12 @@ def _mask(
     *,
     remedy: str,
     sampled: bool = False,
+    turns: Sequence[ChatMessage] = (),
 ) -> list[int]:
     """The mask [T] of recorded ``ids``, after all checks of the ids against the recorded text.
 
-    With ``sampled``, the policy may have written control tokens.
+    With ``sampled``, the policy may have written control tokens. The ids of a conversation are
+    checked against the texts of its ``turns`` instead.
     """
     check_ids(ids, vocabulary, name, remedy)
     problem = cover_error(spans, len(ids))
@@ -277,6 +306,9 @@ def _mask(
     body = _without_closing(tokenizer, ids, spans, recorded)
     checked = checked_ids(body, spans, sampled=sampled)
     check_control_tokens(tokenizer, prompt_ids, checked, name)
+    if turns:
+        check_turns(tokenizer, ids, spans, turns, name)
+        return mask
     text = _text(tokenizer, body, spans)
     if not same_text(text, recorded):
         raise TrainingError(f"{name}: {difference(text, recorded)}; {remedy}")

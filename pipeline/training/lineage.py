@@ -49,7 +49,8 @@ class Lineage:
     Policy 0 has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo", "untrained"
     for the base model and "given" for an adapter of unknown origin. ``counts`` are the numbers of
     records and tokens of the training run. ``training`` has the number of steps, the highest
-    learning rate and the change of the adapter.
+    learning rate and the change of the adapter. ``chat_template`` is the hash and the arguments of
+    the template of conversations (`ChatTemplate.identity`), null for tags.
     """
 
     policy: str
@@ -63,6 +64,7 @@ class Lineage:
     seed: int
     counts: dict[str, int]
     training: dict[str, float] | None = None
+    chat_template: dict[str, str | bool | None] | None = None
 
     def write(self, directory: Path) -> None:
         write_json(directory / LINEAGE, dataclasses.asdict(self))

@@ -18,7 +18,13 @@ from pipeline.llm.endpoint import ApiKey
 from tasks.base import StageTask, walk_configured
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.machine import Machine, this_machine
-from tasks.checks.models import access_faults, downloads, fit_faults, model_faults
+from tasks.checks.models import (
+    access_faults,
+    downloads,
+    fit_faults,
+    model_faults,
+    template_notes,
+)
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
 from tasks.execution.start import execution_faults
@@ -65,7 +71,10 @@ def check_run(
     if checked.faults:
         return checked
     try:
-        return replace(checked, notes=tuple(note for task in tasks for note in task.notes()))
+        of_template = template_notes(tasks[-1].run_settings)
+        return replace(
+            checked, notes=(*of_template, *(note for task in tasks for note in task.notes()))
+        )
     except (SteepError, OSError) as error:
         return replace(checked, faults=(str(error),))
 

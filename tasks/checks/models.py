@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipeline.config import Config
+from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.template_check import rewriting_note
 from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import (
@@ -107,7 +110,10 @@ def _template(settings: Config, model: Opened, directory: Path) -> Iterator[str]
 
     For the base model the settings may name another one, which must write a question.
     """
-    own = settings.model.chat_template if model.key == "model.base" else None
+    is_policy = model.key == "model.base"
+    if is_policy and settings.format == "tools":
+        template_note(settings, directory)
+    own = settings.model.chat_template if is_policy else None
     if own is not None:
         probe = [Message("system", settings.prompt.system), Message("user", "Who founded it?")]
         try:
@@ -120,8 +126,27 @@ def _template(settings: Config, model: Opened, directory: Path) -> Iterator[str]
     settings_file = directory / "tokenizer_config.json"
     if settings_file.is_file() and read_json(settings_file).get("chat_template"):
         return
-    setting = "set model.chat_template" if model.key == "model.base" else "name an instruct model"
+    setting = "set model.chat_template" if is_policy else "name an instruct model"
     yield f"{model.key}: {directory} has no chat template (chat_template.jinja); {setting}"
+
+
+def template_note(settings: Config, directory: Path) -> str:
+    """How the policy's chat template rewrites earlier turns of conversations, else empty.
+
+    Raises InputError for a template without tools.
+    """
+    tokenizer = model_tokenizer(directory, settings.model.chat_template)
+    tools = [FORMATS[settings.grammar].tool]
+    return rewriting_note(ChatTemplate(tokenizer, tools, thinking=settings.model.thinking))
+
+
+def template_notes(settings: Config) -> Iterator[str]:
+    """A sentence where the policy's chat template rewrites earlier turns."""
+    directory = local_directory(settings.model.base)
+    if settings.format == "tags" or directory is None:
+        return
+    if note := template_note(settings, directory):
+        yield f"model.base: {note}"
 
 
 def fit_faults(opened: Iterable[Opened]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pipeline.cli.options import Chosen
 from pipeline.cli.pair import pair_file
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
-from pipeline.core.records import Message, Pair
+from pipeline.core.records import ChatMessage, Message, Pair
 from tests.cli.malformed_inputs import steep
 
 
@@ -71,12 +71,12 @@ def test_a_pair_is_whole_and_can_be_viewed(tmp_path: Path) -> None:
     line = json.loads(output.read_text())
     assert line.pop("chosen_total") == 2.9
     assert line.pop("rejected_total") == 2.0
-    assert line.keys() == {field.name for field in dataclasses.fields(Pair)}
+    assert line.keys() == {field.name for field in dataclasses.fields(Pair)} - {"tools"}
     [pair] = read_records(output, Pair)
     assert pair.prompt == [Message("system", "Answer step by step."), Message("user", "Who?")]
     assert (pair.chosen, pair.rejected) == (
-        [Message("assistant", "text 0")],
-        [Message("assistant", "text 1")],
+        [ChatMessage("assistant", "text 0")],
+        [ChatMessage("assistant", "text 1")],
     )
     assert (pair.chosen_ids, pair.prompt_ids, pair.policy) == ([1, 2, 3], [7], "p")
     assert pair.chosen_spans == [(0, 2, "model"), (2, 3, "observation")]

@@ -148,7 +148,6 @@ def test_a_key_in_the_wrong_place_is_not_repeated(tmp_path: Path, endpoint: str)
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("format=tools",), r"format is tools and start is sft.*or start to base"),
         (
             ("format=tools", "start=base", "retrieval.rounds=single"),
             r"format is tools and retrieval\.rounds is single",
@@ -161,7 +160,3 @@ def test_settings_that_do_not_fit_the_tools_format(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load(EMBEDDED, overrides)
-    prograph = CONFIGURATIONS / "embedded-prograph.yaml"
-    with pytest.raises(ConfigError, match="whose rewards continue trajectories in tags"):
-        load(prograph, ("format=tools", "start=base"))
-    assert load(prograph, ("format=tools", "start=base", "rounds=0")).format == "tools"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from pipeline.conversations.messages import Message
-from pipeline.conversations.steps import FORMATS, parse
+from pipeline.conversations.steps import FORMATS, parse, write
 from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars import ParsedOutput
+from pipeline.grammars import ParsedOutput, grammar
 
 DOC = ContextItem("chunk", "", "Ada", "Born in London.", 0.0)
 LINE = 'Doc 1(Title: "Ada") Born in London.'
@@ -196,3 +197,47 @@ def test_an_answer_without_a_step_is_malformed_for_tearag_only() -> None:
     parsed = parse("tearag", messages)
     assert (parsed.answer, parsed.format_error) == ("x", "an answer without a step")
     assert parse("search-r1", messages).format_ok
+
+
+WRITTEN = {
+    "tearag": [
+        Step(entities=["Ada"], subquery="Where?", context=[DOC], summary="In London."),
+        Step(entities=["London", "UK"], subquery="How large?", summary="Large."),
+    ],
+    "hiprag": [
+        Step(reasoning="I look.", search="Where?", context=[DOC], conclusion="In London."),
+        Step(reasoning="I know it.", conclusion="London is large."),
+        Step(reasoning="So I look.", search="How large?", conclusion="Large."),
+    ],
+    "search-r1": [
+        Step(think="I look.", subquery="Where?", context=[DOC], summary="In London."),
+        Step(think="And now?", subquery="How large?", summary="Large."),
+    ],
+    "prograph": [
+        Step(reasoning="I look.", query="Where?", context=[DOC], summary="In London."),
+        Step(reasoning="And now?", query="How large?", summary="Large."),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_written_steps_are_read_back(method: str) -> None:
+    results = grammar(method).item_lines
+    turns = write(method, WRITTEN[method], "9 million", results)
+    assert [message["role"] for message in turns] == ["assistant", "tool"] * 2 + ["assistant"]
+    parsed = parse(method, conversation(*turns))
+    assert (parsed.answer, parsed.format_ok) == ("9 million", True)
+    expected = [*WRITTEN[method]]
+    if method == "search-r1":  # the text between two calls is a summary and the next thought
+        expected[0] = replace(expected[0], summary="In London.\nAnd now?")
+        expected[1] = replace(expected[1], think="In London.\nAnd now?")
+    if method == "prograph":
+        thoughts = ("I look.", "In London.\nAnd now?", "Large.")
+        knowledge = results([DOC]).strip()
+        expected = [
+            Step(think=thoughts[0], query="Where?", knowledge=knowledge, context=parsed.steps[0].context),
+            Step(think=thoughts[1], query="How large?"),
+            Step(think=thoughts[2]),
+        ]  # fmt: skip
+        assert parsed.steps[0].context
+    assert parsed.steps == expected

@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
+from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.conversations.steps import FORMATS
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
-from pipeline.core.records import Pair
+from pipeline.core.records import Pair, Trajectory
+from pipeline.pairs.candidates import pair_of
 from tasks.policy import policy
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
+from tests.conversations.shipped_templates import byte_tokenizer as template_tokenizer
+from tests.conversations.shipped_templates import template_files
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import commit_policy, settings
 from tests.training.tiny_policy import byte_tokenizer, pair, write_base
@@ -74,7 +79,64 @@ def exported_trainer() -> Any:
     return module
 
 
-def test_trl_trains_exported_pairs_to_the_loss_of_a_round(folder: Path) -> None:
+SEARCH = FORMATS["search-r1"].tool
+
+
+def conversation_tokenizer() -> Any:
+    files = {file.stem: file for file in template_files()}
+    tokenizer = template_tokenizer(files["qwen2_5"].read_text())
+    tokenizer.pad_token, tokenizer.eos_token = "<eos>", "<|im_end|>"
+    return tokenizer
+
+
+def conversation_pair(tokenizer: Any, number: int) -> Pair:
+    """Two answers after the same search, as a pair of the stage."""
+    template = ChatTemplate(tokenizer, [SEARCH])
+    made = {"name": "search", "arguments": {"query": "who?"}}
+    prompt = [{"role": "system", "content": "S"}, {"role": "user", "content": f"Q{number}?"}]
+    sides = []
+    for answer in ("Rome", "I do not know" * number):
+        messages = [
+            *prompt,
+            {"role": "assistant", "content": "I look.", "tool_calls": [{"function": made}]},
+            {"role": "tool", "content": "Doc 1 <|im_end|> " + "e" * number},
+            {"role": "assistant", "content": f"Answer: {answer}"},
+        ]
+        built = template.build(messages)
+        assert built.mismatch == ""
+        sides.append(
+            Trajectory(
+                f"{answer[0]}{number}", f"q{number}", "toy", "Q?", "multi", ["x"], [], "search-r1", "",
+                messages=json.dumps(messages), policy="p", prompt_ids=built.prompt_ids,
+                token_ids=built.token_ids, token_spans=built.token_spans,
+            )
+        )  # fmt: skip
+    return pair_of(*sides, "easy", [], ({}, {}), round=1, tools=json.dumps([SEARCH]))
+
+
+def test_exported_conversations_have_calls_and_tools_that_a_template_writes(folder: Path) -> None:
+    tokenizer = conversation_tokenizer()
+    rows = exported("trl", [conversation_pair(tokenizer, 1)])
+    messages = [*rows[0]["prompt"], *rows[0]["chosen"]]
+    for message in messages:
+        for made in message.get("tool_calls") or ():
+            made["function"]["arguments"] = json.loads(made["function"]["arguments"])
+    text = tokenizer.apply_chat_template(
+        messages, tools=json.loads(rows[0]["tools"]), tokenize=False
+    )
+    ids = rows[0]["prompt_ids"] + rows[0]["chosen_ids"]
+    assert text.replace("<|im_end|> e", "&lt;|im_end|&gt; e").startswith(tokenizer.decode(ids))
+    labelled = exported("kto", [conversation_pair(tokenizer, 1)])
+    assert [len(row["completion"]) for row in labelled] == [3, 3]
+    assert json.loads(labelled[0]["tools"]) == [SEARCH]
+    file = written([conversation_pair(tokenizer, 1)])
+    status, _, told = steep(["export", "pairs", file, "-o", "lf", "--to", "llama-factory"])
+    assert status == 2
+    assert "conversations with tool calls; use --to trl or kto" in told
+
+
+@pytest.mark.parametrize("form", ["tags", "tools"])
+def test_trl_trains_exported_pairs_to_the_loss_of_a_round(form: str, folder: Path) -> None:
     """Policy and reference differ after the first step, so the second loss shows ids and masks."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -82,8 +144,12 @@ def test_trl_trains_exported_pairs_to_the_loss_of_a_round(folder: Path) -> None:
 
     from pipeline.training.dpo import preference_loss
 
-    rows, base = exported("trl", three_pairs()), write_base(folder / "base")
-    module, tokenizer = exported_trainer(), byte_tokenizer()
+    tokenizer = byte_tokenizer() if form == "tags" else conversation_tokenizer()
+    base = write_base(folder / "base", vocabulary=len(tokenizer))
+    pairs = three_pairs()
+    if form == "tools":
+        pairs = [conversation_pair(tokenizer, n) for n in (1, 2, 3)]
+    rows, module = exported("trl", pairs), exported_trainer()
     reference = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     with torch.no_grad():

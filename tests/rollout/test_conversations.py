@@ -13,6 +13,9 @@ from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import control_tokens, decode, decode_mask
 from pipeline.rollout.conversations import NOTICE, ToolConversations
+from pipeline.rollout.policy import RolloutSettings
+from pipeline.rollout.sampler import continue_trajectories
+from pipeline.rollout.turns import before_turn, turns_of
 from tests.conversations.test_chat_template import MODES, opened
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.rolled_out import rolled_out
@@ -148,6 +151,33 @@ def test_calls_beyond_the_budget_are_answered_with_a_notice(real_data: Path) -> 
     assert trajectory.output.count(NOTICE) == 1
     assert len(trajectory.tokens.per_retrieval) == 2
     assert sum(trajectory.tokens.per_retrieval) > 20
+
+
+def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
+    real_data: Path,
+) -> None:
+    turns = (f"{call('', 'a')}\n{call('', 'b')}", call("", "c"), "Found.\nAnswer: Rome")
+    whole = rolled(real_data, "qwen2.5", *turns)
+    assert [[item.id for item in turn.items if item.kind == "chunk"] for turn in turns_of(whole)] == [
+        ["c-a", "c-b"], ["c-c"], [],
+    ]  # fmt: skip
+    tokenizer = opened(real_data, "qwen2.5").tokenizer
+    form = grammar("tearag", special_tokens=control_tokens(tokenizer))
+    for number, retrievals in ((0, 0), (1, 2), (2, 3)):
+        partial = before_turn(whole, number, sample=0, seed=whole.seed)
+        assert len(partial.contexts) == len(partial.per_retrieval) == retrievals
+        assert len(partial.messages) == (2, 5, 7)[number]
+        written = iter(turns[number:])
+        [continued] = continue_trajectories(
+            [partial],
+            engine=ScriptedEngine(lambda *_, written=written: next(written), tokenizer),
+            grammar=form,
+            retriever=Documents(),
+            settings=RolloutSettings(system="S"),
+            policy=whole.policy,
+            conversations=ToolConversations(tokenizer, form),
+        )
+        assert continued == whole
 
 
 def test_without_a_retriever_the_prompt_has_no_tools(real_data: Path) -> None:

@@ -13,7 +13,16 @@ from typing import Any
 
 from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import ContextItem, Message, Pair, Span, Step, TokenCounts, Trajectory
+from pipeline.core.records import (
+    ChatMessage,
+    ContextItem,
+    Message,
+    Pair,
+    Span,
+    Step,
+    TokenCounts,
+    Trajectory,
+)
 from pipeline.evaluation.metrics import measure
 from pipeline.grammars.spans import extend
 from pipeline.run.context import StageContext
@@ -182,8 +191,8 @@ def preference_pair(kind: str, chosen: Trajectory, rejected: Trajectory, number:
     return Pair(
         question_id=chosen.question_id,
         prompt=[Message("system", "Answer."), Message("user", chosen.question)],
-        chosen=[Message("assistant", chosen.output)],
-        rejected=[Message("assistant", rejected.output)],
+        chosen=[ChatMessage("assistant", chosen.output)],
+        rejected=[ChatMessage("assistant", rejected.output)],
         chosen_id=chosen.trajectory_id,
         rejected_id=rejected.trajectory_id,
         kind=kind,  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import Message, Pair, Trajectory
+from pipeline.core.records import ChatMessage, Message, Pair, Trajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.pair import run
 from tests.recorded_progress import RecordedProgress
@@ -75,8 +75,8 @@ def test_a_pair_carries_messages_for_people_and_ids_for_training(tmp_path: Path)
     (pair,) = read_records(run_stage(tmp_path, TWO) / "pairs.parquet", Pair)
     assert pair.prompt == [Message("system", "be good"), Message("user", "question 0?")]
     assert (pair.chosen, pair.rejected) == (
-        [Message("assistant", "0 1")],
-        [Message("assistant", "0 0")],
+        [ChatMessage("assistant", "0 1")],
+        [ChatMessage("assistant", "0 0")],
     )
     assert (pair.chosen_id, pair.rejected_id, pair.kind) == ("q0/1", "q0/0", "format")
     assert (pair.prompt_ids, pair.chosen_ids, pair.rejected_ids) == ([1, 2], [1, 3, 4], [0, 3, 4])

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.gpu_check.models import tokenizer_of
 from pipeline.config import Lora
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Message, Pair, SftExample, Span
+from pipeline.core.records import ChatMessage, Message, Pair, SftExample, Span
 from pipeline.run.context import StageContext
 from pipeline.stages.train import run_sft
 from pipeline.training.encode import encode_sft
@@ -22,15 +22,15 @@ def byte_tokenizer() -> Any:
     return tokenizer_of(3 + 256)
 
 
-def write_base(directory: Path, width: int = 32) -> Path:
-    """Save tokenizer and model; 259 tokens, ``width`` dimensions, two layers."""
+def write_base(directory: Path, width: int = 32, vocabulary: int = 259) -> Path:
+    """Save tokenizer and model; ``width`` dimensions, two layers."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     byte_tokenizer().save_pretrained(directory)
     shape = LlamaConfig(
-        vocab_size=259,
+        vocab_size=vocabulary,
         hidden_size=width,
         intermediate_size=2 * width,
         num_hidden_layers=2,
@@ -85,8 +85,8 @@ def pair(tokenizer: Any, number: int, observation: str = " e\n</R>\n") -> Pair:
     return Pair(
         question_id=f"q{number}",
         prompt=chosen.prompt,
-        chosen=[Message("assistant", chosen.completion)],
-        rejected=[Message("assistant", rejected.completion)],
+        chosen=[ChatMessage("assistant", chosen.completion)],
+        rejected=[ChatMessage("assistant", rejected.completion)],
         chosen_id=f"c{number}",
         rejected_id=f"r{number}",
         kind="easy",

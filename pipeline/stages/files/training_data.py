@@ -90,7 +90,7 @@ def encode_sft_data(context: StageContext) -> None:
         context.progress.start(None, "encoded records")
         examples = counted(iterate_records(path, SftExample), context.progress)
         for first, batch in _batches(examples):
-            yield from encode_sft(tokenizer, batch, vocabulary, first)
+            yield from encode_sft(tokenizer, batch, vocabulary, first, config.model.thinking)
 
     short = WithinLength(settings.max_length, settings.over_long, "sft")
     target = context.checkpoint_dir / TRAINING

@@ -1,0 +1,49 @@
+"""A template that rewrites earlier turns or has no tools is named before a run, with a template that works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load
+from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.template_check import rewriting_note
+from pipeline.core.errors import InputError
+from pipeline.grammars.tokenizer import model_tokenizer
+from tasks.checks.models import template_note, template_notes
+
+PACKAGE = "package:trl/chat_templates"
+
+
+def settings(base: Path, *overrides: str):
+    changed = ("start=base", "format=tools", f"model.base={base}", *overrides)
+    return load("embedded-search-r1", changed)
+
+
+def test_the_note_names_the_first_difference_and_the_template_that_works(real_data: Path) -> None:
+    base = real_data / "tokenizers/qwen3"
+    [note] = template_notes(settings(base, "model.thinking=false"))
+    assert "rewrites earlier turns (after 'im_start|>assistant\\n' the template writes 'I" in note
+    assert note.endswith(f"this one works: model.chat_template={PACKAGE}/qwen3_training.jinja")
+    patched = f"model.chat_template={PACKAGE}/qwen3_training.jinja"
+    assert not list(template_notes(settings(base, "model.thinking=false", patched)))
+    assert not list(template_notes(settings(real_data / "tokenizers/qwen2.5")))
+
+
+def test_a_template_without_tools_is_a_fault(real_data: Path) -> None:
+    base = real_data / "tokenizers/llama-3"
+    with pytest.raises(InputError, match=r"leaves out the tools.*=.*/llama3_1\.jinja"):
+        template_note(settings(base), base)
+
+
+def test_the_lineage_tells_templates_and_thinking_apart(real_data: Path) -> None:
+    tokenizer = model_tokenizer(real_data / "tokenizers/qwen3")
+    tool = FORMATS["tearag"].tool
+    off, on = (ChatTemplate(tokenizer, [tool], thinking=on).identity for on in (False, True))
+    assert off == {"sha256": off["sha256"], "thinking": False, "date": "26 Jul 2024"}
+    assert on == off | {"thinking": True}
+    assert rewriting_note(ChatTemplate(tokenizer, [tool], thinking=True)) == ""
+    tokenizer.chat_template += " "
+    assert ChatTemplate(tokenizer).identity["sha256"] != off["sha256"]
