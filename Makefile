@@ -61,8 +61,14 @@ setup-gpu: ## build .venv from the GPU lock (NVIDIA driver 580; DRIVER_CHECK=0)
 	      "update it, or use forward compatibility and DRIVER_CHECK=0 (docs/gpu.md)" >&2; exit 2; fi
 	@$(MAKE) --no-print-directory LOCK=gpu $(STAMP)
 
+# A link to the environment of another checkout is used as it is, with the packages of this checkout.
+LINKED := $(shell test -L $(VENV) && echo link)
+ifdef LINKED
+export PYTHONPATH := $(CURDIR)
+endif
+
 # For CPUs, torch is installed first: where PyPI has no CPU wheel, PyTorch's index has it.
-$(STAMP): requirements/$(LOCK).lock pyproject.toml
+$(STAMP): $(if $(LINKED),,requirements/$(LOCK).lock pyproject.toml)
 	@echo "building $(VENV) from requirements/$(LOCK).lock: about $(if $(filter gpu,$(LOCK)),ten,two) minutes"
 	@test -x $(VENV)/bin/python || $(PYTHON) -c '$(FITS)'
 ifeq ($(LOCK),gpu)

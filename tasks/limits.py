@@ -40,7 +40,7 @@ def over_long_faults(settings: Config) -> Iterator[str]:
     if trainer.over_long == "refuse" and trainer.max_length < longest:
         yield (
             f"{block}.max_length is {trainer.max_length}, and a trajectory can have {longest} "
-            f"tokens with its prompt, which {block}.over_long: refuse would stop at; raise "
+            f"tokens with its prompt; {block}.over_long: refuse would stop there; raise "
             f"{block}.max_length, or set {block}.over_long to drop"
         )
 

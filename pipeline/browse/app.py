@@ -60,7 +60,7 @@ def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> Response:
-        return answer("this address has a part that is not a number where one is expected", 404)
+        return answer("a part of this address must be a number, and is not", 404)
 
     @app.exception_handler(SteepError)
     def failed(_: Request, error: SteepError) -> Response:

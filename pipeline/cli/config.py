@@ -118,7 +118,8 @@ _CHANGES = {
     "result": "decides results: it is in fingerprints, so a change reruns these stages and those "
     "after them",
     "execution": "says how work is executed: it is in no fingerprint, so a change reruns nothing",
-    "indirect": "decides results through the content that it names, which is in fingerprints",
+    "indirect": "decides results through the content that it names; fingerprints include this "
+    "content",
 }
 
 

@@ -153,6 +153,8 @@ def compare(
 
     Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
     """
+    if output not in (None, "-") and Path(output).suffix != ".md":
+        raise InputError(f"--output is {output}, and the tables are Markdown; name a .md file")
     from pipeline.evaluation.comparison_tables import markdown, tables
     from pipeline.report.finished_run import compare as compare_finished
 

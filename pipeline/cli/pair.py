@@ -82,9 +82,9 @@ def pair(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="in place of FILE: directory of a run whose scored trajectories of --round are "
-            "paired with the --set of pairs.* and of weights of rewards; the counts stand beside "
-            "the run's own",
+            help="instead of FILE: directory of a run; its scored trajectories of --round are "
+            "paired with the --set of pairs.* and of reward weights, and the counts are shown "
+            "beside the run's own",
         ),
     ] = None,
     round: Annotated[int, typer.Option(help="with --from: the round")] = 1,

@@ -252,7 +252,8 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="address to listen on; other than 127.0.0.1 clients need a token")
+        str,
+        typer.Option(help="address to listen on; on any other than 127.0.0.1 clients need a token"),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8765,
     allow_host: Annotated[

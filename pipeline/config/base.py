@@ -208,8 +208,8 @@ class EngineConfig(Block):
     )
     adapters: Literal["merged", "loaded"] = Field(
         "merged",
-        description="merged: LoRA adapters are added to the weights, unless 16 bit would lose more "
-        "than a tenth of one; loaded: they stay beside the weights",
+        description="merged: LoRA adapters are added to the weights, or stay separate if rounding "
+        "to 16 bit would lose more than a tenth of one; loaded: they stay separate",
     )
 
 

@@ -41,8 +41,8 @@ class JudgeModel(AskedModel):
     """
 
     backend: Literal["openai", "vllm", "closed-world"] = Field(
-        description="who judges: an endpoint, a model in the process, or the facts of the closed "
-        "world"
+        description="the judge: a model behind an endpoint, a model in the process, or the facts "
+        "of the closed world"
     )
     noisy: Noise | None = Field(None, description="for experiments: flipped labels")
 

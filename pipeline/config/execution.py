@@ -80,13 +80,13 @@ class Executor(Block):
     )
     threads_per_gpu: Annotated[Few, Execution()] = Field(
         8,
-        description="ray, slurm: CPU threads that a stage asks for per GPU; on Ray at most the "
-        "share of a GPU in its node",
+        description="ray, slurm: CPU threads of a stage per GPU; on Ray at most the threads of its "
+        "node divided by the node's GPUs",
     )
     threads_without_gpu: Annotated[Few, Execution()] = Field(
         16,
-        description="ray, slurm: CPU threads that a stage without a GPU asks for; on Ray at most "
-        "the threads of the largest node",
+        description="ray, slurm: CPU threads of a stage without a GPU; on Ray at most the threads "
+        "of the largest node",
     )
     ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")

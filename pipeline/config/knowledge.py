@@ -311,8 +311,8 @@ class Retrieval(Block):
     )
     linked_steps: Literal["first", "all"] = Field(
         "first",
-        description="linked: the searches of a trajectory that follow links; first: later ones, "
-        "which ask for one fact, use variant fused",
+        description="linked: which searches of a trajectory follow links; with first, later "
+        "searches use the variant fused, because they ask for one fact",
     )
     named_entities: bool = Field(
         False,
@@ -327,7 +327,7 @@ class Retrieval(Block):
     )
     hyperedge_candidates: Literal["near", "all"] = Field(
         "near",
-        description="prograph: the ranked hyperedges; near: those that share an entity with the "
+        description="prograph: hyperedges to rank; near: hyperedges that share an entity with the "
         "query or with its 5 nearest hyperedges; all: every hyperedge (eq. 10)",
     )
     tau: Share = Field(

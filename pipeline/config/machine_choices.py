@@ -85,8 +85,8 @@ def read_dtypes(path: Path) -> dict[str, Dtype]:
         raise InputError.at(
             path,
             None,
-            f"expected {' or '.join(_NAMES)} for every setting; correct it, or remove the file, "
-            "so that the types of this machine are taken",
+            f"expected {' or '.join(_NAMES)} for every setting; correct it, or remove the file to "
+            "take the types of this machine",
         )
     return kept
 

@@ -88,17 +88,17 @@ class SftData(AskedModel):
 
     triplets: Literal["graph", "llm"] = Field(
         "graph",
-        description="triplets of gold paragraphs: from the graph, or extracted by a model; those "
-        "of paragraphs outside the corpus are always extracted",
+        description="source of the triplets of gold paragraphs: the graph, or extraction by a "
+        "model, which paragraphs outside the corpus always need",
     )
     selector: Literal["answer", "llm"] = Field(
         "answer",
-        description="supporting triplets: those that hold the hop's answer, or a model's choice",
+        description="choice of supporting triplets: by the hop's answer in them, or by a model",
     )
     rewriter: Literal["fill", "llm"] = Field(
         "fill",
-        description="subqueries: the hop's question with earlier answers filled in, or rewritten "
-        "by a model",
+        description="subqueries: the hop's question with earlier answers filled in, or a model's "
+        "rewriting of it",
     )
     sizes: SizesByHops = Field(
         description="training examples by number of hops; 1: single steps of longer questions"
@@ -166,7 +166,8 @@ class Trainer(Block):
     weight_decay: Weight = Field(0.001, description="weight decay (AdamW)")
     warmup_ratio: Share = Field(
         0.03,
-        description="share of the steps with a rising learning rate; less than one step is none",
+        description="share of the steps with a rising learning rate; less than one step means no "
+        "warm-up",
     )
     scheduler: Literal["linear", "cosine", "constant"] = Field(
         "cosine", description="course of the learning rate after the warm-up"
@@ -174,8 +175,8 @@ class Trainer(Block):
     max_length: Positive = Field(4096, description="maximum tokens of prompt and output")
     over_long: Literal["refuse", "drop"] = Field(
         "refuse",
-        description="what examples longer than max_length do: refuse stops the stage, drop leaves "
-        "them out and counts them",
+        description="examples longer than max_length: refuse stops the stage, drop leaves them out "
+        "and counts them",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "bfloat16",
@@ -244,7 +245,7 @@ class Dpo(Trainer):
     round_epochs: AtLeastOne[Epochs] = Field((2, 2, 1), description="passes over the pairs")
     reference: Literal["previous", "sft"] = Field(
         "previous",
-        description="reference policy: that of the previous round, or the SFT policy",
+        description="reference policy: the policy of the previous round, or the SFT policy",
     )
 
     def passes(self, round: int) -> float:
@@ -325,8 +326,8 @@ class TeaRagReward(MethodRewards):
     )
     malformed_answer: Literal["parsed", "last"] = Field(
         "parsed",
-        description="answer by which a malformed trajectory is scored: the one that was parsed, if "
-        "any, or the last `Final answer:`",
+        description="scored answer of a malformed trajectory: the parsed answer, if any, or the "
+        "last `Final answer:`",
     )
 
     @property
@@ -428,8 +429,8 @@ class Pairs(Block):
     margin: Above0 = Field(0.1, description="minimum difference of rewards in a pair")
     decisions: Positive = Field(
         1,
-        description="HiPRAG: maximum partners of a chosen trajectory in each group with wrong "
-        "search decisions",
+        description="HiPRAG: maximum right partners of a chosen trajectory, and maximum partners "
+        "with a wrong search decision",
     )
     step_margin: Above0 | None = Field(
         None,

@@ -152,9 +152,9 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
         "Paired tests",
         ["row", "against", "policy", "measure", "questions", "difference", "95 %", "p"],
         rows,
-        "per question, averaged over seeds, so that every question has equal weight; p of a "
-        "two-sided paired t-test, not corrected for multiple tests; it "
-        f"covers other questions, and not other seeds{left_out if len(shown) < len(tests) else ''}",
+        "differences are averaged over seeds, and every question has equal weight; p: two-sided "
+        "paired t-test, not corrected for multiple tests; it generalizes to other questions, not "
+        f"to other seeds{left_out if len(shown) < len(tests) else ''}",
     )
 
 

@@ -121,7 +121,7 @@ def _equal(first: RunResults, other: RunResults) -> str:
     """
     return (
         f"runs {first.name} and {other.name} have the same settings and the same seed "
-        f"({first.seed}), or settings whose difference changed nothing; name one of them"
+        f"({first.seed}), or settings whose difference changed no output; name one of them"
     )
 
 
@@ -193,7 +193,7 @@ def _check_questions(first: Sequence[RunResults], other: Sequence[RunResults]) -
     )
     counterpart = other if unmatched in first else first
     raise InputError(
-        f"run {unmatched.name} was evaluated on other questions than {_names(counterpart)}; "
+        f"run {unmatched.name} was not evaluated on the questions of {_names(counterpart)}; "
         "compare runs over the same questions (the same data files, evaluation.split and, in a "
         "closed world, its seed)"
     )

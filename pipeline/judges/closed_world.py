@@ -1,8 +1,8 @@
 """The exact judge of the closed world: verdicts by the facts of the world instead of a model.
 
 Over-search: two texts are equivalent when they give the same value for the query, such as the same
-entity under any of its names or the same date in any format. Under-search: the first of these rules
-that applies decides whether a step is sound.
+entity under any of its names or the same date in any format. Under-search: the first rule that
+applies decides on a step.
 
 1. A false statement in the step, or a false claim in its conclusion, makes the step unsound.
 2. A conclusion that states facts is sound. If the reasoning states facts too, the conclusion must

@@ -298,9 +298,8 @@ class EndpointChat(Chat):
         limits = settings.prices.prompt, settings.prices.completion, settings.token_ceiling
         if reply.finish in ("stop", "length") and not reply.prompt_tokens and any(limits):
             raise EngineError(
-                f"{self._place} reports no numbers of tokens, without which no cost is known and "
-                f"no ceiling kept; remove {self._block}.prices, cost_ceiling and token_ceiling, "
-                f"and {_KEPT}"
+                f"{self._place} reports no numbers of tokens, which costs and ceilings need; "
+                f"remove {self._block}.prices, cost_ceiling and token_ceiling, and {_KEPT}"
             )
 
 

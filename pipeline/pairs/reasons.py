@@ -42,9 +42,9 @@ def reasons(
         return Reasons(
             f"It is right and well-formed, with the highest reward of such samples, {best}.",
             _rejected_by_margin(kind, chosen, rejected, thresholds),
-            "Partners are taken from the lowest reward on: at most "
-            f"{_setting(thresholds, 'decisions')} that are right, at most as many with a wrong "
-            "search decision, and a single partner that is only wrong or malformed.",
+            "Partners are taken in ascending order of reward: at most "
+            f"{_setting(thresholds, 'decisions')} right ones, as many with a wrong search "
+            "decision, and one with a wrong answer or a broken format.",
         )
     return Reasons(
         _chosen(chosen, thresholds),

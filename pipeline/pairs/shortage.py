@@ -72,6 +72,6 @@ def _multi(right: Sequence[Candidate], thresholds: Pairs) -> str | None:
         f"{least:g}"
     )
     if not any(candidate.evidenced for candidate in others):
-        needed += ", which needs evidence that none of these questions has; leave out their hop"
+        needed += ", and these questions have no evidence to measure it; leave out their hop"
         return f"{needed}, add evidence, or set pairs.terms to outcome-format"
     return f"{needed}; lower them, correct the evidence, or set pairs.terms to outcome-format"

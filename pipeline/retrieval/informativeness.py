@@ -9,14 +9,14 @@ hyperedges that contain an entity of V_q::
     S^(v, e) = max(s_v, 0) / sum over u in V_e of max(s_u, 0), 0 when all are 0
     score(e) = sum over v in V_e of S^(v, e) I(v)                                    eq. 8, 9
 
-Eq. 10 ranks all hyperedges E. A hyperedge with a score above 0 shares an entity with some hyperedge
-of E_q, because I(v) is 0 for all other entities; it is in E_q or outside it. With V_q = {u} and the
-hyperedges {u, v} and f = {v, w}, I(v) is log 1.5, so f has a score although no entity of the query
-is in it. `informativeness` scores only E_q and the hyperedges of entities that the caller names.
-`informativeness_over_all` scores as many more as the best k of E need. S^ sums to 1 within a
-hyperedge, so no score exceeds the largest I(v) of its entities. Entities are therefore followed in
-the order of I(v) until the next one is below the k-th best score. Frequent entities, whose
-hyperedges are many, come last.
+Eq. 10 ranks all hyperedges E. Every hyperedge with a score above 0 shares an entity with a
+hyperedge of E_q, because I(v) is 0 for all other entities. It need not be in E_q itself: with V_q =
+{u} and the hyperedges {u, v} and f = {v, w}, I(v) is log 1.5, so f has a score although it has no
+entity of the query. `informativeness` scores only E_q and the hyperedges of entities that the
+caller names. `informativeness_over_all` scores as many more as the best k of E need. S^ sums to 1
+within a hyperedge, so no score exceeds the largest I(v) of its entities. Entities are therefore
+followed in the order of I(v) until the next one is below the k-th best score. Frequent entities,
+whose hyperedges are many, come last.
 """
 
 from __future__ import annotations

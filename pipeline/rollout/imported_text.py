@@ -1,4 +1,4 @@
-"""Which part of another system's output the policy wrote, and which part was retrieved.
+"""Separate the policy's text from retrieved text in the output of another system.
 
 Other systems insert documents unchanged, so a document may hold any text: chat turns, closing tags,
 whole answers. Input: the text of one output, which may begin with its chat prompt. Output: the text

@@ -57,17 +57,22 @@ _NEARLY_FULL = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class StageJob:
-    """What Luigi's process sends to the stage's process on standard input, as JSON.
+    """The job of a stage's process, which it reads from standard input as JSON.
 
-    ``key`` holds the fields of a `StageKey`, ``raw_files`` the content hashes of the raw files and
-    models that the stage reads, by path, ``contents`` the content of each input
-    (`pipeline.run.store`; None where an input is on another machine), ``entry`` is
-    ``module:function``, ``root`` the store's directory, ``inputs`` the upstream stages' directories
-    by name, ``log`` the file for the stage's output, and ``force`` says that the stage runs again
-    although it is complete. ``lock_seconds`` is how long the stage waits for the lock of another
-    process, such as a killed one that has not ended yet. ``execution`` are the settings that say
-    how the stage is executed, by dotted name, for the manifest. ``launched`` is the time when the
-    process was started, in seconds since 1970, or 0. ``facts`` are the facts of the `StageContext`.
+    Attributes:
+        key: the fields of a `StageKey`.
+        entry: the stage's function, ``module:function``.
+        root: directory of the store.
+        log: file for the stage's output.
+        raw_files: content hashes of the raw files and models that the stage reads, by path.
+        contents: the content of each input (`pipeline.run.store`); None if an input is on another
+            machine.
+        inputs: directories of the upstream stages, by name.
+        force: run the stage although it is complete.
+        lock_seconds: how long to wait for the lock of another process, which may be dying.
+        execution: settings of how the stage is executed, by dotted name, for the manifest.
+        launched: when the process was started, in seconds since 1970, or 0.
+        facts: the facts of the `StageContext`.
     """
 
     config: dict[str, Any]

@@ -179,7 +179,7 @@ def _finished(checkpoint_dir: Path, name: str, rows: Sequence[dict[str, Any]]) -
         if table["trajectory_id"].to_pylist() == expected:
             return part
         logging.getLogger(__name__).warning(
-            "%s holds other trajectories than its rows of the input; it is not used", part
+            "%s does not hold the trajectories of its rows of the input; it is not used", part
         )
     return None
 

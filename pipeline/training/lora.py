@@ -244,7 +244,7 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
     if saved_shape != shape:
         raise ConfigError(
             f"lora has r, alpha, targets {shape}, but the previous policy in {adapter} has "
-            f"{saved_shape}, and a round continues that policy; set lora to the latter, or train "
+            f"{saved_shape}, and a round continues that policy; set lora to its values, or train "
             "SFT again"
         )
     return saved

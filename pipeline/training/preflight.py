@@ -131,8 +131,7 @@ class DataFacts:
             "mask coverage", round(share, _DIGITS), MIN_TRAINED, share >= MIN_TRAINED,
             f"{self.trained:,} of {self.tokens:,} tokens after the prompts are trained "
             f"({share:.1%})",
-            "lower retrieval.top_k or sampling.max_context_tokens, so that less of a trajectory is "
-            "observation",
+            "lower retrieval.top_k or sampling.max_context_tokens for shorter observations",
         )  # fmt: skip
 
     def _share(self, name: str, count: int, limit: float | None, what: str, remedy: str) -> Check:

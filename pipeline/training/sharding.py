@@ -1,8 +1,9 @@
 """Divide the frozen base of a policy among the training processes of a machine (PyTorch's FSDP2).
 
-Input: a base model on the CPU. Output: the same model, whose decoder layers each process holds a
-part of. A layer is gathered while it computes, in both directions, and freed afterwards. Embeddings
-and the LM head stay whole, because TRL's fused head reads their weights outside of their modules.
+Input: a base model on the CPU. Output: the same model, of whose decoder layers each process holds
+its part. A layer is gathered while it computes, in both directions, and freed afterwards.
+Embeddings and the LM head stay whole, because TRL's fused head reads their weights outside of their
+modules.
 
 Adapters come after that, as ordinary parameters. Gradients, optimizer, checkpoints and files are
 the same as in data parallel training, and DistributedDataParallel is told to leave the shards

@@ -214,9 +214,9 @@ def run_here(
         return _follow(environment, where)
     if not _run_holds_lock(request):
         return failed(
-            f"{where} finds the lock of the run free in {request.folder}: the run has ended, or "
-            "the file system does not lock files between machines; mount it with locks (NFS 4, or "
-            "Lustre with -o flock)"
+            f"{where}: no process holds the lock of the run in {request.folder}; the run has "
+            "ended, or the file system does not lock files between machines; mount it with locks "
+            "(NFS 4, or Lustre with -o flock)"
         )
 
     def started(log: Path) -> None:

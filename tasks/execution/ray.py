@@ -70,9 +70,8 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
         )
     except (lost.NodeDiedError, lost.WorkerCrashedError, lost.LocalRayletDiedError):
         return failed(
-            f"the node or worker on which it ran was lost, after {_NEW_STARTS} new starts; see "
-            "`ray status`, then run the command again, and the stage continues from its last "
-            "checkpoint",
+            f"its node or worker was lost, also after {_NEW_STARTS} new starts; see `ray status`, "
+            "then run the command again; the stage continues from its last checkpoint",
             1,
         )
     except lost.RayError as error:

@@ -103,6 +103,7 @@ def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
     [
         (["missing"], "there is no run 'missing': neither missing nor runs/missing has a store"),
         (["all", "runs/all"], "have the same settings and the same seed (0)"),
+        (["all", "--output", "all.html"], "--output is all.html, and the tables are Markdown"),
         (["all", "--dataset", "nq"], "--dataset is 'nq'; the runs have musique, all"),
     ],
 )

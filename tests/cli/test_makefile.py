@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -42,6 +43,21 @@ def test_a_stage_with_the_name_of_a_folder_is_run(tmp_path: Path) -> None:
     (tmp_path / "sample").mkdir()
     words = recipe("sample", "-f", str(ROOT / "Makefile"), "-C", str(tmp_path), "-o", STAMP).split()
     assert words == [".venv/bin/steep", "run", "sample"]
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_an_environment_that_is_a_link_is_not_rebuilt(tmp_path: Path, linked: bool) -> None:
+    environment = tmp_path / ("elsewhere" if linked else ".venv")
+    for folder in (environment, tmp_path / "requirements"):
+        folder.mkdir()
+    (environment / ".from-lock").touch()
+    os.utime(environment / ".from-lock", (0, 0))
+    (tmp_path / "requirements/cpu.lock").touch()
+    (tmp_path / "pyproject.toml").touch()
+    if linked:
+        (tmp_path / ".venv").symlink_to(environment)
+    commands = recipe("sample", "-f", str(ROOT / "Makefile"), "-C", str(tmp_path))
+    assert ("pip install" in commands) == (not linked)
 
 
 def help_lines() -> list[str]:

@@ -110,7 +110,7 @@ def test_a_policy_that_only_some_runs_have_is_not_tested() -> None:
         ([run("a", [1]), run("b", [1])], "runs a and b have the same settings and the same seed"),
         (
             [run("a", [1], k=1), run("b", [1], k=2, questions="other")],
-            "run b was evaluated on other questions than a; compare runs over the same questions",
+            "run b was not evaluated on the questions of a; compare runs over the same questions",
         ),
     ],
 )

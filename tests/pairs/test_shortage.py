@@ -27,7 +27,7 @@ GOOD: dict[str, Any] = {"well_formed": 1.0, "outcome": 1.0, "process": 0.1}
         (
             {"evidenced": False},
             2,
-            "at least 0.7, which needs evidence that none of these questions has; leave out their hop, add evidence, "
+            "at least 0.7, and these questions have no evidence to measure it; leave out their hop, add evidence, "
             "or set pairs.terms to outcome-format",
         ),
         (

@@ -77,7 +77,7 @@ def test_an_adapter_of_another_shape_than_lora_is_refused_as_a_start(
     tmp_path: Path, base: Path
 ) -> None:
     origin = small_adapter(base, tmp_path / "origin")
-    with pytest.raises(ConfigError, match=r"r, alpha, targets \(3, .* set lora to the latter"):
+    with pytest.raises(ConfigError, match=r"r, alpha, targets \(3, .* set lora to its values"):
         run_start(context(tmp_path, base, origin, r=3))
 
 

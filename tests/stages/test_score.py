@@ -124,7 +124,7 @@ def test_a_damaged_or_foreign_checkpoint_is_scored_again(
     parts[1].unlink()
     assert _bytes(_run(tmp_path, DyingSimilarity(2), "again")) == _bytes(first)
     assert f"{parts[0]} is damaged" in caplog.text
-    assert f"{of_other_rows} holds other trajectories" in caplog.text
+    assert f"{of_other_rows} does not hold the trajectories of its rows" in caplog.text
 
 
 def test_a_reward_that_is_not_finite_is_refused(tmp_path: Path) -> None:

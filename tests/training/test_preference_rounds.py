@@ -192,7 +192,7 @@ def test_an_adapter_over_another_base_is_refused(run, tmp_path):
 
 
 def test_an_adapter_of_another_shape_is_refused(run):
-    with pytest.raises(ConfigError, match="set lora to the latter, or train SFT again"):
+    with pytest.raises(ConfigError, match="set lora to its values, or train SFT again"):
         run_round(run.context("train", "shape", lora={"r": 4}))
 
 
