@@ -12,14 +12,13 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
-from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
+from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import CandidateTerms
 
 __all__ = [
     "Method",
     "ScoreInputs",
     "Scorer",
-    "StepOptions",
     "candidate_terms",
     "method",
     "titled_terms",

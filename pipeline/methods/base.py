@@ -17,7 +17,7 @@ from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
 from pipeline.pairs.candidates import CandidateTerms
 from pipeline.rewards.structure import EntitySource
-from pipeline.sft_data.steps import Fact, Hop
+from pipeline.sft_data.steps import Fact, Hop, StepOptions
 
 Scorer = Callable[
     [Sequence[Trajectory], Sequence[Sequence[Verdict]] | None], Sequence[Mapping[str, Any]]
@@ -41,22 +41,6 @@ class ScoreInputs(Protocol):
     ) -> list[list[float]]:
         """Monte Carlo value estimates before every turn of every trajectory and at its end."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class StepOptions:
-    """Settings of one cold-start step besides its hop and supporting facts."""
-
-    others: Sequence[Hop]
-    """The question's other hops."""
-    other_paragraph: float
-    """Probability that the context also holds the gold paragraph of another hop."""
-    other_facts: float
-    """Probability of each further fact of the shown paragraphs to be in the context."""
-    kinds: tuple[str, ...]
-    """Kinds of items that the configured retrieval shows."""
-    from_memory: bool
-    """Whether the step answers without a search."""
 
 
 StepBuilder = Callable[[Hop, Sequence[Fact], random.Random, StepOptions], Step | None]

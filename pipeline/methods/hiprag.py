@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.config.policy import Rewards
-from pipeline.core.records import Step, Trajectory
+from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
+from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_total
 from pipeline.rewards.hiprag import HiPragRewards, HiPragWeights, combined, score
 from pipeline.sft_data.hiprag import build_step
-from pipeline.sft_data.steps import Fact, Hop
 
 
 def decision_scorer(weights: HiPragWeights) -> Scorer:
@@ -49,19 +47,6 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
     return decision_scorer(weights_of(settings))
 
 
-def _build_step(
-    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
-) -> Step | None:
-    return build_step(
-        hop,
-        supporting,
-        rng,
-        from_memory=options.from_memory,
-        others=options.others,
-        other_paragraph=options.other_paragraph,
-    )
-
-
 METHOD = Method(
     scorer=_scorer,
     candidate_terms=by_total,
@@ -73,7 +58,7 @@ METHOD = Method(
         "n_corr": "Needed decisions (N_corr)",
         "total": "Reward (HiPRAG eq. 1)",
     },
-    build_step=_build_step,
+    build_step=build_step,
     weights=HiPragWeights._fields,
     combined=_combined,
     record_needs="verdicts",

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.config.policy import Rewards
 from pipeline.core.errors import InputError
-from pipeline.core.records import Step, Trajectory
+from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
+from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_total
 from pipeline.rewards.prograph import ProGraphRewards, ProGraphWeights, combined, step_rewards
 from pipeline.rewards.structure import structure
 from pipeline.rollout.turns import turns_of
 from pipeline.sft_data.prograph import build_step, turns
-from pipeline.sft_data.steps import Fact, Hop
 
 STEP_TITLES = {
     "progress": "Step progress (eq. 11)",
@@ -62,26 +60,12 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
     return scorer
 
 
-def _build_step(
-    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
-) -> Step | None:
-    return build_step(
-        hop,
-        supporting,
-        rng,
-        kinds=options.kinds,
-        others=options.others,
-        other_paragraph=options.other_paragraph,
-        other_facts=options.other_facts,
-    )
-
-
 METHOD = Method(
     scorer=_scorer,
     candidate_terms=by_total,
     selection="by a margin of\nProGraph-R1's mean step reward (eq. 15)",
     reward_titles={"format": "Format", "answer": "Answer F1", **STEP_TITLES},
-    build_step=_build_step,
+    build_step=build_step,
     weights=ProGraphWeights._fields,
     combined=_combined,
     turns=lambda steps: list(turns(steps)),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.config.policy import Rewards
-from pipeline.core.records import Step
-from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
+from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_total
 from pipeline.rewards.search_r1 import SearchR1Weights, combined, score
 from pipeline.sft_data.search_r1 import build_step, turns
-from pipeline.sft_data.steps import Fact, Hop
 
 
 def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
@@ -22,14 +19,6 @@ def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[st
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
     weights = SearchR1Weights(**settings.search_r1.model_dump())
     return lambda trajectories, verdicts: score(trajectories, weights)
-
-
-def _build_step(
-    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
-) -> Step | None:
-    return build_step(
-        hop, supporting, rng, others=options.others, other_paragraph=options.other_paragraph
-    )
 
 
 METHOD = Method(
@@ -42,7 +31,7 @@ METHOD = Method(
         "format": "Format",
         "total": "Reward (Search-R1)",
     },
-    build_step=_build_step,
+    build_step=build_step,
     weights=("format",),
     combined=_combined,
     turns=turns,

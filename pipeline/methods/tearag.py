@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.config.policy import Rewards, TeaRagReward
-from pipeline.core.records import Step
 from pipeline.core.similarity import Similarity
-from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
+from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_outcome_and_process
 from pipeline.rewards.tearag import TeaRagWeights, combined, score
-from pipeline.sft_data.steps import Fact, Hop, build_step
+from pipeline.sft_data.steps import build_step
 
 
 def knowledge_scorer(similarity: Similarity, settings: TeaRagReward | None = None) -> Scorer:
@@ -40,19 +38,6 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
     return knowledge_scorer(inputs.similarity(), settings.tearag)
 
 
-def _build_step(
-    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
-) -> Step | None:
-    return build_step(
-        hop,
-        supporting,
-        rng,
-        others=options.others,
-        other_paragraph=options.other_paragraph,
-        other_triplets=options.other_facts,
-    )
-
-
 METHOD = Method(
     scorer=_scorer,
     candidate_terms=by_outcome_and_process,
@@ -67,7 +52,7 @@ METHOD = Method(
         "process": "Process (eq. 13)",
         "total": "Total (format + outcome + process)",
     },
-    build_step=_build_step,
+    build_step=build_step,
     weights=TeaRagWeights._fields,
     combined=_combined,
     record_needs="evidence",

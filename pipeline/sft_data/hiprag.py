@@ -11,31 +11,17 @@ import random
 from collections.abc import Sequence
 
 from pipeline.core.records import Step
-from pipeline.sft_data.steps import Fact, Hop, context_chunks, passages
+from pipeline.sft_data.steps import Fact, Hop, StepOptions, context_chunks, passages
 from pipeline.sft_data.templates import CONCLUSIONS, FROM_MEMORY, TO_SEARCH, reasoning, summary
 
 
 def build_step(
-    hop: Hop,
-    supporting: Sequence[Fact],
-    rng: random.Random,
-    *,
-    from_memory: bool = False,
-    others: Sequence[Hop] = (),
-    other_paragraph: float = 0.0,
+    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
 ) -> Step | None:
     """The step of a hop, or None; ``hop.fault`` then holds the reason.
 
     The context holds passages only. ``subquery`` repeats the hop's question because the split into
     train and test compares subqueries; the grammar does not render it.
-
-    Args:
-        hop: the hop.
-        supporting: its supporting triplets.
-        rng: source of randomness.
-        from_memory: build a step without a search.
-        others: the question's other hops.
-        other_paragraph: probability that the context also holds another hop's gold paragraph.
     """
     if not supporting:
         hop.fault = "no supporting triplet"
@@ -43,10 +29,10 @@ def build_step(
     facts = [fact.text for fact in supporting]
     step = Step(
         subquery=hop.question,
-        reasoning=reasoning(FROM_MEMORY if from_memory else TO_SEARCH, hop.question, rng),
+        reasoning=reasoning(FROM_MEMORY if options.from_memory else TO_SEARCH, hop.question, rng),
         conclusion=summary(facts, hop.answer, rng, CONCLUSIONS),
     )
-    if not from_memory:
+    if not options.from_memory:
         step.search = hop.question
-        step.context = passages(context_chunks(hop, others, other_paragraph, rng))
+        step.context = passages(context_chunks(hop, options, rng))
     return step

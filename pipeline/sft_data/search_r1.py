@@ -14,26 +14,18 @@ from dataclasses import replace
 
 from pipeline.core.records import Step
 from pipeline.sft_data import prograph
-from pipeline.sft_data.steps import Fact, Hop
+from pipeline.sft_data.steps import Fact, Hop, StepOptions
 
 
 def build_step(
-    hop: Hop,
-    supporting: Sequence[Fact],
-    rng: random.Random,
-    *,
-    others: Sequence[Hop] = (),
-    other_paragraph: float = 0.0,
+    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
 ) -> Step | None:
     """The step, or None with ``hop.fault`` set to the reason why there is none.
 
     ``think`` is the reasoning before the search and ``summary`` the reasoning after it. The context
-    holds the gold paragraph and, with probability ``other_paragraph``, the gold paragraph of one of
-    ``others``.
+    holds passages only.
     """
-    step = prograph.build_step(
-        hop, supporting, rng, kinds=("chunk",), others=others, other_paragraph=other_paragraph
-    )
+    step = prograph.build_step(hop, supporting, rng, replace(options, kinds=("chunk",)))
     return step and replace(step, query=None, think=step.reasoning, reasoning="")
 
 

@@ -81,6 +81,27 @@ class Hop:
         return f"{self.question_id}#{self.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """The contents of a step's context besides its supporting facts.
+
+    Attributes:
+        others: the question's other hops.
+        other_paragraph: probability that the context also holds another hop's gold paragraph. It is
+            the same for every number of hops; the size of a context therefore does not reveal how
+            many hops the question has.
+        other_facts: probability of each further fact of the shown paragraphs.
+        kinds: kinds of items that the configured retrieval shows.
+        from_memory: the step answers without a search.
+    """
+
+    others: Sequence[Hop] = ()
+    other_paragraph: float = 0.0
+    other_facts: float = 0.0
+    kinds: tuple[str, ...] = ("chunk",)
+    from_memory: bool = False
+
+
 def ends(fact: Fact) -> list[str]:
     """Head and tail of a triplet, or all entities of a hyperedge."""
     return fact.entities if isinstance(fact, Hyperedge) else [fact.head, fact.tail]
@@ -114,29 +135,13 @@ def key_entities(hop: Hop, supporting: Sequence[Fact]) -> list[str]:
 
 
 def build_step(
-    hop: Hop,
-    supporting: Sequence[Fact],
-    rng: random.Random,
-    *,
-    others: Sequence[Hop] = (),
-    other_paragraph: float = 0.0,
-    other_triplets: float = 0.0,
+    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
 ) -> Step | None:
     """The step of a hop, or None; ``hop.fault`` then holds the reason.
 
     The simulated context follows the paper: the gold paragraph, as the corpus's chunks, with the
-    supporting triplets inserted at random positions. It always holds all gold evidence; the
-    probabilities below add other items.
-
-    Args:
-        hop: the hop.
-        supporting: its supporting triplets.
-        rng: source of randomness.
-        others: the question's other hops.
-        other_paragraph: probability that the context also holds another hop's gold paragraph. It is
-            the same for every number of hops; the size of a context therefore does not reveal how
-            many hops the question has.
-        other_triplets: probability of each further triplet of the gold paragraph.
+    supporting triplets inserted at random positions. It always holds all gold evidence;
+    ``options`` add other items.
     """
     if not supporting:
         hop.fault = "no supporting triplet"
@@ -145,8 +150,8 @@ def build_step(
     if not entities:
         hop.fault = "no key entity in the subquery"
         return None
-    context = passages(context_chunks(hop, others, other_paragraph, rng))
-    insert_facts(context, supporting, hop.facts, other_triplets, rng)
+    context = passages(context_chunks(hop, options, rng))
+    insert_facts(context, supporting, hop.facts, options.other_facts, rng)
     return Step(
         entities=entities,
         subquery=hop.question,
@@ -155,13 +160,11 @@ def build_step(
     )
 
 
-def context_chunks(
-    hop: Hop, others: Sequence[Hop], other_paragraph: float, rng: random.Random
-) -> list[Chunk]:
+def context_chunks(hop: Hop, options: StepOptions, rng: random.Random) -> list[Chunk]:
     """The hop's gold chunks and, with probability ``other_paragraph``, one of another hop."""
     chunks = list(hop.chunks)
-    candidates = [other for other in others if other.chunks and other.chunks[0] not in chunks]
-    if candidates and rng.random() < other_paragraph:
+    candidates = [one for one in options.others if one.chunks and one.chunks[0] not in chunks]
+    if candidates and rng.random() < options.other_paragraph:
         chunks.insert(rng.randint(0, len(chunks)), rng.choice(candidates).chunks[0])
     return chunks
 

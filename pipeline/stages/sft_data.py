@@ -38,7 +38,7 @@ from pipeline.graph.locate import Locator
 from pipeline.graph.tables import read_hyperedges
 from pipeline.judges.closed_book import closed_book_answers
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
-from pipeline.methods import StepOptions, method
+from pipeline.methods import method
 from pipeline.run.context import StageContext
 from pipeline.sft_data import rejection_sampling
 from pipeline.sft_data.known_facts import KnownFacts, select_known_facts
@@ -51,7 +51,7 @@ from pipeline.sft_data.split import (
     split,
     supply,
 )
-from pipeline.sft_data.steps import Fact, Hop, supporting_facts
+from pipeline.sft_data.steps import Fact, Hop, StepOptions, supporting_facts
 from pipeline.sft_data.templates import fill, fluent
 from pipeline.stages.files.shards import shard_directories
 from pipeline.stages.files.trajectory_columns import FILE as TRAJECTORIES

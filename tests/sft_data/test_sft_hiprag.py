@@ -18,7 +18,7 @@ from pipeline.judges.closed_world import ClosedWorldJudge
 from pipeline.sft_data.hiprag import build_step
 from pipeline.sft_data.known_facts import select_known_facts
 from pipeline.sft_data.split import SupervisedTrajectory, split
-from pipeline.sft_data.steps import Hop
+from pipeline.sft_data.steps import Hop, StepOptions
 from pipeline.sft_data.templates import CONCLUSIONS, FROM_MEMORY
 from tests.stages.test_sft_data import CONFIGS, run
 
@@ -49,11 +49,11 @@ def known_facts(hops, answers, search_share=0.0, num_closed_book=0):
 
 def test_a_search_step_has_passages_and_a_step_from_memory_has_no_context():
     other = hop(2)
-    searched = build_step(hop(1), SUPPORT, random.Random(0), others=[other], other_paragraph=1.0)
+    searched = build_step(hop(1), SUPPORT, random.Random(0), StepOptions([other], 1.0))
     assert searched.search == "Who directed Emma 1?"
     assert sorted(item.id for item in searched.context) == ["c1", "c2"]
     assert {item.kind for item in searched.context} == {"chunk"}
-    from_memory = build_step(hop(1), SUPPORT, random.Random(0), from_memory=True)
+    from_memory = build_step(hop(1), SUPPORT, random.Random(0), StepOptions(from_memory=True))
     assert (from_memory.search, from_memory.context) == (None, [])
     assert from_memory.reasoning in [
         template.format(question=hop(1).question) for template in FROM_MEMORY
@@ -62,7 +62,7 @@ def test_a_search_step_has_passages_and_a_step_from_memory_has_no_context():
         assert "Emma 1 was directed by Ann Lee" in step.conclusion
         assert "Ann Lee" in step.conclusion.rsplit("Emma 1 was directed by Ann Lee")[-1]
     unsupported = hop(1)
-    assert build_step(unsupported, [], random.Random(0)) is None
+    assert build_step(unsupported, [], random.Random(0), StepOptions()) is None
     assert unsupported.fault == "no supporting triplet"
 
 
@@ -94,7 +94,8 @@ def test_closed_book_examples_keep_the_base_models_answers(count, right, wrong):
 def test_trajectories_with_a_step_from_memory_are_selected_first():
     def trajectory(number: int, from_memory: bool) -> SupervisedTrajectory:
         steps = tuple(
-            build_step(hop(n), SUPPORT, random.Random(n), from_memory=from_memory) for n in (1, 2)
+            build_step(hop(n), SUPPORT, random.Random(n), StepOptions(from_memory=from_memory))
+            for n in (1, 2)
         )
         return SupervisedTrajectory(f"q{number}", "?", "Ann Lee", steps, ("Ann Lee", "Ann Lee"))
 

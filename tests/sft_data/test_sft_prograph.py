@@ -11,13 +11,14 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, SftExample
 from pipeline.grammars.base import grammar
 from pipeline.sft_data.prograph import build_step, turns
-from pipeline.sft_data.steps import Hop, supporting_facts
+from pipeline.sft_data.steps import Hop, StepOptions, supporting_facts
 from pipeline.stages import corpus, sft_data
 from pipeline.stages import hypergraph as hyper_stage
 from tests.stages.question_stages import run_questions, run_stages
 from tests.stages.test_sft_data import CONFIGS
 
 PROGRAPH = ("grammar=prograph", "rewards.kind=prograph")
+EDGES = StepOptions(kinds=("hyperedge",))
 FACTS = [
     Hyperedge("c:f0", "Ann Lee likes Emma Stone.", ["Ann Lee", "Emma Stone"], "c"),
     Hyperedge("c:f1", "In 1996 Ann Lee directed Emma.", ["1996", "Ann Lee", "Emma"], "c"),
@@ -39,24 +40,20 @@ def test_all_entities_of_a_hyperedge_count_for_support() -> None:
 
 def test_the_knowledge_holds_supporting_facts_and_facts_of_the_same_paragraphs() -> None:
     first, second = hops()
-    minimal = build_step(first, [FACTS[1]], random.Random(0), kinds=["hyperedge"])
+    minimal = build_step(first, [FACTS[1]], random.Random(0), EDGES)
     assert [(item.kind, item.id) for item in minimal.context] == [("hyperedge", "c:f1")]
     extended = build_step(
-        first, [FACTS[1]], random.Random(0), kinds=["hyperedge"],
-        others=[second], other_paragraph=1.0, other_facts=1.0,
-    )  # fmt: skip
+        first, [FACTS[1]], random.Random(0), StepOptions([second], 1.0, 1.0, ("hyperedge",))
+    )
     assert sorted(item.id for item in extended.context) == ["c:f0", "c:f1", "d:f0"]
-    passages = build_step(first, [FACTS[1]], random.Random(0), kinds=["chunk"], other_facts=1.0)
+    passages = build_step(first, [FACTS[1]], random.Random(0), StepOptions(other_facts=1.0))
     assert [(item.kind, item.id) for item in passages.context] == [("chunk", "c")]
-    assert build_step(first, [], random.Random(0), kinds=["hyperedge"]) is None
+    assert build_step(first, [], random.Random(0), EDGES) is None
     assert first.fault == "no supporting fact"
 
 
 def test_a_turns_thought_states_the_previous_finding_and_nothing_still_unknown() -> None:
-    steps = [
-        build_step(hop, supporting_facts(hop), random.Random(0), kinds=["hyperedge"])
-        for hop in hops()
-    ]
+    steps = [build_step(hop, supporting_facts(hop), random.Random(0), EDGES) for hop in hops()]
     first, second, last = turns([step for step in steps if step is not None])
     assert (first.query, second.query, last.query) == (
         "Who directed Emma?", "Where was Ann Lee born?", None,

@@ -9,7 +9,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Step, Triplet
 from pipeline.grammars.base import grammar
 from pipeline.sft_data.search_r1 import build_step, turns
-from pipeline.sft_data.steps import Hop
+from pipeline.sft_data.steps import Hop, StepOptions
 from tests.stages.test_sft_data import run
 
 FACT = Triplet("c:0", "Emma", "was directed by", "Ann Lee", "c")
@@ -21,7 +21,7 @@ def hop() -> Hop:
 
 
 def test_a_step_searches_for_the_hops_question_and_is_shown_passages_only() -> None:
-    step = build_step(hop(), [FACT], random.Random(0))
+    step = build_step(hop(), [FACT], random.Random(0), StepOptions())
     assert step is not None
     assert (step.subquery, step.retrieved, step.query) == ("Who directed Emma?", True, None)
     assert [(item.kind, item.id) for item in step.context] == [("chunk", "c")]

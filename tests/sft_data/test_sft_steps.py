@@ -3,7 +3,7 @@
 import random
 
 from pipeline.core.records import Chunk, Triplet
-from pipeline.sft_data.steps import Hop, build_step, key_entities, supporting_facts
+from pipeline.sft_data.steps import Hop, StepOptions, build_step, key_entities, supporting_facts
 
 CHUNK = Chunk("c", "Emma (film)", "Emma was directed by Ann Lee. Ann Lee likes Emma Stone.", "d")
 
@@ -38,7 +38,7 @@ def test_a_triplet_that_contains_the_answer_by_chance_is_not_supporting() -> Non
         ("Dodge County", "is in", "Wisconsin"),
     )
     assert supporting_facts(neighbor) == []
-    assert build_step(neighbor, [], random.Random(0)) is None
+    assert build_step(neighbor, [], random.Random(0), StepOptions()) is None
     assert neighbor.fault == "no supporting triplet"
 
 
@@ -64,7 +64,7 @@ def test_the_context_holds_the_gold_chunk_and_triplets_at_random_positions_only(
     supporting = supporting_facts(DIRECTOR)
     orders = set()
     for seed in range(20):
-        step = build_step(DIRECTOR, supporting, random.Random(seed))
+        step = build_step(DIRECTOR, supporting, random.Random(seed), StepOptions())
         assert step is not None
         assert {item.text for item in step.context} == {CHUNK.text, "Emma was directed by Ann Lee"}
         orders.add(tuple(item.kind for item in step.context))
@@ -82,9 +82,7 @@ def test_a_context_gains_only_gold_of_its_question_and_keeps_its_supporting_evid
             DIRECTOR,
             supporting,
             random.Random(seed),
-            others=[born, missing],
-            other_paragraph=0.5,
-            other_triplets=0.5,
+            StepOptions([born, missing], other_paragraph=0.5, other_facts=0.5),
         )
         assert step is not None
         texts = [item.text for item in step.context]
@@ -104,8 +102,7 @@ def test_the_size_of_a_context_is_independent_of_the_number_of_hops() -> None:
                 DIRECTOR,
                 supporting_facts(DIRECTOR),
                 random.Random(seed),
-                others=other_hops,
-                other_paragraph=0.5,
+                StepOptions(other_hops, other_paragraph=0.5),
             )
             for seed in range(400)
         ]
