@@ -7,13 +7,11 @@ stage's function in a separate process (``pipeline.run.worker``).
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -79,6 +77,7 @@ class StageTask(luigi.Task):
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # its devices and threads while it runs
     fork_server: ForkServer | None = None  # set by `tasks.build`
+    failure: FailureRecord | None = None  # of the last run
 
     def __init_subclass__(cls) -> None:
         """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
@@ -368,14 +367,14 @@ class StageTask(luigi.Task):
         """Show the complete output outside the store; most stages show nothing."""
 
     def on_failure(self, exception: BaseException) -> str:
-        """The failure as Luigi passes it on.
+        """Keep the failure, and record it beside the output unless another process runs the stage.
 
-        It is also recorded beside the stage's output, unless another process runs the stage.
+        Returns its message.
         """
-        failure = _failure_of(exception)
+        self.failure = _failure_of(exception)
         if not (isinstance(exception, StageFailed) and exception.busy):
-            failure.write(self.store.failure_file(self.key))
-        return json.dumps(asdict(failure))
+            self.failure.write(self.store.failure_file(self.key))
+        return self.failure.message
 
     def environment(self) -> dict[str, str]:
         """Environment variables of the stage's process: for Python, and from its lease."""

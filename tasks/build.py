@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import luigi
@@ -73,21 +73,6 @@ class _Worker(Worker):
         return process
 
 
-class _Local:
-    """Makes Luigi's scheduler and worker, and keeps the scheduler, which knows why tasks failed."""
-
-    def __init__(self, resources: Mapping[str, int]) -> None:
-        self.scheduler = Scheduler(
-            prune_on_get_work=True, record_task_history=False, resources=dict(resources)
-        )
-
-    def create_local_scheduler(self) -> Any:
-        return self.scheduler
-
-    def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> Any:
-        return _Worker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
-
-
 def asked_of(task: StageTask, capacity: Capacity) -> Needs:
     """The needs of a stage in a run with ``capacity``.
 
@@ -115,7 +100,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     told: set[str] = set()
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
-        task.asked = asked
+        task.asked, task.failure = asked, None
         for one in task.opens():
             if not isinstance(one, Training) or one.block in told:
                 continue
@@ -142,20 +127,19 @@ def build(
     settings.set("core", "no_configure_logging", "true")
     for name in ("luigi", "luigi-interface", "luigi.scheduler"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # stages report for themselves
-    local = _Local({GPUS: capacity.at_once, THREADS: capacity.threads})
+    scheduler = Scheduler(
+        prune_on_get_work=True,
+        record_task_history=False,
+        resources={GPUS: capacity.at_once, THREADS: capacity.threads},
+    )
+    local = SimpleNamespace(create_local_scheduler=lambda: scheduler, create_worker=_Worker)
     try:
         luigi.build(
             [task], worker_scheduler_factory=local, local_scheduler=True, workers=capacity.workers
         )
     except OSError as error:
         raise StoreError(explain_os_error(error, "a process for a stage")) from None
-    failures = {}
-    for needed in todo:
-        kept = local.scheduler.fetch_error(needed.task_id)["error"]
-        text = json.loads(kept) if kept else None  # Luigi keeps the text as JSON
-        if text:
-            failures[needed.task_id] = FailureRecord(**json.loads(text))
-    return failures
+    return {one.task_id: one.failure for one in todo if one.failure is not None}
 
 
 def told_once(failures: Sequence[tuple[str, FailureRecord]]) -> str:

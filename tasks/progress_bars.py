@@ -1,8 +1,7 @@
 """Show the progress of the running stages: in a terminal as bars, else as a line a minute.
 
 Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the
-process that runs Luigi draws. Meanwhile its standard output and its children's are a pipe to it, so
-that everything they print appears above the bars.
+process that runs Luigi draws, and the lines that it prints appear above the bars.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from pipeline.run.progress import ProgressRecord, duration, read_progress
 from tasks.base import StageTask, aligned, say
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 _BAR = 24  # characters
 _LINE_SECONDS = 60.0  # between two lines of a stage outside a terminal
 _POLL = 1.0  # seconds
-_DRAIN = 2.0  # seconds to wait for the last lines of child processes
 _PLAIN = ("CI", "NO_COLOR")  # environment variables that ask for plain lines
 
 Running = Callable[[], Sequence[tuple[str, ProgressRecord]]]
@@ -85,67 +82,20 @@ def _print_lines(running: Running, seconds: float, ended: threading.Event) -> No
 
 @contextmanager
 def bars(running: Running) -> Iterator[None]:
-    """Draw a bar for each stage below the lines that this process and its children print."""
+    """Draw a bar for each stage below the lines that this process prints."""
     from rich.console import Console
     from rich.live import Live
 
-    lines = _Lines()
-    console = Console(file=lines.screen)
+    console = Console(soft_wrap=True)
     live = Live(
         get_renderable=lambda: table_of(running()),
         console=console,
         refresh_per_second=2,
         transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
     )
-    printer = threading.Thread(target=_print_above, args=(lines, console), daemon=True)
-    with lines.screen:
-        try:
-            with live:
-                console.show_cursor(True)  # so that a kill leaves the terminal as it was
-                printer.start()
-                try:
-                    yield
-                finally:
-                    lines.restore()
-                    printer.join(_DRAIN)
-        finally:
-            lines.restore()
-
-
-class _Lines:
-    """Replaces standard output and standard error by a pipe, if they are a terminal.
-
-    ``screen`` is the terminal, and ``stream`` has the lines that this process and its children
-    print.
-    """
-
-    def __init__(self) -> None:
-        _flush()
-        self.screen = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        self._saved = {number: os.dup(number) for number in (1, 2) if os.isatty(number)}
-        reading, writing = os.pipe()
-        for number in self._saved:
-            os.dup2(writing, number)
-        os.close(writing)
-        self.stream = os.fdopen(reading, encoding="utf-8", errors="replace")
-
-    def restore(self) -> None:
-        """Print to the terminal again."""
-        _flush()
-        while self._saved:
-            number, descriptor = self._saved.popitem()
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-
-
-def _print_above(lines: _Lines, console: Console) -> None:
-    from rich.text import Text
-
-    with contextlib.suppress(OSError, ValueError), lines.stream:  # the terminal was closed
-        for line in lines.stream:
-            console.print(Text(line.removesuffix("\n")), soft_wrap=True)
+    with live:
+        console.show_cursor(True)  # so that a kill leaves the terminal as it was
+        yield
 
 
 def table_of(running: Sequence[tuple[str, ProgressRecord]]) -> Table:
@@ -175,9 +125,3 @@ def _in_terminal() -> bool:
         return False
     plain = os.environ.get("TERM", "dumb") == "dumb" or any(map(os.environ.get, _PLAIN))
     return terminal and not plain
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
