@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.report.data import read_json, rounds_of
 
-_CHATS = {"chat.json": "chat", "extraction_chat.json": "extraction"}  # the name in the stage's work
+_CHATS = {"chat.json": "chat", "extraction_chat.json": "extraction"}  # by file
 _MODELS = {
     "chat": "model",
     "extraction": "extraction of triplets",

@@ -30,9 +30,8 @@ class StageContext:
     temporary directory that the store renames when the stage returns. ``checkpoint_dir`` survives a
     kill and holds checkpoints. ``key`` holds everything that the stage's fingerprint covers; None
     outside a store. ``notes`` are copied into the manifest: choices that the stage made, by name.
-    So is ``work``: amounts of the work that the stage did, by name. ``facts`` is information from
-    the task besides the settings; it does not enter the fingerprint. ``progress`` takes reports on
-    how far the stage is, and ignores them outside a run.
+    ``facts`` is information from the task besides the settings; it does not enter the fingerprint.
+    ``progress`` takes reports on how far the stage is, and ignores them outside a run.
     """
 
     config: Config

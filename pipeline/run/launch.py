@@ -1,7 +1,7 @@
 """Training over several GPUs and machines: one stage function in several processes.
 
 Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files,
-its counts, its notes and its work. One process per GPU runs ``python -m pipeline.run.launch
+its counts and its notes. One process per GPU runs ``python -m pipeline.run.launch
 JOB.json``; the job file holds the stage function and the context as JSON. A SteepError of a worker
 is raised again here as TrainingError. The launcher and its processes start through
 `pipeline.run.process`, because the launcher gives each process a separate session: a signal to the
@@ -155,7 +155,7 @@ def write_accelerate_config(folder: Path) -> Path:
 def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> dict[str, int]:
     """Run the stage function ``entry`` in ``settings.processes`` processes; returns its counts.
 
-    The notes and the work of the main process are added to the notes and the work of ``context``.
+    The notes of the main process are added to the notes of ``context``.
     ``block`` is the configuration block of ``settings``. Raises DependencyError for a missing
     device, ConfigError for machines that no executor has given, and TrainingError with the message
     of a worker or naming the exit status.
@@ -293,7 +293,7 @@ def _free_port() -> int:
 def main(path: Path) -> int:
     """Run the job in one process; the main process writes its result to ``result.json``.
 
-    The result is counts, notes and work. Any process writes the message of a SteepError there.
+    The result is counts and notes. Any process writes the message of a SteepError there.
     Returns the exit status.
     """
     entry, context = read_job(path)
