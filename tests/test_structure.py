@@ -39,7 +39,6 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/conversations/messages.py",
     "pipeline/grammars/prograph.py",
     "tasks/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
-    "tasks/build.py",
 }
 
 
