@@ -63,10 +63,13 @@ def find_policy(task: StageTask, name: str) -> NamedPolicy:
 def complete_policies(task: StageTask) -> list[NamedPolicy]:
     """The trained policies of a configuration whose stages are complete, in order of training.
 
-    Raises StoreError when there is none.
+    Before any training it is the base model if the run starts from that. Raises StoreError when
+    there is none.
     """
     numbers = range(task.settings.rounds + 1)
     found = [_own(task, number) for number in numbers if policy(task, number).complete()]
+    if not found and task.settings.start == BASE:
+        found = [find_policy(task, BASE)]
     if not found:
         raise StoreError(
             f"no policy of {task.settings.run_dir} is trained; train one with "

@@ -19,6 +19,7 @@ from pipeline.config.run import SFT
 from pipeline.corpus.first_records import is_small, question_faults
 from pipeline.corpus.questions.load import Notes
 from pipeline.methods import method
+from pipeline.methods.advice import suited_method
 from pipeline.stages.questions import TRAINED, lines_of, read_split
 from tasks.base import LightTask, StageTask
 from tasks.world import DataTask
@@ -113,9 +114,16 @@ class QuestionsSampling(_TrainingQuestions):
         yield from super().notes()
         files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
         kind = self.settings.rewards.kind
-        if not files or method(kind).record_needs != "evidence":
+        if not files:
             return
         questions = read_split(self.split, files, self.settings.seed, Notes())
+        suited, why = suited_method(questions, judges=self.settings.judges is not None)
+        if kind == suited:
+            yield f"data.sampling: rewards.kind {kind} fits: {why}"
+        elif not self.settings.method.step_rewards:
+            yield f"data.sampling: rewards.kind is {kind}, and {suited} fits: {why}"
+        if method(kind).record_needs != "evidence":
+            return
         bare = Counter(question.hop for question in questions if not question.evidence)
         if count := bare["unknown"]:
             yield (

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,9 +20,14 @@ from pipeline.core.shipped import (
     configuration_names,
     shipped_configuration,
 )
+from pipeline.core.text import one_line
 from pipeline.corpus.fetch import fetch
 from pipeline.corpus.official import DATASETS, OFFICIAL
 
+if TYPE_CHECKING:
+    from pipeline.cli.own import OwnConfiguration
+
+OWN = "own"
 _BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)
 
 
@@ -30,7 +35,8 @@ def init(
     name: Annotated[
         str,
         typer.Argument(
-            help="shipped configuration or variant", autocompletion=complete_configurations
+            help="shipped configuration or variant; own: for documents and questions of your own",
+            autocompletion=complete_configurations,
         ),
     ] = DEFAULT_CONFIGURATION,
     output: Annotated[
@@ -40,23 +46,48 @@ def init(
     list_names: Annotated[
         bool, typer.Option("--list", help="list configurations and variants instead")
     ] = False,
+    docs: Annotated[
+        list[Path] | None,
+        typer.Option(help="own: documents, a file, a folder or a glob; repeatable"),
+    ] = None,
+    questions: Annotated[
+        list[Path] | None, typer.Option(help="own: questions with answers; repeatable")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="own: address of a chat model that judges searches")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="own: name of the model at --endpoint")] = None,
+    gpu: Annotated[
+        int, typer.Option(min=0, help="own: GB of the GPU; 0: a laptop with the tiny reader")
+    ] = 0,
+    method: Annotated[
+        str | None,
+        typer.Option(help="own: search-r1, tearag or hiprag; by default the data decide"),
+    ] = None,
 ) -> None:
-    """Copy a shipped configuration or a variant, with its comments, to edit and run."""
+    """Write a configuration to edit and run: a shipped one, or one for your own data."""
+    from pipeline.cli.own import Wanted, own_configuration
+
     if list_names:
         _print_names()
         return
-    text = _text(name)
+    wanted = Wanted(docs or (), questions or (), endpoint, model, gpu, method)
+    target = output or Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
+    if name != OWN and wanted != Wanted(()):
+        raise InputError(f"--docs and the options after it describe own data; use steep init {OWN}")
+    made = own_configuration(wanted, target) if name == OWN else None
+    text = made.text if made else _text(name)
     if str(output) == STDOUT:
         typer.echo(text, nl=False)
         return
-    target = output or Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
     if target.is_file():
         problem = "the file exists; name another with --output, or remove it"
         raise InputError.at(target, None, problem)
     with text_output(target) as write:
         write(text)
+    print_lines(made.lines if made else ())
     typer.echo(f"wrote {target}")
-    typer.echo(_next_steps(name, target))
+    print_lines([_next_for_own(made, target) if made else _next_steps(name, target)])
 
 
 def _text(name: str) -> str:
@@ -86,6 +117,16 @@ def _text(name: str) -> str:
         return f"base: {configuration_name(base)}.yaml"
 
     return _BASE.sub(renamed, source.read_text(encoding="utf-8"))
+
+
+def _next_for_own(made: OwnConfiguration, target: Path) -> str:
+    options = f"--config {shlex.quote(str(target))}"
+    asked = '"…"' if made.example is None else shlex.quote(one_line(made.example, 200))
+    policy = f" --policy {made.starts}" if made.starts else ""
+    lines = [f"run index {options}", f"search {asked} {options}", f"ask {asked} {options}{policy}"]
+    if made.example is not None:
+        lines += [f"check {options}", f"run {options}"]
+    return "Read it, then run:\n" + "\n".join(f"  steep {line}" for line in lines)
 
 
 def _next_steps(name: str, target: Path) -> str:

@@ -1,0 +1,244 @@
+"""``steep init own``: a configuration for a user's documents and questions.
+
+Input: documents, questions, and the machine or endpoint that the user has. Output: lines that say
+what was found, guessed and skipped; and the text of a YAML file (``own.yaml.j2``) that names a
+shipped base and the settings that differ from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from pipeline.config.knowledge import CorpusFile
+from pipeline.core.errors import InputError, SteepError
+from pipeline.core.records import Question
+from pipeline.core.text import SPACELESS
+from pipeline.corpus.documents import is_read, read_documents
+from pipeline.corpus.first_records import skipped_documents
+from pipeline.corpus.folders import find_files
+from pipeline.corpus.questions.load import UNKNOWN_HOPS, Notes, dataset_of, load_questions
+from pipeline.corpus.raw_records import Document
+from pipeline.methods.advice import suited_method
+
+SEED = 0
+_GPU = 24  # GB of the shipped configurations for one GPU
+_BASES = {  # on a laptop, and on one GPU
+    "search-r1": ("embedded-search-r1", "single-gpu-24gb-search-r1"),
+    "tearag": ("embedded", "single-gpu-24gb"),
+    "hiprag": ("embedded-hiprag", "single-gpu-24gb-hiprag"),
+}
+_READ, _RECORDS = 200, 500  # files that are read to describe the documents, and records of each
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options of the command; ``gpu`` are GB, or 0 on a laptop."""
+
+    docs: Sequence[Path]
+    questions: Sequence[Path] = ()
+    endpoint: str | None = None
+    model: str | None = None
+    gpu: int = 0
+    method: str | None = None
+
+    def check(self) -> None:
+        """Raise InputError when the options do not fit together."""
+        if not self.docs:
+            raise InputError("steep init own needs documents; name a file or a folder with --docs")
+        if (self.endpoint is None) != (self.model is None):
+            raise InputError("--endpoint and --model belong together; give both, or neither")
+        if 0 < self.gpu < _GPU:
+            raise InputError(
+                f"--gpu is {self.gpu}; the configurations for one GPU need {_GPU} GB; leave --gpu "
+                "out for a laptop"
+            )
+        if self.method not in (None, *_BASES):
+            raise InputError(f"--method is {self.method!r}; expected {', '.join(_BASES)}")
+        if self.method == "hiprag" and not self.endpoint and not self.gpu:
+            raise InputError(
+                "--method hiprag needs a model that judges searches; name it with --endpoint and "
+                f"--model, or use --gpu {_GPU}"
+            )
+
+
+class _File(NamedTuple):
+    """A file of questions; ``held_out`` of them are for the test."""
+
+    path: Path
+    dataset: str
+    held_out: int
+
+
+@dataclass
+class _Found:
+    """What the files hold: ``cold`` serve the cold start, ``rounds`` are asked in the rounds."""
+
+    lines: list[str] = field(default_factory=list)
+    capitals: bool = True  # whether capitals mark names
+    cold: list[_File] = field(default_factory=list)
+    hops: Counter[int] = field(default_factory=Counter)  # of the decomposed questions
+    rounds: list[_File] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)  # of the rounds
+
+
+@dataclass(frozen=True)
+class OwnConfiguration:
+    """The text of the file, lines about what it was made from, and a question to try."""
+
+    text: str
+    lines: list[str]
+    example: str | None
+    starts: str | None  # the policy that answers before any training, if it must be named
+
+
+def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
+    """The configuration for the file ``output``.
+
+    Raises InputError when the options do not fit together, no document can be read, or a question
+    file is malformed.
+    """
+    wanted.check()
+    found = _Found()
+    found.lines += _documents(wanted.docs, found)
+    found.lines += _questions(wanted.questions, found)
+    method, why = suited_method(found.questions, judges=wanted.endpoint is not None)
+    if wanted.method is not None:
+        method, why = wanted.method, "--method names it"
+    if found.rounds:
+        others = " or ".join(name for name in _BASES if name != method)
+        found.lines.append(f"method: {method}, because {why}; --method {others} changes it")
+    else:
+        found.lines.append("method: none, because nothing is trained without questions")
+    if not wanted.gpu:
+        found.lines.append("model: the tiny reader, which reads no real English; --gpu 24 does")
+        if found.rounds and not found.cold:
+            found.lines.append(
+                "policy 0: the untrained reader, which follows no format; add a file of decomposed "
+                "questions for a cold start, or use --gpu 24"
+            )
+    example = found.questions[0].question if found.questions else None
+    starts = "base" if found.cold and not wanted.gpu else None
+    return OwnConfiguration(_text(wanted, found, method, output), found.lines, example, starts)
+
+
+def _documents(paths: Sequence[Path], found: _Found) -> Iterator[str]:
+    """Lines about the documents. Raises InputError if none can be read."""
+    files, skipped = [], Counter[str]()
+    for path in paths:
+        below = find_files(Path(), str(path))
+        if not below or (below[0].named and not below[0].path.exists()):
+            raise InputError.at(path, None, "no such file or folder of documents (--docs)")
+        files += [one for one in below if one.problem is None and (one.named or is_read(one.path))]
+        skipped += skipped_documents(Path(), CorpusFile(path=str(path)))
+    read: list[Document] = []
+    problems = []
+    some = random.Random(SEED).sample(files, min(_READ, len(files)))
+    for one in sorted(some, key=lambda file: file.name):
+        try:
+            read += [each for each in islice(read_documents(one), _RECORDS) if each.text.strip()]
+        except SteepError as error:
+            problems.append(str(error))
+    if not read:
+        first = f"; the first problem: {problems[0]}" if problems else ""
+        raise InputError(f"--docs: no file with text among {len(files):,}{first}")
+    kinds = Counter(one.path.suffix.lower() for one in files).most_common()
+    listed = ", ".join(f"{count:,} {kind or 'without a suffix'}" for kind, count in kinds)
+    words = median(len(document.text.split()) for document in read)
+    yield f"documents: {len(files):,} files ({listed}), half of them below {words:,.0f} words"
+    for reason, count in skipped.items():
+        yield f"documents: {count:,} skipped: {reason}"
+    if problems:
+        yield f"documents: {len(problems):,} of {len(some):,} unreadable: {problems[0]}"
+    text = "".join(document.text[:2000] for document in read)
+    letters = [character for character in text if character.isalpha()]
+    if sum(map(str.isupper, letters)) < 0.005 * len(letters):
+        found.capitals = False
+        yield "documents: no capitals, which mark names, so retrieval follows no links"
+    if len(SPACELESS.findall(text)) > 0.1 * len(letters):
+        yield "documents: a script without spaces, so passages are cut by characters"
+    if sum(map(str.isascii, letters)) < 0.5 * len(letters):
+        yield "documents: not in English; name a multilingual model in index.embedder.model"
+
+
+def _questions(paths: Sequence[Path], found: _Found) -> Iterator[str]:
+    """Lines about the questions. Raises InputError for a malformed file, or a single question."""
+    read = []
+    for path in paths:
+        dataset, notes = dataset_of(path), Notes()
+        questions = load_questions(path, dataset, for_training=True, notes=notes)
+        hops = Counter(len(one.decomposition) for one in questions if _decomposed(one))
+        yield (
+            f"questions: {path}: {len(questions):,}, read as {dataset}; "
+            f"{sum(bool(one.evidence) for one in questions):,} have evidence, "
+            f"{sum(one.hop != 'unknown' for one in questions):,} a number of hops, "
+            f"{hops.total():,} a decomposition"
+        )
+        for reason, count in notes.counts.items():
+            if count and reason != UNKNOWN_HOPS:
+                yield f"questions: {path}: {count:,} {reason}"
+        file = _File(path, dataset, max(1, min(200, len(questions) // 5)))
+        if 2 * hops.total() > len(questions):
+            found.cold.append(file)
+            found.hops += hops
+        read.append((file, questions))
+    for file, questions in [one for one in read if one[0] not in found.cold] or read:
+        if len(questions) < 2:
+            raise InputError.at(file.path, None, "has one question; some are held out, so add more")
+        found.rounds.append(file)
+        found.questions += questions
+        yield (
+            f"questions: {file.path}: {file.held_out:,} of {len(questions):,} are held out for the "
+            f"test, by seed {SEED}"
+        )
+
+
+def _decomposed(question: Question) -> bool:
+    parts = question.decomposition
+    return len(parts) > 1 and all(part.support_title and part.support_text for part in parts)
+
+
+def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    root = Path(os.path.commonpath([path.resolve() for path in (*wanted.docs, *wanted.questions)]))
+    while not root.is_dir() or root in {path.resolve() for path in wanted.docs}:
+        root = root.parent
+
+    def path(one: Path) -> str:
+        return f"path: {_quoted(os.path.relpath(one.resolve(), root))}"
+
+    def file(one: _File, held_out: bool = False) -> str:
+        part = f", limit: {one.held_out}, select: random" if held_out else ""
+        return f"{{dataset: {one.dataset}, {path(one.path)}{part}}}"
+
+    held_out = {hops: count // 10 for hops, count in sorted(found.hops.items())}
+    train = {hops: count - held_out[hops] for hops, count in sorted(found.hops.items())}
+    singles = sum(hops * count for hops, count in found.hops.items()) // 4
+    page = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    page.filters |= {"file": file, "document": lambda one: f"{{{path(one)}}}"}
+    return page.get_template("own.yaml.j2").render(
+        wanted=wanted, found=found, method=method, seed=SEED, root=root, quoted=_quoted,
+        base=_BASES[method][bool(wanted.gpu)], runs=output.resolve().parent / "runs",
+        name=re.sub(r"[^A-Za-z0-9._-]", "-", output.stem).strip(".-")[:100] or "own",
+        learns=bool(found.cold) and not wanted.gpu, train={1: singles, **train}, test=held_out,
+        local=urlsplit(wanted.endpoint or "").hostname in ("localhost", "127.0.0.1", "::1"),
+    )  # fmt: skip
+
+
+def _quoted(value: object) -> str:
+    """A text in quotes, as YAML and JSON have it."""
+    return json.dumps(str(value), ensure_ascii=False)

@@ -1,0 +1,125 @@
+"""``steep init own``: what a user has decides the configuration, and the file says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load
+from tests.cli.malformed_inputs import steep
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my docs").mkdir()
+    (tmp_path / "my docs" / "lina.md").write_text("# Lina Marsh\n\nShe lives in Tollen.\n")
+    (tmp_path / "my docs" / "tom.txt").write_text("Tom Villers was born in Tollen.")
+    (tmp_path / "my docs" / "logo.png").write_bytes(b"\x89PNG")
+    (tmp_path / "my docs" / "broken.txt").write_bytes(b"\xff\xfe\xff")
+    rows = [{"question": f"Who is number {n}?", "answer": f"A{n}"} for n in range(10)]
+    _write(tmp_path / "plain.jsonl", rows)
+    _write(tmp_path / "evidence.jsonl", [{**row, "evidence": ["Lina: text"]} for row in rows])
+    parts = [
+        {"question": f"Q{n} of #1?", "answer": "A", "support_title": "T", "support_text": "A is."}
+        for n in range(2)
+    ]
+    _write(tmp_path / "chains.jsonl", [{**row, "decomposition": parts} for row in rows])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def init(*options: str) -> tuple[int, str, str]:
+    return steep(["init", "own", "--docs", "my docs", *options])
+
+
+def test_it_says_what_it_found_guessed_and_skipped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, printed, _ = init("--questions", "plain.jsonl", "--output", "own.yaml")
+    assert status == 0
+    for line in (
+        "documents: 3 files (2 .txt, 1 .md), half of them below 5 words",
+        "documents: 1 skipped: .png, which is not read",
+        "documents: 1 of 3 unreadable: my docs/broken.txt:1: not UTF-8 text",
+        "questions: plain.jsonl: 10, read as questions; 0 have evidence",
+        "questions: plain.jsonl: 2 of 10 are held out for the test, by seed 0",
+        "method: search-r1, because 0 of 10 questions have evidence, so the outcome",
+        "  steep ask 'Who is number 0?' --config own.yaml\n",
+    ):
+        assert line in printed
+    monkeypatch.chdir(folder.parent)
+    settings = load(folder / "own.yaml")
+    assert settings.name == "own"
+    assert settings.runs_dir == str(folder / "runs")
+    assert settings.data.root == str(folder)
+    assert [file.path for file in settings.corpus.files] == ["my docs"]
+    assert [(file.limit, file.select) for file in settings.data.test] == [(2, "random")]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "start", "base"),
+    [
+        (["plain"], "search-r1", "base", "data/tiny_reader"),
+        (["evidence"], "tearag", "base", "data/tiny_reader"),
+        (["plain", "chains"], "search-r1", "sft", "data/tiny_reader"),
+        (["plain", "chains", "--gpu", "24"], "search-r1", "base", "Qwen/Qwen2.5-3B-Instruct"),
+        (["evidence", "--gpu", "80"], "tearag", "base", "Qwen/Qwen2.5-3B-Instruct"),
+        (["plain", "--endpoint", "http://localhost:8000/v1", "--model", "judge: 7"], "hiprag",
+         "base", "data/tiny_reader"),
+        (["evidence", "--method", "search-r1"], "search-r1", "base", "data/tiny_reader"),
+        (["--gpu", "24"], "search-r1", "base", "Qwen/Qwen2.5-3B-Instruct"),
+    ],
+)  # fmt: skip
+def test_what_the_user_has_decides_method_and_start(
+    folder: Path, options: list[str], kind: str, start: str, base: str
+) -> None:
+    files = [
+        word
+        for name in options
+        if name in ("plain", "evidence", "chains")
+        for word in ("--questions", f"{name}.jsonl")
+    ]
+    others = [word for word in options if f"{word}.jsonl" not in files]
+    assert init(*files, *others)[0] == 0
+    settings = load(folder / "own.yaml")
+    assert (settings.rewards.kind, settings.start, settings.model.base) == (kind, start, base)
+    assert settings.retrieval.variant == "linked"
+    assert settings.rounds == (3 if files else 0)
+    if kind == "hiprag":
+        assert settings.judges
+        assert settings.judges.under.endpoint
+        assert settings.judges.under.endpoint.model == "judge: 7"
+    if start == "sft":
+        assert [file.path for file in settings.data.sft] == ["chains.jsonl"]
+        assert [file.path for file in settings.data.sampling] == ["plain.jsonl"]
+        assert settings.sft_data.sizes == {1: 5, 2: 9}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--questions", "absent.jsonl"], "absent.jsonl: no such file"),
+        (["--docs", "absent"], "absent: no such file or folder of documents (--docs)"),
+        (["--endpoint", "http://localhost:8000/v1"], "--endpoint and --model belong together"),
+        (["--gpu", "8"], "--gpu is 8; the configurations for one GPU need 24 GB"),
+        (["--method", "hiprag"], "--method hiprag needs a model that judges searches"),
+        (["--method", "ppo"], "expected search-r1, tearag, hiprag"),
+    ],
+)
+def test_unusable_options_are_refused_and_nothing_is_written(
+    folder: Path, options: list[str], problem: str
+) -> None:
+    status, printed, told = init(*options)
+    assert (status, printed) == (2, "")
+    assert problem in told
+    assert told.count("\n") == 1
+    assert not (folder / "own.yaml").exists()
+    status, _, told = steep(["init", "embedded", "--docs", "my docs"])
+    assert status == 2
+    assert "use steep init own" in told
