@@ -1,4 +1,4 @@
-"""Which method suits a set of questions: what they have decides what can be rewarded.
+"""The method that suits a set of questions: evidence and judges decide what can be rewarded.
 
 Input: questions, and whether a model may judge searches. Output: the name of a method, and the
 reason with numbers.
