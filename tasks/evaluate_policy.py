@@ -71,6 +71,7 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
         "sampling.max_segment_tokens",
         "sampling.max_total_tokens",
         "sampling.max_context_tokens",
+        "sampling.malformed_calls",
         "sampling.in_flight",
         "sampling.batch",
         *ROLL_OUT,

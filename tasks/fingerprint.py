@@ -63,7 +63,12 @@ def base_model_files(settings: Config) -> dict[str, Path | str]:
     files = {"base model": model_identity(settings.model.base)}
     if settings.model.chat_template is not None:
         files["chat template"] = template_identity(settings.model.chat_template)
-    return files
+    return files | tool_files(settings)
+
+
+def tool_files(settings: Config) -> dict[str, Path | str]:
+    """The user's file of tools, if there is one."""
+    return {} if settings.tools is None else {"tools": Path(settings.tools)}
 
 
 def model_identity(name: str) -> Path | str:

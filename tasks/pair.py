@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from tasks.base import TRAJECTORIES, LightTask, RoundTask, StageTask
+from tasks.fingerprint import tool_files
 from tasks.score import Score
 
 
@@ -15,6 +17,9 @@ class Pair(RoundTask, LightTask):
     help = "preference pairs of a round"
     entry = "pipeline.stages.pair:run"
     reads = ("pairs", "prompt", "grammar", "seed")
+
+    def files(self) -> dict[str, Path | str]:
+        return tool_files(self.settings)
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.base import STAGES, TRAJECTORIES, StageTask
 from tasks.corpus import Corpus
-from tasks.fingerprint import base_model_files, model_identity
+from tasks.fingerprint import base_model_files, model_identity, tool_files
 from tasks.graph import Graph, Hypergraph
 from tasks.opened import Opened, Work, chat, policy_engine
 from tasks.planning.clock import Clock
@@ -79,7 +79,7 @@ class SftData(DivisibleTask):
             files["graph model"] = model_identity(self.settings.graph.model)
         if settings.memory is not None:
             files |= base_model_files(self.settings)
-        return files
+        return files | tool_files(self.settings)
 
     def reading(self) -> tuple[str, ...]:
         """Adds the settings of the models that the stage asks, and of the chunks that it makes."""

@@ -282,6 +282,11 @@ class Sampling(Block):
         description="nucleus sampling: cumulative probability of the tokens to sample from",
     )
     max_steps: Few = Field(5, description="maximum retrievals per trajectory")
+    malformed_calls: Literal["end", "answer"] = Field(
+        "end",
+        description="with `format: tools`: a malformed call ends its trajectory, or is answered by "
+        "its error and counts as a retrieval",
+    )
     max_segment_tokens: Positive = Field(
         512, description="maximum tokens that the model writes between two observations"
     )

@@ -114,6 +114,11 @@ class Config(Block):
         description="tags: one assistant turn with tags; tools: a conversation with tool calls, "
         "through the chat template",
     )
+    tools: Annotated[PathOrName | None, Indirect()] = Field(
+        None,
+        description="with `format: tools`: Python file that declares tools beside the search "
+        "(`add_tool`); null: none",
+    )
     sft_data: SftData = Field(description="supervised trajectories for the cold start")
     lora: Lora = Field(Lora(), description="the adapter that is trained")
     sft: Sft = Field(description="training of the cold start")
@@ -279,6 +284,11 @@ class Config(Block):
                 raise ValueError(
                     "model.thinking is set, and format is tags, which prompts the model to "
                     "think in tags; set format to tools, or model.thinking to null"
+                )
+            if self.tools is not None:
+                raise ValueError(
+                    "tools is set, and format is tags, which calls no tools; set format to tools, "
+                    "or tools to null"
                 )
             return self
         if self.retrieval.rounds == "single":

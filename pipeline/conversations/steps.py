@@ -14,12 +14,22 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.conversations.messages import REASONING, Message, Tool, calls_of, split_turns, uniform
+from pipeline.conversations.messages import (
+    REASONING,
+    Call,
+    Message,
+    Tool,
+    calls_of,
+    split_turns,
+    uniform,
+)
 from pipeline.conversations.turn_parser import call_problem
+from pipeline.core.errors import ConfigError
 from pipeline.core.records import ContextItem, Step
 from pipeline.grammars.base import MAX_STEPS, ParsedOutput
 from pipeline.grammars.document_lines import parse_documents
@@ -43,11 +53,20 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class OwnTool:
+    """A user's tool: its JSON schema, and the function whose result is the observation."""
+
+    schema: Tool
+    function: Callable[..., object]
+
+
+@dataclass(frozen=True)
 class ToolFormat:
     """A method's tool, and the step that a call to it makes; ``query`` is the step's field.
 
     In a ``bounded`` format, no step and more steps than the budget are malformed. ``step_lines``
     reads ``Step n:`` passages, and ``answer_step`` adds a step for the text before the answer.
+    Calls of ``own`` tools are answered by their functions and are no steps.
     """
 
     tool: Tool
@@ -56,6 +75,39 @@ class ToolFormat:
     bounded: bool = False
     step_lines: bool = False
     answer_step: bool = False
+    own: Mapping[str, OwnTool] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> list[Tool]:
+        """All declared tools, the search first."""
+        return [self.tool, *(own.schema for own in self.own.values())]
+
+    def problem(self, calls: Sequence[Call]) -> str | None:
+        """Why one of the calls of a turn is invalid."""
+        for call in calls:
+            if problem := call_problem(call, self.tools):
+                return problem
+            if call.name in self.own:
+                continue
+            values = (call.arguments["query"], *call.arguments.get("entities", ()))
+            if not all(value.strip() for value in values):
+                return f"an empty argument of {call.name}"
+        return None
+
+    def searches(self, message: Message) -> list[Call]:
+        """The calls of the search tool in an assistant's message; none if a call is invalid."""
+        calls = calls_of(message)
+        return [] if self.problem(calls) else [each for each in calls if each.name not in self.own]
+
+    def malformed(self, message: Message) -> bool:
+        """Whether a turn before the last has no valid call."""
+        calls = calls_of(message)
+        return not calls or self.problem(calls) is not None
+
+    def others(self, message: Message) -> int:
+        """The calls of own tools in a turn before the last, or 1 for a malformed call."""
+        own = sum(call.name in self.own for call in calls_of(message))
+        return 1 if self.malformed(message) else own
 
 
 def _tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
@@ -77,7 +129,7 @@ _ENTITIES = {
     "description": "the names that the query is about",
 }
 
-FORMATS: Mapping[str, ToolFormat] = {
+FORMATS: dict[str, ToolFormat] = {  # the registry, to which `load_tools` may add
     "tearag": ToolFormat(
         _tool("search", "Search passages and the knowledge graph.", entities=_ENTITIES),
         "subquery",
@@ -126,7 +178,36 @@ FORMATS: Mapping[str, ToolFormat] = {
 
 def declared_tools(method: str) -> str:
     """The JSON text of the tools of a method."""
-    return json.dumps([FORMATS[method].tool], ensure_ascii=False)
+    return json.dumps(FORMATS[method].tools, ensure_ascii=False)
+
+
+def add_tool(function: Callable[..., object]) -> None:
+    """Declare a tool beside the search of every method.
+
+    Its schema follows from the function's name, type hints, and docstring with ``Args:``.
+    """
+    from transformers.utils import get_json_schema
+
+    own = {function.__name__: OwnTool(get_json_schema(function), function)}
+    for name, form in FORMATS.items():
+        FORMATS[name] = replace(form, own={**form.own, **own})
+
+
+def load_tools(file: str | None) -> None:
+    """Run a user's Python file, which adds tools or replaces formats, once per process.
+
+    Raises ConfigError when it is missing or fails.
+    """
+    if file is None or file in _LOADED:
+        return
+    try:
+        runpy.run_path(file)
+    except Exception as error:
+        raise ConfigError(f"tools is {file}, which fails: {error}; correct the file") from error
+    _LOADED.add(file)
+
+
+_LOADED = set[str]()
 
 
 class _FormatError(Exception):
@@ -139,6 +220,7 @@ class _Reader:
 
     format: ToolFormat
     max_steps: int
+    answered: bool = False  # a malformed call is answered by its error and is no step
     steps: list[Step] = field(default_factory=list)
     waiting: list[Exchange] = field(default_factory=list)
 
@@ -148,18 +230,20 @@ class _Reader:
         before = self._text(text, thought, calls=True)
         results = [each for each in inserted if each["role"] == "tool"]
         named = {each.get("tool_call_id"): each for each in results if each.get("tool_call_id")}
+        problem = self.format.problem(calls_of(message))
+        if problem and not self.answered:
+            raise _FormatError(problem)
+        searches = self.format.searches(message)
         for number, call in enumerate(calls_of(message)):
-            if problem := call_problem(call, [self.format.tool]):
-                raise _FormatError(problem)
-            query, entities = call.arguments["query"].strip(), call.arguments.get("entities", [])
-            if not query or not all(name.strip() for name in entities):
-                raise _FormatError(f"an empty argument of {call.name}")
-            if self.format.bounded and len(self.steps) + number >= self.max_steps:
+            if call not in searches:
+                continue
+            if self.format.bounded and len(self.steps) + len(self.waiting) >= self.max_steps:
                 raise _FormatError(f"no answer after {self.max_steps} steps")
             result = named.get(call.id) or dict(enumerate(results)).get(number)
             if result is None:
                 raise _FormatError(f"call {number + 1} of a turn has no result")
-            names = [name.strip() for name in entities]
+            names = [name.strip() for name in call.arguments.get("entities", ())]
+            query = call.arguments["query"].strip()
             self.waiting.append(Exchange(query, names, result["content"].strip(), before))
 
     def answer(self, message: Message) -> str:
@@ -207,17 +291,23 @@ def thought_and_text(message: Message) -> tuple[str, str]:
 
 
 def parse(
-    method: str, messages: Sequence[Mapping[str, Any]], max_steps: int = MAX_STEPS
+    method: str,
+    messages: Sequence[Mapping[str, Any]],
+    max_steps: int = MAX_STEPS,
+    *,
+    answered: bool = False,
 ) -> ParsedOutput:
     """The steps before the first format error, the answer, and the verdict.
 
+    With ``answered``, malformed calls were answered by their errors, and the format may hold.
     Raises InputError for messages that have not the form of OpenAI's interface.
     """
     _, turns = split_turns(uniform(messages))
-    reader, parsed = _Reader(FORMATS[method], max_steps), ParsedOutput()
+    reader, parsed = _Reader(FORMATS[method], max_steps, answered), ParsedOutput()
     try:
         for number, (message, *inserted) in enumerate(turns):
-            if message.get("tool_calls"):
+            refused = answered and [each["role"] for each in inserted] == ["tool"]
+            if message.get("tool_calls") or refused:
                 reader.turn(message, inserted)
             elif number + 1 < len(turns) or inserted:
                 raise _FormatError(f"turn {number + 1} has no call and is not the last")

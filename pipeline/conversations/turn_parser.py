@@ -25,12 +25,17 @@ _CALL_KEYS = ("arguments", "parameters")  # Llama writes either
 
 @dataclass(frozen=True)
 class ParsedTurn:
-    """``problem`` says why the turn is malformed, None for an answer or valid calls."""
+    """``problem`` says why the turn is malformed, None for an answer or valid calls.
+
+    ``bad_call`` marks a turn whose calls are the reason; ``invalid`` are those that can be parsed.
+    """
 
     content: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
     problem: str | None = None
+    bad_call: bool = False
+    invalid: list[Call] = field(default_factory=list)
 
 
 def call_problem(call: Call, tools: Sequence[Tool]) -> str | None:
@@ -96,10 +101,14 @@ class TurnParser:
             try:
                 turn = self._read(body, end)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                return ParsedTurn(body, problem="a call that cannot be parsed")
+                return ParsedTurn(body, problem="a call that cannot be parsed", bad_call=True)
             if turn.calls:
                 break
-        return replace(turn, problem=self._problem(turn))
+        problem = self._text_problem(turn)
+        invalid = self._call_problem(turn) if problem is None else None
+        if invalid is None:
+            return replace(turn, problem=problem)
+        return replace(turn, problem=invalid, bad_call=True, invalid=turn.calls)
 
     def _read(self, body: str, end: str) -> ParsedTurn:
         if self._bare_json and (calls := _bare_calls(body)) is not None:
@@ -112,8 +121,8 @@ class TurnParser:
         reasoning = next((read[name] for name in REASONING if read.get(name)), "")
         return ParsedTurn(read.get("content", ""), reasoning, calls)
 
-    def _problem(self, turn: ParsedTurn) -> str | None:
-        tokenizer, tools = self.template.tokenizer, self.template.tools
+    def _text_problem(self, turn: ParsedTurn) -> str | None:
+        tokenizer = self.template.tokenizer
         written = [turn.reasoning, *(json.dumps(call.arguments) for call in turn.calls)]
         for text, tokens in (
             (turn.content, tuple(markup(tokenizer).values())),
@@ -121,9 +130,11 @@ class TurnParser:
         ):
             if control := first_control_token(text, tokens):
                 return control_token_error(control)
-        if not turn.calls:
-            return None if turn.content.strip() else "neither a call nor an answer"
-        return next(filter(None, (call_problem(call, tools) for call in turn.calls)), None)
+        return None if turn.calls or turn.content.strip() else "neither a call nor an answer"
+
+    def _call_problem(self, turn: ParsedTurn) -> str | None:
+        problems = (call_problem(call, self.template.tools) for call in turn.calls)
+        return next(filter(None, problems), None)
 
     def _survives(self, message: Message, body: str) -> bool:
         """Whether parsing ``body``, the rendering of ``message``, gives the message back."""

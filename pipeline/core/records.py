@@ -184,6 +184,7 @@ class Trajectory:
     format_ok: bool = False  # whether output follows the grammar
     format_error: str | None = None  # the first format error and its character offset
     stop: Stop = "answer"  # why sampling ended
+    malformed_calls: int = 0  # calls answered by their errors (``sampling.malformed_calls``)
     tokens: TokenCounts = dataclasses.field(
         default_factory=TokenCounts
     )  # tokens of output by writer

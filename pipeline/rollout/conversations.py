@@ -1,8 +1,9 @@
 """Roll-outs as conversations with tool calls, through the policy's own chat template.
 
 Input: sampled turns. Output: the queries of their calls, and the frames with the results, whose ids
-are spliced between the sampled ids. A turn with several calls is several retrievals. Calls beyond
-the budget of steps are answered with a notice, and end the trajectory; so does a malformed turn.
+are spliced between the sampled ids. A turn with several calls is several retrievals. Calls of a
+user's tools are answered by their functions. Calls beyond the budget of steps are answered with a
+notice, and end the trajectory; so does a malformed turn, unless its error is answered.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import logging
 from collections.abc import Sequence
 
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.messages import Message
-from pipeline.conversations.steps import FORMATS, parse
+from pipeline.conversations.messages import Call, Message, calls_of
+from pipeline.conversations.steps import FORMATS, OwnTool, parse
 from pipeline.conversations.template_check import rewriting_note
 from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.core.records import ContextItem
@@ -28,19 +29,28 @@ NOTICE = "No further search is possible."
 class ToolConversations:
     """The conversations of one method under one tokenizer.
 
-    ``grammar`` writes the retrieved items. Raises InputError when the chat template refuses tools,
-    or its calls cannot be parsed; a template that rewrites earlier turns is logged.
+    ``grammar`` writes the retrieved items. With ``answer_malformed`` a malformed call is answered
+    by its error, and counts as a step. Raises InputError when the chat template refuses tools, or
+    its calls cannot be parsed; a template that rewrites earlier turns is logged.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, grammar: Grammar, *, thinking: bool | None = None
+        self,
+        tokenizer: Tokenizer,
+        grammar: Grammar,
+        *,
+        thinking: bool | None = None,
+        answer_malformed: bool = False,
     ) -> None:
         self.grammar = grammar
-        self.tool = FORMATS[grammar.name].tool
-        self.template = ChatTemplate(tokenizer, [self.tool], thinking=thinking)
+        self.format = FORMATS[grammar.name]
+        self.template = ChatTemplate(tokenizer, self.format.tools, thinking=thinking)
         if note := rewriting_note(self.template):
             logging.getLogger(__name__).warning(note)
         self._parser = TurnParser(self.template)
+        self._answers_malformed = answer_malformed
+        if answer_malformed:  # some templates refuse a result without a call
+            self.template.frame({"role": "assistant", "content": "x"}, [_result("x", None)])
 
     def prompt(self, system: str, question: str) -> tuple[list[Message], list[int]]:
         """The messages before the first turn, and their token ids."""
@@ -52,49 +62,89 @@ class ToolConversations:
     def next_action(
         self, trajectory: PartialTrajectory, result: GenerationResult, max_steps: int
     ) -> Finish | list[Query]:
-        """The queries of the turn in ``result``, or why the trajectory ends."""
+        """The queries of the turn in ``result``, or why the trajectory ends.
+
+        There is none where all calls are malformed, or call tools of the user.
+        """
         if result.finish == "length":
             return Finish("max_tokens")
         turn = self._parser.parse(result.token_ids)
-        arguments = [call.arguments for call in turn.calls]
-        queries = [
-            Query(each["query"].strip(), tuple(map(str.strip, each.get("entities", ()))))
-            for each in arguments
-        ]
-        trajectory.problem = turn.problem
-        if not all(query.subquery and all(query.entities) for query in queries):
-            trajectory.problem = f"an empty argument of {turn.calls[0].name}"
-        trajectory.messages.append(_message(turn, len(trajectory.messages)))
-        if trajectory.problem is not None:
-            return Finish("malformed")
-        if not queries:
+        message = _message(turn, len(trajectory.messages))
+        trajectory.messages.append(message)
+        problem = turn.problem or self.format.problem(turn.calls)
+        left = max_steps - len(trajectory.contexts) - trajectory.other_calls
+        if problem is not None:
+            if not self._answers_malformed or not (turn.bad_call or turn.calls) or left < 1:
+                trajectory.problem = problem
+                return Finish("malformed")
+            trajectory.malformed_calls += 1
+            trajectory.other_calls += 1
+            trajectory.answers = [f"Error: {problem}"] * max(1, len(calls_of(message)))
+            return []
+        if not turn.calls:
             return Finish("answer")
-        return queries[: max_steps - len(trajectory.contexts)] or Finish("max_steps")
+        if left < 1:
+            return Finish("max_steps")
+        kept = turn.calls[:left]
+        own = [self.format.own.get(call.name) for call in kept]
+        trajectory.answers = [
+            None if tool is None else _output(tool, call)
+            for tool, call in zip(own, kept, strict=True)
+        ] + [NOTICE] * len(turn.calls[left:])
+        trajectory.other_calls += len(own) - own.count(None)
+        trajectory.refused = len(turn.calls) > left
+        return [
+            Query(
+                call.arguments["query"].strip(),
+                tuple(map(str.strip, call.arguments.get("entities", ()))),
+            )
+            for call, tool in zip(kept, own, strict=True)
+            if tool is None
+        ]
 
     def append_results(
         self, trajectory: PartialTrajectory, contexts: Sequence[Sequence[ContextItem]]
     ) -> bool:
-        """Append the frame with the items of each call; whether the trajectory goes on."""
+        """Append the frame with the answer to each call; whether the trajectory goes on.
+
+        ``contexts`` are the items of each search.
+        """
         turn = trajectory.messages[-1]
-        texts = [self.grammar.item_lines(items).strip() for items in contexts]
-        refused = len(turn["tool_calls"]) - len(texts)
-        results: list[Message] = [
-            {"role": "tool", "content": text, "tool_call_id": call["id"]}
-            for call, text in zip(turn["tool_calls"], [*texts, *[NOTICE] * refused], strict=True)
+        items, answers = iter(contexts), trajectory.answers
+        ids = [call.id for call in calls_of(turn)] or [None]
+        results = [
+            _result(self.grammar.item_lines(next(items)).strip() if text is None else text, name)
+            for text, name in zip(answers, ids, strict=True)
         ]
         frame = self.template.frame(turn, results)
         trajectory.messages += self.template.inserted_messages(turn, results)
         shown = [self.grammar.sanitize_items(items) for items in contexts]
-        trajectory.append_frame(frame, shown, self.template.tokenizer)
-        return refused == 0
+        searched = [n for n, text in zip(frame.lengths, answers, strict=True) if text is None]
+        trajectory.append_frame(frame, shown, searched, self.template.tokenizer)
+        return not trajectory.refused
 
     def parse(self, trajectory: PartialTrajectory, max_steps: int) -> ParsedOutput:
         """Steps, answer and verdict of a finished trajectory."""
-        parsed = parse(self.grammar.name, trajectory.messages, max_steps)
+        parsed = parse(
+            self.grammar.name, trajectory.messages, max_steps, answered=self._answers_malformed
+        )
         if trajectory.problem is not None:
             parsed.answer, parsed.format_ok = None, False
             parsed.format_error = trajectory.problem
         return parsed
+
+
+def _output(tool: OwnTool, call: Call) -> str:
+    """The result of a user's function; an error is a result too, so that the policy can react."""
+    try:
+        return str(tool.function(**call.arguments))
+    except Exception as error:  # noqa: BLE001 - the function is the user's
+        return f"Error: {error}"
+
+
+def _result(text: str, call_id: str | None) -> Message:
+    named = {} if call_id is None else {"tool_call_id": call_id}
+    return {"role": "tool", "content": text, **named}
 
 
 def _message(turn: ParsedTurn, number: int) -> Message:
@@ -102,13 +152,13 @@ def _message(turn: ParsedTurn, number: int) -> Message:
     message: Message = {"role": "assistant", "content": turn.content}
     if turn.reasoning:
         message["reasoning_content"] = turn.reasoning
-    if turn.calls:
+    if calls := turn.calls or turn.invalid:
         message["tool_calls"] = [
             {
                 "id": f"call{number:03d}{place:02d}",  # some templates want nine letters or digits
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for place, call in enumerate(turn.calls)
+            for place, call in enumerate(calls)
         ]
     return message

@@ -56,6 +56,10 @@ class PartialTrajectory:
     segments: int = 0  # number of model segments
     messages: list[Message] = field(default_factory=list)  # of a conversation with tool calls
     problem: str | None = None  # why the last turn of a conversation is malformed
+    malformed_calls: int = 0  # that were answered by their errors
+    other_calls: int = 0  # calls without a retrieval, which count as steps
+    answers: list[str | None] = field(default_factory=list)  # to the last calls; None: items
+    refused: bool = False  # whether the last turn has calls beyond the budget
 
     def append_segment(self, result: GenerationResult) -> None:
         """Append a model segment."""
@@ -87,11 +91,16 @@ class PartialTrajectory:
         self.per_retrieval.append(self.append_observation(text, tokenizer))
 
     def append_frame(
-        self, frame: Frame, contexts: Sequence[Sequence[ContextItem]], tokenizer: Tokenizer
+        self,
+        frame: Frame,
+        contexts: Sequence[Sequence[ContextItem]],
+        lengths: Sequence[int],
+        tokenizer: Tokenizer,
     ) -> None:
         """Append what the chat template writes after a turn, with the results ``contexts`` inside.
 
-        The end-of-turn token before it was sampled, and becomes part of the text.
+        ``lengths`` are their tokens. The end-of-turn token before it was sampled, and becomes part
+        of the text.
         """
         parts: list[tuple[str, Writer]] = [(decode(tokenizer, self.token_ids[-1:]), "model")]
         for start, end, writer in frame.spans:
@@ -103,7 +112,7 @@ class PartialTrajectory:
         self.token_ids += frame.ids
         self.logprobs += [None] * len(frame.ids)
         self.contexts += map(list, contexts)
-        self.per_retrieval += frame.lengths[: len(contexts)]
+        self.per_retrieval += lengths
 
     def put_context_in_prompt(
         self, items: Sequence[ContextItem], prompt_ids: list[int], tokens: int
@@ -160,6 +169,7 @@ class PartialTrajectory:
             format_ok=parsed.format_ok,
             format_error=parsed.format_error,
             stop=stop,
+            malformed_calls=self.malformed_calls,
             tokens=TokenCounts(
                 thinking=sum(
                     end - start for start, end, writer in self.token_spans if writer == "model"

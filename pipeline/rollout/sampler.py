@@ -263,6 +263,8 @@ class _Scheduler:
     def _retrieve(self, queries: Sequence[Query]) -> list[Retrieved]:
         """Runs in the retrieval thread; the queries of a failed batch are retried one by one."""
         assert self.retriever is not None
+        if not queries:  # calls without a retrieval
+            return []
         try:
             return list(self.retriever.retrieve(queries))
         except RetrievalUnavailable:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.conversations.messages import Message, calls_of, messages_before
+from pipeline.conversations.messages import Message, messages_before
+from pipeline.conversations.steps import FORMATS
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import ContextItem, Question, Span, Trajectory
 from pipeline.rollout.partial import PartialTrajectory
@@ -68,7 +69,9 @@ def before_turn(
     token_spans = _first_turns(trajectory.token_spans, number)
     characters, tokens = _length(spans), _length(token_spans)
     lengths = [end - start for start, end, writer in token_spans if writer == "observation"]
-    retrievals = number
+    messages = messages_before(_messages(trajectory), number)
+    turns = [message for message in messages if message["role"] == "assistant"]
+    form, retrievals = FORMATS[trajectory.grammar], number
     if trajectory.messages:
         retrievals = sum(_calls(trajectory)[:number])
         lengths = trajectory.tokens.per_retrieval[:retrievals]
@@ -86,7 +89,9 @@ def before_turn(
         contexts=contexts,
         per_retrieval=lengths,
         segments=number,
-        messages=messages_before(_messages(trajectory), number),
+        messages=messages,
+        malformed_calls=sum(map(form.malformed, turns)),
+        other_calls=sum(map(form.others, turns)),
     )
 
 
@@ -96,9 +101,9 @@ def _messages(trajectory: Trajectory) -> list[Message]:
 
 
 def _calls(trajectory: Trajectory) -> list[int]:
-    """The number of tool calls in each turn of a conversation."""
+    """The number of searches in each turn of a conversation."""
     turns = (each for each in _messages(trajectory) if each["role"] == "assistant")
-    return [len(calls_of(turn)) for turn in turns]
+    return [len(FORMATS[trajectory.grammar].searches(turn)) for turn in turns]
 
 
 def _first_turns(spans: Sequence[Span], count: int) -> list[Span]:

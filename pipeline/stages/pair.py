@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.conversations.steps import declared_tools
+from pipeline.conversations.steps import declared_tools, load_tools
 from pipeline.core.answer_metrics import exact_match
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
@@ -51,6 +51,7 @@ def run(context: StageContext) -> dict[str, int]:
     repeated trajectory ids, and when the trajectories of a question do not follow each other.
     """
     config = context.config
+    load_tools(config.tools)
     trained = method(config.rewards.kind)
     scored = _ScoredFile(context, trained.candidate_terms)
     context.progress.start(scored.rows_to_read(), "rows read")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Config
+from pipeline.conversations.steps import load_tools
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import DependencyError, InputError, RetrievalUnavailable, StoreError
@@ -75,12 +76,13 @@ def run(context: StageContext) -> dict[str, int]:
         samples=context.config.sampling.samples,
     )
     stops: Counter[str] = Counter()
-    generated = 0
+    generated, malformed = 0, 0
 
     def counted() -> Iterator[Trajectory]:
-        nonlocal generated
+        nonlocal generated, malformed
         for trajectory in trajectories:
             stops[trajectory.stop] += 1
+            malformed += trajectory.malformed_calls
             generated += trajectory.tokens.thinking
             yield trajectory
 
@@ -88,7 +90,10 @@ def run(context: StageContext) -> dict[str, int]:
     write_json(context.output / _TIMING, {**seconds, "generated_tokens": generated})
     write_json(context.output / _STOPS, dict(sorted(stops.items())))
     print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
-    return {"questions": len(questions), "trajectories": stops.total()}
+    answered = {}
+    if context.config.sampling.malformed_calls == "answer":
+        answered["malformed_calls"] = malformed
+    return {"questions": len(questions), "trajectories": stops.total(), **answered}
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -263,8 +268,13 @@ def open_rollout(
         )
         tools = None
         if context.config.format == "tools":
-            thinking = context.config.model.thinking
-            tools = ToolConversations(engine.tokenizer, policy_grammar, thinking=thinking)
+            load_tools(context.config.tools)
+            tools = ToolConversations(
+                engine.tokenizer,
+                policy_grammar,
+                thinking=context.config.model.thinking,
+                answer_malformed=context.config.sampling.malformed_calls == "answer",
+            )
         yield engine, retriever if remote else opened_retriever(), policy_grammar, tools
 
 

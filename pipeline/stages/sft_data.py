@@ -24,7 +24,7 @@ from pathlib import Path
 from pipeline.config import Config
 from pipeline.config.policy import RejectionSampling
 from pipeline.conversations.messages import recorded
-from pipeline.conversations.steps import declared_tools, parse, write
+from pipeline.conversations.steps import declared_tools, load_tools, parse, write
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
@@ -167,6 +167,7 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     policy_grammar = grammar(context.config.grammar)
+    load_tools(context.config.tools)
     turns, system = method(context.config.grammar).turns, context.config.prompt.system
     render = partial(_converse if context.config.format == "tools" else _render, turns)
     train, test = (

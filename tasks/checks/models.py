@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.steps import FORMATS, load_tools
 from pipeline.conversations.template_check import rewriting_note
 from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json
@@ -136,7 +136,8 @@ def template_note(settings: Config, directory: Path) -> str:
     Raises InputError for a template without tools.
     """
     tokenizer = model_tokenizer(directory, settings.model.chat_template)
-    tools = [FORMATS[settings.grammar].tool]
+    load_tools(settings.tools)
+    tools = FORMATS[settings.grammar].tools
     return rewriting_note(ChatTemplate(tokenizer, tools, thinking=settings.model.thinking))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.conversations.steps import FORMATS, load_tools
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.grammars import grammar
@@ -17,6 +18,7 @@ from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import continue_trajectories
 from pipeline.rollout.turns import before_turn, turns_of
 from tests.conversations.test_chat_template import MODES, opened
+from tests.docs.test_howto_pages import blocks
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.rolled_out import rolled_out
 
@@ -178,6 +180,93 @@ def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
             conversations=ToolConversations(tokenizer, form),
         )
         assert continued == whole
+
+
+def rolled_with(data: Path, tools: Path | None, *turns: str, **changes: Any) -> Trajectory:
+    """Like `rolled` under Qwen2.5, where malformed calls are answered."""
+    load_tools(tools and str(tools))
+    tokenizer = opened(data, "qwen2.5").tokenizer
+    form = grammar("tearag", special_tokens=control_tokens(tokenizer))
+    written = iter(turns)
+    [trajectory] = rolled_out(
+        [Question("q", "toy", "Who?", ["x"], "multi")],
+        engine=ScriptedEngine(lambda *_: next(written), tokenizer),
+        grammar=form,
+        conversations=ToolConversations(tokenizer, form, answer_malformed=True),
+        retriever=Documents(),
+        **changes,
+    )
+    return trajectory
+
+
+def results(trajectory: Trajectory) -> list[str]:
+    messages = json.loads(trajectory.messages)
+    return [message["content"][:40] for message in messages if message["role"] == "tool"]
+
+
+def test_errors_of_malformed_calls_are_answered_and_counted(real_data: Path) -> None:
+    turns = (
+        call("", "a", entities="Ada"),
+        "<tool_call>x",
+        call("", " "),
+        call("", "b"),
+        "Found.\nAnswer: Rome",
+    )
+    trajectory = rolled_with(real_data, None, *turns)
+    assert results(trajectory) == [
+        "Error: the arguments of search: 'Ada' is",
+        "Error: a call that cannot be parsed",
+        "Error: an empty argument of search",
+        'Evidence 1: Title: "T" Text: x&lt;|im_en',
+    ]
+    assert (trajectory.malformed_calls, trajectory.format_ok, trajectory.answer) == (
+        3,
+        True,
+        "Rome",
+    )
+    assert [step.subquery for step in trajectory.steps] == ["b"]
+    assert [item.id for item in trajectory.steps[0].context] == ["c-b", "t-b"]
+    assert [len(turn.items) for turn in turns_of(trajectory)] == [0, 0, 0, 2, 0]
+    partial = before_turn(trajectory, 4, sample=0, seed=0)
+    assert (partial.malformed_calls, partial.other_calls, len(partial.contexts)) == (3, 3, 1)
+    ended = rolled_with(real_data, None, *turns, max_steps=2)
+    assert (ended.stop, ended.malformed_calls) == ("malformed", 2)
+    spent = rolled_with(real_data, None, "So.<|im_start|>")
+    assert (spent.stop, spent.malformed_calls) == ("malformed", 0)
+
+
+def test_the_tool_of_the_how_to_page_is_called_beside_the_search(
+    real_data: Path, tmp_path: Path
+) -> None:
+    [code] = blocks("own-tool.md", "python")
+    assert code.count("\n") <= 40
+    file = tmp_path / "calculator.py"
+    file.write_text(code, encoding="utf-8")
+    before = dict(FORMATS)
+    try:
+        load_tools(str(file))
+        assert FORMATS["tearag"].tools[1]["function"]["parameters"]["required"] == ["expression"]
+
+        def calculate(text: str) -> str:
+            made = json.dumps({"name": "calculate", "arguments": {"expression": text}})
+            return f"<tool_call>\n{made}\n</tool_call>"
+
+        turns = (
+            f"{calculate('2*(3+4)')}\n{call('', 'a')}",
+            f"Found.\n{calculate('import x')}",
+            "So.\nAnswer: 14",
+        )
+        trajectory = rolled_with(real_data, file, *turns)
+    finally:
+        FORMATS.update(before)
+    assert results(trajectory)[0] == "14"
+    assert results(trajectory)[1].startswith("Evidence 1")
+    assert results(trajectory)[2].startswith("Error: ")
+    assert [(step.subquery, step.summary) for step in trajectory.steps] == [("a", "Found.")]
+    assert trajectory.steps[0].context[0].id == "c-a"
+    assert (trajectory.format_ok, trajectory.answer, trajectory.malformed_calls) == (True, "14", 0)
+    assert len(trajectory.tokens.per_retrieval) == 1
+    assert "calculate" in decode(opened(real_data, "qwen2.5").tokenizer, trajectory.prompt_ids)
 
 
 def test_without_a_retriever_the_prompt_has_no_tools(real_data: Path) -> None:
