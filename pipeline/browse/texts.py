@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Span, Trajectory
-from pipeline.evaluation.excerpts import segments
+from pipeline.evaluation.excerpts import text_of
 from pipeline.grammars.spans import cover_error
 
 if TYPE_CHECKING:
@@ -49,10 +49,7 @@ class Token(NamedTuple):
 
 def pieces(trajectory: Trajectory) -> list[Piece]:
     """The output of a trajectory. Raises InputError when its spans do not cover it."""
-    return [
-        Piece(part.text, _ROLE[part.writer])
-        for part in segments(trajectory.output, trajectory.spans)
-    ]
+    return [Piece(part.text, _ROLE[part.writer]) for part in text_of(trajectory)]
 
 
 def pair_pieces(left: Sequence[Piece], right: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:

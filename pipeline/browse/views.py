@@ -32,7 +32,7 @@ from pipeline.browse.texts import (
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Pair, Trajectory
-from pipeline.evaluation.excerpts import PairSide, pair_sides, question_of
+from pipeline.evaluation.excerpts import PairSide, pair_sides, question_of, texts_of
 from pipeline.evaluation.terminal import answer_line, cost_line
 from pipeline.methods import candidate_terms
 from pipeline.pairs.reasons import Reasons, place, reasons
@@ -181,7 +181,7 @@ def _pair_texts(
             for side, (_, whole) in zip(sides, found, strict=True)
         ]
     except InputError as error:
-        texts = [[Piece(message.content, "unknown") for message in side.messages] for side in sides]
+        texts = [[Piece(part.text, "unknown") for part in texts_of(side)] for side in sides]
         problem = str(error)
     return pair_pieces(*texts), problem
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
@@ -18,6 +18,9 @@ from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import ContextItem, GrammarName, HopType, Span, Step, Stop, Trajectory
 from pipeline.core.verdicts import Ruling
+
+if TYPE_CHECKING:
+    from pipeline.grammars import ParsedOutput
 
 View = TypeVar("View")
 Record = dict[str, Any]
@@ -98,6 +101,7 @@ class TrajectoryView(Trajectory):
     evidence: list[str] = dataclasses.field(default_factory=list)
     grammar: GrammarName = DEFAULT_METHOD
     output: str = ""
+    messages: str | list[dict[str, Any]] = ""  # type: ignore[assignment]
     spans: list[Span] = dataclasses.field(default_factory=list)
     steps: list[StepView] | None = None  # type: ignore[assignment]
     answer: str | None = None
@@ -105,6 +109,20 @@ class TrajectoryView(Trajectory):
     stop: Stop = "answer"
     entities: list[str] = dataclasses.field(default_factory=list)
     values: list[float] | None = None
+
+
+def _parsed(view: TrajectoryView, source: File, line: int) -> ParsedOutput:
+    from pipeline.conversations.messages import prompt_and_turns
+    from pipeline.conversations.steps import parse
+    from pipeline.grammars import grammar
+
+    if not view.messages:
+        return grammar(view.grammar).parse(view.output, view.spans)
+    try:
+        prompt, turns = prompt_and_turns(view.messages)
+        return parse(view.grammar, [*prompt, *turns])
+    except InputError as error:
+        raise InputError.at(source_name(source), line, str(error)) from error
 
 
 def read_trajectory(
@@ -119,17 +137,16 @@ def read_trajectory(
     ``grammar`` is the default for a record without a grammar. Raises InputError for a missing or
     malformed field; ``required`` names fields that have no default.
     """
-    from pipeline import grammars
-
     missing = [f"{name}: missing" for name in required if record.get(name) in (None, "")]
-    if record.get("output") is None and None in (record.get("steps"), record.get("format_ok")):
-        missing.append("needs output, or steps with format_ok")
+    given = record.get("output") is not None or record.get("messages")
+    if not given and None in (record.get("steps"), record.get("format_ok")):
+        missing.append("needs output, messages, or steps with format_ok")
     view = parse_view(TrajectoryView, record, source, line, grammar=grammar)
     if missing:
         raise InputError.at(source_name(source), line, missing[0])
     check_spans(view.output, view.spans, "spans", source, line)
     if view.steps is None or view.format_ok is None:
-        parsed = grammars.grammar(view.grammar).parse(view.output, view.spans)
+        parsed = _parsed(view, source, line)
         view.steps = parsed.steps if view.steps is None else view.steps  # type: ignore[assignment]
         view.format_ok = parsed.format_ok if view.format_ok is None else view.format_ok
         view.answer = record.get("answer", parsed.answer)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import parse_json
-from pipeline.core.records import CalledFunction, ChatMessage, ToolCall
+from pipeline.core.records import CalledFunction, ChatMessage, ToolCall, Writer
 from pipeline.grammars.sanitize import escape_tokens
 
 Message = dict[str, Any]
@@ -109,6 +109,19 @@ def prompt_and_turns(
         raise InputError("messages: expected a list of messages")
     prompt, turns = split_turns(uniform(given))
     return prompt, [message for turn in turns for message in turn]
+
+
+def by_turns(messages: Sequence[Message]) -> list[tuple[str, Writer]]:
+    """Uniform messages as text for people, with writers: roles, reasoning, texts and calls."""
+    pieces: list[tuple[str, Writer]] = []
+    for message in messages:
+        reasoning = message.get(REASONING[0])
+        calls = (f"{call.name}({_json_text(call.arguments)})" for call in calls_of(message))
+        parts = [f"(thinks) {reasoning}" if reasoning else "", message["content"], *calls]
+        text = "\n".join(filter(None, parts))
+        writer: Writer = "model" if message["role"] == "assistant" else "observation"
+        pieces += [(f"{message['role']}:\n", "frame"), (f"{text}\n\n", writer)]
+    return pieces
 
 
 def messages_before(messages: Sequence[Message], number: int) -> list[Message]:

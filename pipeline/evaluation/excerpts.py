@@ -13,9 +13,10 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pipeline.conversations.messages import by_turns, prompt_and_turns, uniform
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
-from pipeline.core.record_io import from_arrow, parse_record
+from pipeline.core.record_io import as_json, from_arrow, parse_record
 from pipeline.core.records import ChatMessage, Pair, Span, Trajectory, Writer
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome
@@ -122,6 +123,24 @@ def segments(text: str, spans: Sequence[Span]) -> list[Segment]:
     if problem:
         raise InputError(f"{problem}: spans must cover the text exactly")
     return [Segment(text[start:end], writer) for start, end, writer in spans if end > start]
+
+
+def text_of(trajectory: Trajectory) -> list[Segment]:
+    """The text of a trajectory by writer; a conversation by turns, with roles and calls.
+
+    Raises InputError when spans do not cover the output exactly.
+    """
+    if not trajectory.messages:
+        return segments(trajectory.output, trajectory.spans)
+    return [Segment(*piece) for piece in by_turns(prompt_and_turns(trajectory.messages)[1])]
+
+
+def texts_of(side: PairSide) -> list[Segment]:
+    """The messages of a side of a pair, whose writers are unknown."""
+    if any(message.role == "tool" for message in side.messages):
+        turns = uniform([as_json(message) for message in side.messages])
+        return [Segment(text, "unknown") for text, _ in by_turns(turns)]
+    return [Segment(message.content, "unknown") for message in side.messages]
 
 
 class PairSide(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.errors import InputError
 from pipeline.core.records import ContextItem, Pair, Span, Step, Trajectory
 from pipeline.core.text import one_line, visible
-from pipeline.evaluation.excerpts import Segment, pair_sides, question_of, segments
+from pipeline.evaluation.excerpts import Segment, pair_sides, question_of, text_of, texts_of
 from pipeline.evaluation.selection import EVERYTHING, Record, Selection, selected
 from pipeline.grammars.spans import cover_error
 
@@ -60,8 +60,7 @@ def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
     return [
         _panel(
             f"{side.name} {side.id}",
-            _decode(tokenizer, side.ids, side.spans, where)
-            or [Segment(message.content, "unknown") for message in side.messages],
+            _decode(tokenizer, side.ids, side.spans, where) or texts_of(side),
             side.rewards,
         )
         for side in pair_sides(pair)
@@ -114,7 +113,7 @@ def _view(
 def trajectory_panel(trajectory: Trajectory, where: str) -> Any:
     """The text of a trajectory by writer; ``where`` is for messages."""
     try:
-        pieces = segments(trajectory.output, trajectory.spans)
+        pieces = text_of(trajectory)
     except InputError as error:
         raise InputError.at(where, None, str(error)) from None
     answers = " | ".join(trajectory.answers)

@@ -18,7 +18,7 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, parse_json, read_text
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
-from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
+from pipeline.evaluation.excerpts import Segment, read_trajectories, text_of
 from pipeline.methods import titled_terms
 from pipeline.pairs.anchors import pair_anchor
 from pipeline.run.store import MANIFEST, read_manifest
@@ -248,6 +248,4 @@ def trajectory_view(trajectory: Trajectory, title: str) -> TrajectoryView:
     for term, value in (trajectory.rewards or {}).items():
         if isinstance(value, int | float) and term in titled_terms():
             facts[term] = f"{value:.2f}"
-    return TrajectoryView(
-        title, trajectory.answer, segments(trajectory.output, trajectory.spans), facts
-    )
+    return TrajectoryView(title, trajectory.answer, text_of(trajectory), facts)

@@ -1,27 +1,31 @@
 """Import result files of other systems, such as Search-R1 and Graph-R1, as trajectories.
 
 Input: JSONL or Parquet with a question, gold answers and the whole model output per line, under any
-of the common field names. Output: trajectories that can be parsed, scored and paired like sampled
-ones, but without token ids. A line that cannot be imported is reported with its reason. So is a
-line whose policy text and retrieved text cannot be separated with certainty (`imported_text`).
+of the common field names, or ``messages`` with tool calls as agents log them. Output: trajectories
+that can be parsed, scored and paired like sampled ones, but without token ids. A line that cannot
+be imported is reported with its reason. So is a line whose policy text and retrieved text cannot be
+separated with certainty (`imported_text`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from pipeline.conversations.messages import by_turns, prompt_and_turns
+from pipeline.conversations.steps import parse
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT
 from pipeline.core.record_io import iterate_input
 from pipeline.core.records import GrammarName, HopType, Span, Stop, Trajectory
 from pipeline.grammars import Grammar, ParsedOutput, grammar
-from pipeline.grammars.spans import covering
+from pipeline.grammars.spans import covering, extend
 from pipeline.rollout.imported_text import UncertainWriter, separate
 
 _QUESTION = ("question", "query", "problem")
@@ -105,16 +109,12 @@ def _trajectory(
     policy: str,
     hop: HopType | None,
 ) -> Trajectory:
-    question = _text(row, _QUESTION, "question")
-    output, observations = _separated(row, grammar_name)
-    tags = _REQUIRED_TAGS.get(grammar_name, ())
-    if tags and not any(tag in output for tag in tags):
-        raise _ImportProblem(
-            f"the output has none of {', '.join(tags)}, so its grammar is not {grammar_name}"
-        )
+    if row.get("messages"):
+        question, read = _conversation(row, grammar_name)
+    else:
+        question, read = _text(row, _QUESTION, "question"), _tagged(row, parser, grammar_name)
     dataset = (_name(row, "dataset") or _name(row, "data_source")).lower()
-    spans = _spans(output, observations, parser)
-    parsed = parser.parse(output, spans)
+    parsed = read.parsed
     identity = f"{dataset}\n{question}".encode(errors="surrogatepass")
     digest = hashlib.sha256(identity).hexdigest()[:12]
     return Trajectory(
@@ -126,15 +126,54 @@ def _trajectory(
         answers=_answers(row),
         evidence=_strings(row.get("evidence") or [], "evidence"),
         grammar=grammar_name,
-        output=output,
+        output=read.output,
+        format="tools" if read.messages else "tags",
+        messages=read.messages,
         policy=policy,
-        spans=spans,
+        spans=read.spans,
         steps=parsed.steps,
         answer=parsed.answer,
         format_ok=parsed.format_ok,
         format_error=parsed.format_error,
-        stop=_stop(parsed, spans),
+        stop=_stop(parsed, read.spans),
     )
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The parsed text of a row; ``messages`` are the JSON text of a conversation."""
+
+    output: str
+    spans: list[Span]
+    parsed: ParsedOutput
+    messages: str = ""
+
+
+def _tagged(row: dict[str, Any], parser: Grammar, grammar_name: GrammarName) -> _Read:
+    output, observations = _separated(row, grammar_name)
+    tags = _REQUIRED_TAGS.get(grammar_name, ())
+    if tags and not any(tag in output for tag in tags):
+        raise _ImportProblem(
+            f"the output has none of {', '.join(tags)}, so its grammar is not {grammar_name}"
+        )
+    spans = _spans(output, observations, parser)
+    return _Read(output, spans, parser.parse(output, spans))
+
+
+def _conversation(row: dict[str, Any], grammar_name: GrammarName) -> tuple[str, _Read]:
+    """The question, by default the last message of the user before the first turn, and the rest."""
+    try:
+        prompt, turns = prompt_and_turns(row["messages"])
+        parsed = parse(grammar_name, [*prompt, *turns])
+    except InputError as problem:
+        raise _ImportProblem(str(problem)) from None
+    output, spans = "", list[Span]()
+    for text, writer in by_turns(turns):
+        output, spans = output + text, extend(spans, len(text), writer)
+    asked = [message["content"] for message in prompt if message["role"] == "user"]
+    question = _text({"question": asked[-1] if asked else ""} | row, _QUESTION, "question")
+    messages = json.dumps([*prompt, *turns], ensure_ascii=False)
+    return question, _Read(output, spans, parsed, messages)
 
 
 def _separated(row: dict[str, Any], grammar_name: GrammarName) -> tuple[str, list[tuple[int, int]]]:
