@@ -32,6 +32,7 @@ from pipeline.cli import (
     run,
     score,
     store,
+    synthesise,
     view,
 )
 from pipeline.core.errors import SteepError
@@ -70,6 +71,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
     "Run": {
         "init": init.init,
         "data": init.data,
+        "synthesise": synthesise.synthesise,
         "check": check.check,
         "plan": plan.plan,
         "run": run.run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.cli.test_pair_preview import commit, scored
+from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published.data_files import write_data
 from tests.training.tiny_policy import byte_tokenizer, pair, write_base
 
@@ -64,6 +66,69 @@ def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Pa
     stages = {task.stage for task in walk(report, lambda one: one.inputs)}
     assert {"questions-sft", "sft-data", "sft"}.isdisjoint(stages)
     assert steep(["check", *options[:-4]])[0] == 2  # with a cold start the file is missing
+
+
+def test_questions_are_synthesised_from_the_own_documents(own: Path) -> None:
+    founder = "It was founded by Lina Marsh."
+    glass = {
+        "question": "Who founded the Harbour Glassworks?",
+        "answer": "Lina Marsh",
+        "evidence": founder,
+    }
+    lives = {
+        "question": "What is the art of #1?",
+        "answer": "glass artist",
+        "evidence": "Lina Marsh is a glass artist.",
+    }
+    whole = {
+        "question": "What is the art of the founder of the Harbour Glassworks?",
+        "hops": [glass, lives],
+    }
+
+    def script(prompt: str, _: int) -> str:
+        shown = [
+            title for title in ("Harbour Glassworks", "Lina Marsh") if f'"{title}": ' in prompt
+        ]
+        if prompt.startswith("Write"):
+            two = 'leads to "Lina Marsh"' in prompt
+            one = 'Passage 1, "Harbour Glassworks"' in prompt
+            return json.dumps(whole if two else glass if one else {"question": "What?"})
+        asked = prompt.rpartition("Question: ")[2]
+        known = {
+            glass["question"]: ["Harbour Glassworks"],
+            "What is the art of Lina Marsh?": ["Lina Marsh"],
+            whole["question"]: ["Harbour Glassworks", "Lina Marsh"],
+        }
+        found = set(known[asked]) <= set(shown)
+        answer = "Lina Marsh" if asked == glass["question"] else "glass artist"
+        return json.dumps({"answer": answer if found else None})
+
+    options = ["--config", "own.yaml", "--data", "."]
+    command = next(
+        line
+        for text in blocks("own-data.md", "")
+        for line in text.splitlines()
+        if "synthesise" in line
+    )
+    with FakeEndpoint(script) as endpoint:
+        words = shlex.split(command.replace("https://api.openai.com/v1", endpoint.url))[1:]
+        assert steep(words[:-2])[0] == 2  # the graph is not complete
+        assert steep(["run", "graph", *options])[0] == 0
+        os.environ.pop("OPENAI_API_KEY", None)
+        status, _, complaint = steep([*words, "--json"])
+        assert (status, "OPENAI_API_KEY" in complaint) == (2, True)
+        status, printed, complaint = steep([*words[:-2], "--json"])
+    assert status == 0, complaint
+    assert json.loads(printed)["questions"] == 2
+    (settings,) = (text for text in blocks("own-data.md", "yaml") if "harbour/test" in text)
+    (own / "more.yaml").write_text(f"base: own.yaml\nname: more\n{settings}")
+    held_out = (
+        "data.test=[{dataset: harbour, path: test.jsonl}]"  # of four documents none is held out
+    )
+    more = ["--config", "more.yaml", "--data", ".", "--set", held_out]
+    assert steep(["run", "questions-sft", *more])[0] == 0
+    status, _, complaint = steep([*words[:-2], "--endpoint", "http://127.0.0.1:9/v1"])
+    assert (status, "exists" in complaint) == (2, True)
 
 
 def test_rejection_sampling_needs_no_decomposed_questions(own: Path) -> None:

@@ -1,0 +1,1 @@
+"""Questions from documents: evidence paths, drafts of a language model, and their verification."""
