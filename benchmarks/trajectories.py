@@ -176,7 +176,7 @@ def _end_of_sample(folder: Path) -> None:
 
 def _score(folder: Path) -> None:
     from pipeline.core.similarity import Lexical
-    from pipeline.methods.tearag import knowledge_scorer
+    from pipeline.methods.tearag import METHOD, knowledge_scorer
     from pipeline.stages.score import score_file
 
     context = _context(folder, "score")
@@ -185,6 +185,7 @@ def _score(folder: Path) -> None:
         context.output,
         context.checkpoint_dir,
         knowledge_scorer(Lexical()),
+        METHOD.terms,
         batch=512,
         verdicts=folder / "judge" / "verdicts.parquet",
     )

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, parse_json, read_json
+from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
@@ -185,10 +185,8 @@ class Run:
         >>> totals = [terms["total"] for _, terms in run.rewards(round=1) if terms]
         """
         file = self._of_round("score", round) / "trajectories.parquet"
-        rows = iterate_parquet(file, ["trajectory_id", "rewards"])
-        for number, row in enumerate(rows, start=1):
-            rewards = row["rewards"]
-            yield row["trajectory_id"], rewards and parse_json(str(rewards), file, number)
+        for row in iterate_parquet(file, ["trajectory_id", "rewards"]):
+            yield row["trajectory_id"], row["rewards"]
 
     def pairs(self, round: int) -> Iterator[Pair]:
         """Preference pairs of a round, from 1.

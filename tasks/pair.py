@@ -15,6 +15,7 @@ class Pair(RoundTask, LightTask):
 
     stage = "pair"
     help = "preference pairs of a round"
+    version = 2
     entry = "pipeline.stages.pair:run"
     reads = ("pairs", "prompt", "grammar", "seed")
 

@@ -24,7 +24,8 @@ class Score(RoundTask, DivisibleTask):
     help = "trajectories of a round with rewards"
     spare_ram = "lower workers"
     shards_block = "sampling"
-    shard_version = 3
+    version = 2
+    shard_version = 4
     entry = "pipeline.stages.score:run"
     merge_entry = "pipeline.stages.score:merge"
     reads = ("rewards.kind", "sampling.shards")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config
-from pipeline.core.records import Trajectory
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import Pair, Trajectory
+from pipeline.rewards.tearag import TeaRagRewards
 
 BLOCKS: dict[str, Any] = {
     "name": "toy",
@@ -45,3 +49,15 @@ def small_trajectory(**fields: Any) -> Trajectory:
         "output": "",
     }
     return Trajectory(**(defaults | fields))
+
+
+def write_scored(
+    path: Path, trajectories: Iterable[Trajectory], terms: type = TeaRagRewards
+) -> None:
+    """Write trajectories as the stage ``score`` does, with ``terms`` as the columns of rewards."""
+    write_parquet(path, trajectories, Trajectory, {"rewards": terms})
+
+
+def write_paired(path: Path, pairs: Iterable[Pair], terms: type = TeaRagRewards) -> None:
+    """Write pairs as the stage ``pair`` does."""
+    write_parquet(path, pairs, Pair, {"chosen_rewards": terms, "rejected_rewards": terms})

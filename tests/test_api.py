@@ -12,14 +12,19 @@ from pipeline.api import Policy, Run
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.core.records import Pair, Question
 from pipeline.training.lineage import Lineage
 from tasks.base import StageTask
 from tasks.run import task_for, walk
 from tests.llm.small_models import small_adapter, small_model
+from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import trajectory
 
-TERMS = {"format": 1.0, "outcome": 1.0, "process": 0.5, "total": 2.5}
+TERMS = {
+    "outcome": 1.0, "format": 1.0, "consistency": 1.0, "subquery": 0.5, "context": 0.5,
+    "summary": 0.5, "process": 0.5, "total": 2.5,
+    "memory": {"subquery": [0.5], "context": [0.5], "summary": [0.5]},
+}  # fmt: skip
 METRICS = [{"policy": "sft", "dataset": "average", "f1": 0.5}]
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(3)]
 
@@ -78,14 +83,14 @@ def write_trajectories(folder: Path, task: StageTask, model: Path) -> None:
         for n in range(600)
     ]
     records[-1] = replace(records[-1], stop="retrieval_error", rewards=None)
-    write_parquet(folder / "trajectories.parquet", records, Trajectory)
+    write_scored(folder / "trajectories.parquet", records)
 
 
 def write_pairs(folder: Path, task: StageTask, model: Path) -> None:
     pair = Pair(
         "q0", [], [], [], "q0-0", "q0-1", "easy", TERMS, TERMS, "policy-0", 1, [], [], [], [], []
     )
-    write_parquet(folder / "pairs.parquet", [pair], Pair)
+    write_paired(folder / "pairs.parquet", [pair])
 
 
 def write_metrics(folder: Path, task: StageTask, model: Path) -> None:

@@ -131,7 +131,7 @@ SELECT $first + t.file_row_number, $key, t.file_row_number, t.trajectory_id, t.q
   len(list_filter(t.steps,
     lambda s: s.subquery <> '' OR s.search IS NOT NULL OR s.query IS NOT NULL)),
   nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), d.failure,
-  f.bin, f.partner, j.over, j.under, j.judged, j.unknown, t.rewards
+  f.bin, f.partner, j.over, j.under, j.judged, j.unknown, to_json(t.rewards)
 FROM read_parquet($file, file_row_number = true) t
 LEFT JOIN questions q USING (question_id)
 LEFT JOIN funnel f USING (trajectory_id)
@@ -158,7 +158,7 @@ SELECT DISTINCT item.id, n FROM (
 _PAIRS = """
 INSERT INTO base_pairs
 SELECT $key, file_row_number, round, question_id, prompt[-1].content, kind, chosen_id, rejected_id,
-  len(chosen_ids), len(rejected_ids), chosen_rewards, rejected_rewards
+  len(chosen_ids), len(rejected_ids), to_json(chosen_rewards), to_json(rejected_rewards)
 FROM read_parquet($file, file_row_number = true)
 """
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -143,13 +143,14 @@ def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
 def arrow_type(hint: Any) -> Any:
     """The Arrow type of a field's type hint.
 
-    Spans become structs {start, end, writer}; dictionaries become JSON text.
+    Spans become structs {start, end, writer}, typed dictionaries structs of their keys, and other
+    dictionaries JSON text.
     """
     import pyarrow as pa
 
     if hint == Span:
         return pa.struct([("start", pa.int32()), ("end", pa.int32()), ("writer", pa.string())])
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
         return pa.struct([(name, arrow_type(kind)) for name, kind in _hints(hint).items()])
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
@@ -175,7 +176,9 @@ def _to_arrow(value: Any, hint: Any) -> Any:
     if hint == Span:
         return {"start": value[0], "end": value[1], "writer": value[2]}
     if dataclasses.is_dataclass(hint):
-        return {name: _to_arrow(getattr(value, name), kind) for name, kind in _hints(hint).items()}
+        return _columns(value, _hints(hint))
+    if typing.is_typeddict(hint) and (unknown := value.keys() - _hints(hint).keys()):
+        raise ValueError(f"{', '.join(sorted(unknown))}: not a key of {hint.__name__}")
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list and _structured(arguments[0]):
         return [_to_arrow(item, arguments[0]) for item in value]
@@ -184,6 +187,10 @@ def _to_arrow(value: Any, hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _to_arrow(value, next(kind for kind in arguments if kind is not type(None)))
     return value
+
+
+def _columns(record: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _to_arrow(getattr(record, name), hint) for name, hint in hints.items()}
 
 
 def _structured(hint: Any) -> bool:
@@ -212,26 +219,30 @@ def from_arrow(value: Any, hint: Any) -> Any:
     return value
 
 
-def write_parquet(path: Path, records: Iterable[Any], kind: type[Any]) -> int:
+def write_parquet(
+    path: Path, records: Iterable[Any], kind: type[Any], types: Mapping[str, Any] | None = None
+) -> int:
     """Write records of type ``kind`` as Parquet (zstd), atomically, and return their number.
 
     Records are written as they come, in row groups of `ROWS_PER_GROUP`, so that the bytes of the
-    file depend on the records only.
+    file depend on the records only. ``types`` are narrower types of fields, such as the terms of a
+    method's rewards. Raises ValueError when a dictionary has a key that its type lacks.
     """
     import pyarrow as pa
 
-    schema = arrow_schema(kind)
+    schema, hints = arrow_schema(kind, types), {**_hints(kind), **(types or {})}
     count = 0
     records = iter(records)
     with parquet_writer(path, schema) as writer:
-        while group := [_to_arrow(record, kind) for record in islice(records, ROWS_PER_GROUP)]:
+        while group := [_columns(record, hints) for record in islice(records, ROWS_PER_GROUP)]:
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
             count += len(group)
     return count
 
 
-def arrow_schema(kind: type[Any]) -> pa.Schema:
-    """The Arrow schema of a record type."""
+def arrow_schema(kind: type[Any], types: Mapping[str, Any] | None = None) -> pa.Schema:
+    """The Arrow schema of a record type, with narrower ``types`` of some fields."""
     import pyarrow as pa
 
-    return pa.schema([(name, arrow_type(hint)) for name, hint in _hints(kind).items()])
+    hints = {**_hints(kind), **(types or {})}
+    return pa.schema([(name, arrow_type(hint)) for name, hint in hints.items()])

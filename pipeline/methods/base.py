@@ -58,6 +58,8 @@ class Method:
 
     scorer: Callable[[Rewards, ScoreInputs], Scorer]
     """Builds the scorer from the block ``rewards``."""
+    terms: type
+    """The reward terms of a trajectory: a `TypedDict`, whose keys become columns."""
     candidate_terms: Callable[[Mapping[str, Any]], CandidateTerms | None]
     """The values by which pairs are selected, from reward terms; None for another reward."""
     selection: str

@@ -49,6 +49,7 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
 
 METHOD = Method(
     scorer=_scorer,
+    terms=HiPragRewards,
     candidate_terms=by_total,
     selection="by a margin of\nHiPRAG's reward (arXiv 2510.07794, eq. 1)",
     reward_titles={

@@ -62,6 +62,7 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
 
 METHOD = Method(
     scorer=_scorer,
+    terms=ProGraphRewards,
     candidate_terms=by_total,
     selection="by a margin of\nProGraph-R1's mean step reward (eq. 15)",
     reward_titles={"format": "Format", "answer": "Answer F1", **STEP_TITLES},

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.policy import Rewards
 from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.search_r1 import SearchR1Weights, combined, score
+from pipeline.rewards.search_r1 import SearchR1Rewards, SearchR1Weights, combined, score
 from pipeline.sft_data.search_r1 import build_step, turns
 
 
@@ -23,6 +23,7 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
 
 METHOD = Method(
     scorer=_scorer,
+    terms=SearchR1Rewards,
     candidate_terms=by_total,
     selection="by a margin of\nSearch-R1's outcome reward (arXiv 2503.09516, "
     "with the format term of 2505.15117)",

@@ -9,7 +9,7 @@ from pipeline.config.policy import Rewards, TeaRagReward
 from pipeline.core.similarity import Similarity
 from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_outcome_and_process
-from pipeline.rewards.tearag import TeaRagWeights, combined, score
+from pipeline.rewards.tearag import TeaRagRewards, TeaRagWeights, combined, score
 from pipeline.sft_data.steps import build_step
 
 
@@ -40,6 +40,7 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
 
 METHOD = Method(
     scorer=_scorer,
+    terms=TeaRagRewards,
     candidate_terms=by_outcome_and_process,
     selection="as in TeaRAG\n(arXiv 2511.05385, eq. 14)",
     reward_titles={

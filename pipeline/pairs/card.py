@@ -1,7 +1,4 @@
-"""The dataset card of a directory of pairs, with which ``datasets.load_dataset`` loads it.
-
-Input: the counts of the funnel and the pairing thresholds. Output: the text of ``README.md``.
-"""
+"""Sections of the card of a stage's pairs: how they were selected, and the funnel."""
 
 from __future__ import annotations
 
@@ -11,28 +8,11 @@ from typing import Any
 
 from pipeline.pairs.funnel import table
 
-_CARD = Path(__file__).with_name("card.md")
+_SECTIONS = Path(__file__).with_name("card.md")
 
 
-def card(
-    name: str,
-    *,
-    round_number: int | None,
-    pairs: int,
-    thresholds: Mapping[str, Any],
-    counts: Mapping[str, Any],
-    selection: str,
-) -> str:
-    """README.md with its YAML header.
-
-    ``counts`` is the funnel; ``selection`` ends the sentence on how pairs were selected.
-    """
-    limits = ", ".join(f"{key} {value}" for key, value in thresholds.items() if value is not None)
-    return _CARD.read_text(encoding="utf-8").format(
-        name=name,
-        pairs=pairs,
-        round="?" if round_number is None else round_number,
-        thresholds=limits,
-        selection=selection,
-        funnel=table(counts),
-    )
+def card(pairs: int, selection: str, counts: Mapping[str, Any]) -> str:
+    """The text; ``selection`` ends the sentence on how pairs were selected, ``counts`` is the
+    funnel."""
+    text = _SECTIONS.read_text(encoding="utf-8")
+    return text.format(pairs=pairs, selection=selection, funnel=table(counts))

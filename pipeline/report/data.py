@@ -109,9 +109,9 @@ def progress_costs(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
 def _rewards(directory: Path) -> Iterator[dict[str, Any]]:
     """The rewards of the trajectories of a round, except where a retrieval error ended them."""
     path = directory / "trajectories.parquet"
-    for number, row in enumerate(iterate_parquet(path, ["rewards"]), start=1):
+    for row in iterate_parquet(path, ["rewards"]):
         if row["rewards"] is not None:
-            yield parse_json(row["rewards"], path, number)
+            yield row["rewards"]
 
 
 def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:

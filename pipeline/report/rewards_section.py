@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from pipeline.core.answer_metrics import exact_match
-from pipeline.core.input_files import iterate_parquet, parse_json
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.records import HopType
 from pipeline.evaluation import plots
 from pipeline.evaluation.term_counts import TermCounts
@@ -202,10 +202,9 @@ class _Sample(NamedTuple):
 def _samples(path: Path) -> Iterator[_Sample]:
     """The trajectories of a file; after a retrieval error a trajectory has no rewards."""
     columns = ["question_id", "hop", "rewards", "answer", "answers"]
-    for place, row in enumerate(iterate_parquet(path, columns), start=1):
-        rewards = {} if row["rewards"] is None else parse_json(row["rewards"], path, place)
+    for row in iterate_parquet(path, columns):
         right = exact_match(row["answer"], row["answers"]) == 1
-        yield _Sample(row["question_id"], row["hop"], rewards, right)
+        yield _Sample(row["question_id"], row["hop"], row["rewards"] or {}, right)
 
 
 def _pair_order(
@@ -221,7 +220,7 @@ def _pair_order(
     path = pair / "pairs.parquet"
     sides = ["chosen_rewards", "rejected_rewards"]
     for row in iterate_parquet(path, ["question_id", "kind", *sides]):
-        chosen, rejected = (parse_json(row[side], path).get(term) for side in sides)
+        chosen, rejected = (row[side].get(term) for side in sides)
         hop = hops.get(row["question_id"])
         if row["kind"] == "step" or hop is None or chosen is None or rejected is None:
             continue

@@ -52,12 +52,15 @@ class CombinedTerms(TypedDict):
     total: float
 
 
-class HiPragRewards(CombinedTerms):
+class HiPragRewards(TypedDict):
     """The terms of one trajectory: A, F, the verdicts, N, N_corr and R(T)."""
 
     answer: float
     format: float
     steps: list[StepVerdict]
+    n: int
+    n_corr: int
+    total: float
 
 
 def score(

@@ -34,6 +34,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import leaves, read_json
+from pipeline.run.card import CARD, write_card
 from pipeline.run.failures import explain_os_error
 from pipeline.run.file_hashes import (
     FileRecord,
@@ -194,13 +195,14 @@ class Store:
         return sorted(found, key=lambda one: -(one[0] / MANIFEST).stat().st_mtime_ns)
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
-        """Complete a stage: record its files, write the manifest, then rename the directory.
+        """Complete a stage: write its card and manifest with its files, then rename the directory.
 
         Everything is on the disk before the rename. The caller holds the stage's lock. Raises
         StoreError when the stage wrote no files or counted no rows.
         """
         if not facts.get("counts") or not any(written.iterdir()):
             raise StoreError(f"stage {key.stage} wrote nothing; nothing was recorded as done")
+        write_card(written, key, facts["counts"])
         files = {name: asdict(record) for name, record in seal(written).items()}
         manifest = {"fingerprint": key.fingerprint, "key": asdict(key), **facts, "files": files}
         text = json_text(manifest, indent=2, sort_keys=True, allow_nan=False)
@@ -341,7 +343,7 @@ def problems(directory: Path, depth: Depth) -> list[str]:
 
 
 # What a stage writes about its work: no other stage's result depends on it.
-ASIDES = frozenset({"README.md", "timing.json"})
+ASIDES = frozenset({CARD, "timing.json"})
 MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage that wrote them
 
 

@@ -1,4 +1,4 @@
-"""Stage ``pair``: preference pairs of a round, the funnel, and a dataset card.
+"""Stage ``pair``: preference pairs of a round, the funnel, and sections of the card.
 
 Input: the scored trajectories; the trajectories of a question follow each other. Output:
 ``pairs.parquet``, ``funnel.parquet``, ``funnel.json`` and ``README.md``. One question is in memory
@@ -31,6 +31,7 @@ from pipeline.pairs.questions import QuestionPairs, by_question, pair_questions
 from pipeline.pairs.select import Candidate, select
 from pipeline.pairs.shortage import shortage
 from pipeline.pairs.step_pairs import step_pairs
+from pipeline.run.card import CARD
 from pipeline.run.context import StageContext
 from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
 
@@ -71,20 +72,14 @@ def run(context: StageContext) -> dict[str, int]:
                 counts_of_pairs["step_pairs"] += 1
             yield pair
 
-    write_parquet(context.output / "pairs.parquet", counted(), Pair)
+    types = dict.fromkeys(("chosen_rewards", "rejected_rewards"), trained.terms)
+    write_parquet(context.output / "pairs.parquet", counted(), Pair, types)
     reason = {} if counts_of_pairs["pairs"] else {"shortage": scored.shortage()}
     if reason:
         print(f"no pairs: {reason['shortage']}")
     write_json(context.output / "funnel.json", {**funnel.counts, **reason})
-    text = card(
-        f"{config.name}, round {context.round}",
-        round_number=context.round,
-        pairs=counts_of_pairs["pairs"],
-        thresholds=config.pairs.model_dump(),
-        counts=funnel.counts,
-        selection=trained.selection,
-    )
-    write_text(context.output / "README.md", text)
+    text = card(counts_of_pairs["pairs"], trained.selection, funnel.counts)
+    write_text(context.output / CARD, text)
     logging.getLogger(__name__).info(
         "pairs: %s; outcomes: %s", counts_of_pairs, funnel.counts["bins"]
     )

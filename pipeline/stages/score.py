@@ -25,7 +25,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
 from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import iterate_parquet, parse_json, read_json
+from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.progress import Progress
 from pipeline.core.record_io import from_arrow, iterate_records, parse_record, write_parquet
 from pipeline.core.records import Trajectory
@@ -79,6 +79,7 @@ def run(context: StageContext) -> dict[str, int]:
         context.output,
         context.checkpoint_dir,
         trained.scorer(settings, StageInputs(context)),
+        trained.terms,
         batch=None if trained.whole_shard else _BATCH,
         shard=(context.shard, context.shards),
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
@@ -93,7 +94,8 @@ def merge(context: StageContext) -> dict[str, int]:
     """
     statistics = _Statistics()
     joined = joined_trajectories(context, samples=None)
-    write_parquet(context.output / FILE, statistics.counting(joined), Trajectory)
+    types = {"rewards": method(context.config.rewards.kind).terms}
+    write_parquet(context.output / FILE, statistics.counting(joined), Trajectory, types)
     statistics.write(context.output)
     shards = shard_directories(context)
     if (shards[0] / COST).exists():
@@ -106,6 +108,7 @@ def score_file(
     output: Path,
     checkpoint_dir: Path,
     scorer: Scorer,
+    terms: type,
     *,
     batch: int | None,
     shard: tuple[int, int] = (0, 1),
@@ -114,8 +117,9 @@ def score_file(
 ) -> dict[str, int]:
     """Score one shard (number, of how many) of ``source``, consecutive questions.
 
-    Returns row counts. ``batch`` is the number of trajectories scored at once. With None the whole
-    shard is scored at once, and again after a kill, because its scorer writes further files.
+    Returns row counts. ``terms`` is the type of the scorer's results. ``batch`` is the number of
+    trajectories scored at once. With None the whole shard is scored at once, and again after a
+    kill, because its scorer writes further files.
     ``verdicts`` is a file of `Verdict` in the order of the trajectories. Raises InputError for a
     step without a verdict.
     """
@@ -135,12 +139,12 @@ def score_file(
             ]
             on_steps = None if judged is None else [judged.on(item) for item in trajectories]
             scored = with_rewards(trajectories, scorer, on_steps)
-            part = write_checkpoint(checkpoint_dir, name, scored, Trajectory)
+            part = write_checkpoint(checkpoint_dir, name, scored, Trajectory, {"rewards": terms})
             progress.advance(len(rows))
         else:
             progress.skip(len(rows))
         parts.append(part)
-    return _join_batches(parts, output)
+    return _join_batches(parts, output, terms)
 
 
 def rows_of_shard(source: Path, shard: tuple[int, int]) -> tuple[int, int]:
@@ -251,7 +255,7 @@ def _finite(rewards: dict[str, Any], trajectory: Trajectory) -> dict[str, Any]:
     return rewards
 
 
-def _join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
+def _join_batches(parts: Sequence[Path], output: Path, terms: type) -> dict[str, int]:
     """Join scored batches into one file with the sums of their terms; returns row counts."""
     statistics = _Statistics()
 
@@ -259,11 +263,10 @@ def _join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
         for part in parts:
             table = read_checkpoint(part)
             for row in table.select(["dataset", "rewards"]).to_pylist():
-                rewards = row["rewards"]
-                statistics.add(row["dataset"], rewards and parse_json(rewards, FILE))
+                statistics.add(row["dataset"], row["rewards"])
             yield table
 
-    write_tables(output / FILE, tables(), Trajectory)
+    write_tables(output / FILE, tables(), Trajectory, {"rewards": terms})
     statistics.write(output)
     return statistics.counts
 

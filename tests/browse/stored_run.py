@@ -28,6 +28,7 @@ from pipeline.core.verdicts import Verdict
 from pipeline.pairs.funnel import PairingOutcome
 from pipeline.stages.evaluate import merge_policies, write_measured
 from pipeline.stages.judge import CALLS, VERDICTS, CallRecord
+from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import preference_pair, trajectory
 
 TINY_READER = Path(__file__).parents[2] / "data" / "tiny_reader"
@@ -50,7 +51,7 @@ def write_stored_run(runs: Path, name: str = NAME, *, better: bool = False) -> P
             store, "pair", number, f"{name}-p{number}", {"score": f"{name}-c{number}"}
         )
         pairs = [_pair(records[n], records[n + 1], number) for n in (0, 2, 4)]
-        write_parquet(directory / "pairs.parquet", pairs, Pair)
+        write_paired(directory / "pairs.parquet", pairs)
         bins = ["chosen", "rejected-easy"] * 3 + ["not-reached", "no-chosen"]
         partners = [records[n ^ 1].trajectory_id for n in range(6)] + [None, None]
         outcomes = [
@@ -190,7 +191,7 @@ def _stage(
     directory = store / stage / fingerprint
     directory.mkdir(parents=True)
     if trajectories:
-        write_parquet(directory / "trajectories.parquet", trajectories, Trajectory)
+        write_scored(directory / "trajectories.parquet", trajectories)
     key: dict[str, Any] = {
         "stage": stage, "version": 1, "settings": {}, "files": {}, "inputs": inputs, "round": number,
     }  # fmt: skip

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Trajectory
 from pipeline.run.store import Store
 from tasks.base import StageTask
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
+from tests.smallest import write_scored
 from tests.stages.fabricated_run import trajectory
 
 OWN = ("per_round.2.pairs.hard_margin=0.35",)
@@ -39,7 +40,7 @@ def scored() -> list[Trajectory]:
 
 def commit(task: StageTask, records: Sequence[Trajectory]) -> None:
     folder = Path(task.store.root) / "written"
-    write_parquet(folder / "trajectories.parquet", records, Trajectory)
+    write_scored(folder / "trajectories.parquet", records)
     (Store(task.store.root).root / task.stage).mkdir(parents=True, exist_ok=True)
     task.store.commit(task.key, folder, {"counts": {"rows": len(records)}})
 

@@ -20,8 +20,11 @@ from pipeline.report import recall_section as recall
 from pipeline.report import rewards_section as rewards
 from pipeline.report.page import run
 from pipeline.report.usage_section import usages
+from pipeline.rewards.search_r1 import SearchR1Rewards
+from pipeline.rewards.tearag import TeaRagRewards
 from pipeline.stages.files.trajectory_columns import FILE
 from tests.report.test_report_page import Page
+from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import preference_pair, trajectory, write_run
 
 DECOMPOSED = [
@@ -42,7 +45,7 @@ def retrieving(number: int, *texts: str) -> Trajectory:
 def write(
     folder: Path, trajectories: list[Trajectory], questions: list[Question]
 ) -> dict[str, Path]:
-    write_parquet(folder / "score" / "trajectories.parquet", trajectories, Trajectory)
+    write_scored(folder / "score" / "trajectories.parquet", trajectories)
     write_parquet(folder / "questions" / "questions.parquet", questions, Question)
     return {"score-1": folder / "score", "questions-sampling": folder / "questions"}
 
@@ -134,18 +137,20 @@ def scored(
     return record
 
 
-def of_rounds(folder: Path, *rounds: list[Trajectory]) -> dict[str, Path]:
+def of_rounds(
+    folder: Path, *rounds: list[Trajectory], terms: type = TeaRagRewards
+) -> dict[str, Path]:
     """Scored rounds whose pairs are the first two trajectories of each question."""
     inputs = {}
     for number, samples in enumerate(rounds, start=1):
         score, pair = folder / f"score-{number}", folder / f"pair-{number}"
-        write_parquet(score / FILE, samples, Trajectory)
+        write_scored(score / FILE, samples, terms)
         pairs = [
             preference_pair("easy", first, second, number)
             for first, second in itertools.pairwise(samples)
             if first.question_id == second.question_id
         ]
-        write_parquet(pair / "pairs.parquet", pairs, Pair)
+        write_paired(pair / "pairs.parquet", pairs, terms)
         inputs |= {f"score-{number}": score, f"pair-{number}": pair}
     return inputs
 
@@ -205,7 +210,7 @@ def test_a_method_without_a_process_reward_is_judged_by_its_total(tmp_path: Path
     for sample in samples:
         sample.rewards = {"answer": 1.0, "total": sample.rewards["process"]}  # type: ignore[index]
     titles = method("search-r1").reward_titles
-    found = rewards.values(of_rounds(tmp_path, samples), titles)
+    found = rewards.values(of_rounds(tmp_path, samples, terms=SearchR1Rewards), titles)
     assert found["reward_verdict"].startswith("In round 1 the reward prefers right answers")
     assert found["reward_order"][0]["term"] == "total"
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.methods.prograph import STEP_TITLES
 from pipeline.report.data import progress_costs, turn_rewards
 from pipeline.report.page import run
-from pipeline.rewards.prograph import step_rewards
+from pipeline.rewards.prograph import ProGraphRewards, step_rewards
 from pipeline.rewards.structure import Structure
 from pipeline.run.context import StageContext
 from tests.report.test_report_page import Page
+from tests.smallest import write_scored
 from tests.stages.fabricated_run import trajectory, write_run
 
 COST = {"states": 6, "distinct": 4, "continuations": 16, "generated_tokens": 900}
@@ -37,7 +37,7 @@ def context(tmp_path: Path) -> StageContext:
         scored("a", [0.25, 0.5, 1.0], (0.5, 0.0), (1.0, 0.5)),
         scored("b", [0.25, 1.0], (0.0, 0.5)),
     ]
-    write_parquet(tearag.inputs["score-1"] / "trajectories.parquet", trajectories, Trajectory)
+    write_scored(tearag.inputs["score-1"] / "trajectories.parquet", trajectories, ProGraphRewards)
     (tearag.inputs["score-1"] / "progress.json").write_text(json.dumps(COST))
     sample = tmp_path / "sample-1"
     sample.mkdir()
@@ -67,7 +67,7 @@ def test_step_rewards_are_averaged_over_trajectories_with_the_turn(context: Stag
 
 def test_unmeasured_terms_are_none_not_zero(context: StageContext) -> None:
     path = context.inputs["score-1"] / "trajectories.parquet"
-    write_parquet(path, [scored("a", None, (0.5, 0.0))], Trajectory)
+    write_scored(path, [scored("a", None, (0.5, 0.0))], ProGraphRewards)
     (context.inputs["score-1"] / "progress.json").unlink()
     assert turn_rewards(context.inputs, STEP_TITLES)[1][1]["progress"] is None
     assert progress_costs(context.inputs) == {}

@@ -28,7 +28,7 @@ from pipeline.grammars.spans import extend
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 from pipeline.stages.evaluate import merge_policies
-from tests.smallest import small_config
+from tests.smallest import small_config, write_paired, write_scored
 
 DOCUMENT = "Vell is a harbour city in the north of Ostar, on the river Ime."
 
@@ -172,7 +172,7 @@ def _round(root: Path, number: int, document: str, chance: random.Random) -> dic
                 rewards=terms,
             )
         )
-    write_parquet(score / "trajectories.parquet", trajectories, Trajectory)
+    write_scored(score / "trajectories.parquet", trajectories)
     kinds = ["format", "easy", "easy", "hard"]
     pairs = [
         preference_pair(
@@ -180,7 +180,7 @@ def _round(root: Path, number: int, document: str, chance: random.Random) -> dic
         )
         for index in range(12)
     ]
-    write_parquet(pair / "pairs.parquet", pairs, Pair)
+    write_paired(pair / "pairs.parquet", pairs)
     bins = {"chosen": 12, "rejected": 12, "no_partner": 10, "duplicate": 6}
     (pair / "funnel.json").write_text(json.dumps({"bins": bins, "datasets": {}}))
     train = _trained(root / f"train-{number}", chance, preference=True)

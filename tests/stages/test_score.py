@@ -20,6 +20,8 @@ from pipeline.methods import method
 from pipeline.methods.hiprag import decision_scorer
 from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
+from pipeline.rewards.hiprag import HiPragRewards
+from pipeline.rewards.tearag import TeaRagRewards
 from pipeline.stages.files.checkpoints import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
 from tests.smallest import small_trajectory
@@ -92,8 +94,8 @@ def _run(tmp_path: Path, similarity: Lexical, name: str, **options: object) -> P
     if not source.exists():
         _sampled(source)
     settings: dict[str, object] = {"batch": 2} | options
-    scorer = knowledge_scorer(similarity)
-    score_file(source, output, tmp_path / "checkpoints", scorer, **settings)  # type: ignore[arg-type]
+    scorer, checkpoints = knowledge_scorer(similarity), tmp_path / "checkpoints"
+    score_file(source, output, checkpoints, scorer, TeaRagRewards, **settings)  # type: ignore[arg-type]
     return output
 
 
@@ -149,7 +151,9 @@ def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
         output.mkdir()
         file = output / "verdicts.parquet"
         write_parquet(file, verdicts, Verdict)
-        score_file(source, output, output, decision_scorer(EQ_1), batch=1, verdicts=file)
+        score_file(
+            source, output, output, decision_scorer(EQ_1), HiPragRewards, batch=1, verdicts=file
+        )
         return read_records(output / "trajectories.parquet", Trajectory)
 
     over = Verdict("a", 0, "over", "yes", "m", "k")

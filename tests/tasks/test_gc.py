@@ -114,7 +114,10 @@ def test_what_steep_did_not_make_and_links_are_left(workspace):
     found = gc(task(Second, workspace))
     assert [row.directory for row in found.rows] == [str(other)]
     assert found.left == [f"{folder / ('1' * 16)} holds the manifest of another output"]
-    gone = {str(other), *(str(other / name) for name in ("manifest.json", "total.txt", "link"))}
+    gone = {
+        str(other),
+        *(str(other / name) for name in ("README.md", "manifest.json", "total.txt", "link")),
+    }
     assert before - contents(workspace) == gone
 
 

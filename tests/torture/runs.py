@@ -95,6 +95,21 @@ class RunFolder:
         return [pid for pid in found if _works_in(pid, self.root)]
 
 
+def load_outputs(store: Path) -> dict[str, dict[str, int]]:
+    """Rows by table of every stage, as `datasets` loads them; the default table comes first."""
+    from datasets import get_dataset_config_names, get_dataset_default_config_name, load_dataset
+
+    loaded: dict[str, dict[str, int]] = {}
+    for manifest in sorted(store.glob("*/*/manifest.json")):
+        folder, tables = str(manifest.parent), {}
+        default = get_dataset_default_config_name(folder)
+        for name in sorted(get_dataset_config_names(folder), key=lambda name: name != default):
+            splits = load_dataset(folder, name, cache_dir=str(store / "datasets"))
+            tables[name] = sum(split.num_rows for split in splits.values())
+        loaded[manifest.parents[1].name] = tables
+    return loaded
+
+
 def _written(path: Path) -> float:
     return path.stat().st_mtime
 

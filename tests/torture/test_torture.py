@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core import shipped
@@ -23,6 +25,7 @@ from tests.torture.runs import (
     differing_files,
     environment,
     kill_during,
+    load_outputs,
 )
 
 # One round over few questions. The tutorial has another seed.
@@ -103,6 +106,31 @@ def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
     assert ", from its checkpoint (start " in printed
     assert victim.orphans() == []
     assert differing_files(reported, victim) == []
+
+
+def test_every_output_of_a_training_loads_as_a_data_set(trained: RunFolder) -> None:
+    tables = load_outputs(trained.store)
+    assert tables["corpus"] == {"chunks": 200}
+    assert tables["sft-data"] == {"default": 160}
+    assert list(tables["graph"]) == ["triplets", "entities"]
+    assert list(tables["pair"]) == ["pairs", "funnel"]
+    assert list(tables["train"]) == ["log", "lineage", "preflight"]
+    assert len(tables) == 13
+
+
+@pytest.mark.slow
+def test_every_output_of_a_run_loads_as_a_data_set(reported: RunFolder) -> None:
+    tables = load_outputs(reported.store)
+    assert list(tables["evaluate"]) == ["examples", "failures"]
+    assert tables["report"]["metrics"] > 1
+    assert len(tables) == 16
+
+
+def test_rewards_are_numbers_in_columns(trained: RunFolder) -> None:
+    [file] = trained.store.glob("score/*/trajectories.parquet")
+    rewards = pq.read_schema(file).field("rewards").type
+    assert rewards.field("total").type == pa.float64()
+    assert str(rewards.field("memory").type.field("context").type) == "list<element: double>"
 
 
 def test_every_log_says_what_its_stage_did_and_no_record_is_left(trained: RunFolder) -> None:

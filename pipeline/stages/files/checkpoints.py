@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 _HASH_CHARACTERS = 32
 
 
-def write_checkpoint(folder: Path, name: str, records: Iterable[Any], kind: type[Any]) -> Path:
+def write_checkpoint(
+    folder: Path,
+    name: str,
+    records: Iterable[Any],
+    kind: type[Any],
+    types: Mapping[str, Any] | None = None,
+) -> Path:
     """Write records to ``<name>-<hash>.parquet``; a file with the same content is replaced."""
     temporary = folder / f".{name}.{os.getpid()}.parquet"
-    write_parquet(temporary, records, kind)
+    write_parquet(temporary, records, kind, types)
     return _named_by_hash(temporary, name)
 
 
@@ -77,7 +83,12 @@ def read_checkpoint(path: Path, columns: list[str] | None = None) -> pa.Table:
     return pq.read_table(path, columns=columns)
 
 
-def write_tables(path: Path, tables: Iterable[pa.Table], kind: type[Any]) -> int:
+def write_tables(
+    path: Path,
+    tables: Iterable[pa.Table],
+    kind: type[Any],
+    types: Mapping[str, Any] | None = None,
+) -> int:
     """Join tables of records of type ``kind`` into one file; returns the number of rows.
 
     The row groups are divided as in `write_parquet`, so the bytes depend on the rows only and not
@@ -85,7 +96,7 @@ def write_tables(path: Path, tables: Iterable[pa.Table], kind: type[Any]) -> int
     """
     import pyarrow as pa
 
-    schema = arrow_schema(kind)
+    schema = arrow_schema(kind, types)
     count, pending = 0, schema.empty_table()
     with parquet_writer(path, schema) as writer:
         for table in tables:
