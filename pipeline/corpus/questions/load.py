@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pipeline.core.records import Question
 from pipeline.corpus.overlap import repeated_questions
 from pipeline.corpus.questions import multihop, shared, single
 from pipeline.corpus.questions.own import ANSWERS, own_question
+from pipeline.corpus.questions.republished import golden_fields, with_answers
 from pipeline.corpus.questions.select import Selection, choose, matches
 from pipeline.corpus.raw_files import read_rows
 from pipeline.corpus.raw_records import Document, RawRecord, brief
@@ -184,6 +185,8 @@ def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
     Raises InputError when the records have none.
     """
     for row in read_rows(path):
+        if isinstance(metadata := row.find("metadata"), dict):  # FlashRAG's data sets
+            row = row.checked_mapping(metadata, "metadata")
         documents = shared.contexts(row)
         if documents is None:
             if dataset not in _CONTEXTS:
@@ -195,10 +198,11 @@ def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
 
 def _parse(row: RawRecord, dataset: str) -> Question:
     """The record's question. Answers that cannot score are removed if another answer can."""
-    parser = _PARSERS.get(dataset)
+    row, parser = with_answers(row), _PARSERS.get(dataset)
     question = own_question(row, dataset) if parser is None else shared.question(row, dataset)
     if question is None:
         question = _PARSERS[dataset](row)
+    question = replace(question, **golden_fields(row))
     if scoring := [answer for answer in question.answers if normalize(answer)]:
         row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
         question.answers = scoring
@@ -220,7 +224,7 @@ def dataset_of(path: Path) -> str:
     Raises InputError when the file is unreadable, or several data sets or none have such records.
     """
     row = next(iter(read_rows(path)))
-    dataset = _only_dataset(row.value, table=path.suffix in (".csv", ".tsv"))
+    dataset = _only_dataset(with_answers(row).value, table=path.suffix in (".csv", ".tsv"))
     if dataset is None:
         raise InputError.at(
             path,

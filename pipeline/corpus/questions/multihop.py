@@ -142,8 +142,8 @@ def hotpotqa_contexts(row: RawRecord) -> list[Document]:
     ]
 
 
-def _with_facts(row: RawRecord, dataset: str) -> Question:
-    text = row.text("question")
+def fact_evidence(row: RawRecord) -> tuple[list[str], int]:
+    """The sentences of the supporting facts, each with its title, and the number of hops."""
     context = _context(row)
     facts = supporting_facts(row)
     pieces = []
@@ -157,8 +157,13 @@ def _with_facts(row: RawRecord, dataset: str) -> Question:
     if len(pieces) < len(facts):
         row.notes[MISSING_FACTS] += len(facts) - len(pieces)
         row.notes[NO_FACT_FOUND] += not pieces
+    return pieces, len(evidence_triples(row, "evidences")) or len({title for title, _ in facts})
+
+
+def _with_facts(row: RawRecord, dataset: str) -> Question:
+    text = row.text("question")
+    pieces, hops = fact_evidence(row)
     gold = answers(row, row.text("answer"), row.optional_items("answer_aliases"))
-    hops = len(evidence_triples(row, "evidences")) or len({title for title, _ in facts})
     kind = row.optional_text("type")
     return build(row, dataset, text, gold, pieces, hops=hops, kind=kind)
 
@@ -215,7 +220,10 @@ def _integer(value: object) -> int | None:
 
 def _context(row: RawRecord) -> list[tuple[str, list[str]]]:
     context = []
-    for number, value in enumerate(_pairs(row, "context", ("title", "sentences"))):
+    value = _listed(row, "context")
+    # FlashRAG calls the sentences of 2WikiMultiHopQA content.
+    texts = "content" if isinstance(value, dict) and "content" in value else "sentences"
+    for number, value in enumerate(_pairs(row, "context", ("title", texts))):
         field = f"context.{number}"
         title, sentences = row.checked_items(value, field, length=2)
         # Checked here so that the error names the position of a malformed sentence.
