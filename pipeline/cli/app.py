@@ -108,6 +108,7 @@ for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
 app.add_typer(export.app, name="export", rich_help_panel="Take away")
+app.command("publish", rich_help_panel="Take away")(export.publish)
 app.add_typer(config.app, name="config", rich_help_panel="Settings")
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."

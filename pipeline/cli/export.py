@@ -1,4 +1,4 @@
-"""``steep export``: pairs and policies for other tools."""
+"""``steep export``: pairs, policies and answers for other tools."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pipeline.core.records import Pair
 
 if TYPE_CHECKING:
     from pipeline.export.model import TrainedPolicy
+    from pipeline.export.sources import Source
     from tasks.base import StageTask
 
 app = typer.Typer(no_args_is_help=True)
@@ -44,7 +45,7 @@ Directory = Annotated[
 
 @app.callback()
 def main() -> None:
-    """Export preference pairs or a policy for other tools, with a card."""
+    """Export preference pairs, a policy or its answers for other tools."""
 
 
 @app.command()
@@ -63,21 +64,24 @@ def pairs(
     ] = To.TRL,
 ) -> None:
     """Export the pairs of a round, or of a FILE of steep pair, as a data set with its card."""
+    from pipeline.core.record_io import iterate_records
     from pipeline.export.pairs import export_pairs
 
     if (source is None) == (round is None):
         raise InputError("steep export pairs: name one of --round and FILE")
     if source is not None:
-        name, read = f"Pairs of {Path(source).name}", _of_file(source)
+        name, read, sources = f"Pairs of {Path(source).name}", _of_file(source), None
     else:
         task = chosen.task("pair", round)
-        name, read = f"{task.settings.name}, round {round}", _of_stage(task)
-    counts = export_pairs(read, output, to.value, name=name)
+        pairs = _complete(task) / "pairs.parquet"
+        name, read = f"{task.settings.name}, round {round}", lambda: iterate_records(pairs, Pair)
+        sources = _sources(chosen.task("score", round), chosen.task("corpus"))
+    counts = export_pairs(read, output, to.value, name=name, sources=sources)
     typer.echo(f"{output}: {', '.join(f'{value:,} {key}' for key, value in counts.items())}")
 
 
-def _of_stage(task: StageTask) -> Callable[[], Iterable[Pair]]:
-    from pipeline.core.record_io import iterate_records
+def _complete(task: StageTask) -> Path:
+    """The output of a stage. Raises StoreError when it is not complete, or damaged."""
     from pipeline.run.store import Depth
 
     if not task.complete():
@@ -86,7 +90,19 @@ def _of_stage(task: StageTask) -> Callable[[], Iterable[Pair]]:
             f"`{task.run_command()}`"
         )
     task.check_output(Depth.SIZES)
-    return lambda: iterate_records(task.directory / "pairs.parquet", Pair)
+    return task.directory
+
+
+def _sources(score: StageTask, corpus: StageTask) -> dict[str, list[Source]]:
+    """The passages that each trajectory of a round retrieved, as far as their stages are there."""
+    from pipeline.export.sources import with_sources
+    from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
+
+    if not (score.complete() and corpus.complete()):
+        return {}
+    trajectories = iterate_trajectories(score.directory / FILE, ["trajectory_id", "steps"])
+    found = with_sources(trajectories, corpus.directory)
+    return {one.trajectory_id: list(sources.values()) for one, sources in found}
 
 
 def _of_file(source: str) -> Callable[[], Iterable[Pair]]:
@@ -152,6 +168,51 @@ def _trained(task: StageTask, round: int | None) -> TrainedPolicy:
         },
         metrics=_metrics(task, named.name),
     )
+
+
+@app.command()
+@with_configuration
+def answers(
+    chosen: Chosen,
+    output: Directory,
+    round: Annotated[
+        int, typer.Option("--round", help="round of the evaluated policy; 0 is policy 0")
+    ],
+) -> None:
+    """Export an evaluated policy's answers in FlashRAG's form (intermediate_data.json)."""
+    from pipeline.core.record_io import iterate_records
+    from pipeline.core.records import Trajectory
+    from pipeline.export.flashrag import export_answers
+    from pipeline.stages.files.trajectory_columns import FILE
+
+    evaluated = _complete(chosen.task("evaluate-policy", round)) / FILE
+    corpus = _complete(chosen.task("corpus"))
+    counts = export_answers(iterate_records(evaluated, Trajectory), corpus, output)
+    typer.echo(f"{output}: {', '.join(f'{value:.4g} {key}' for key, value in counts.items())}")
+
+
+def publish(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    repo: Annotated[
+        str, typer.Option("--repo", metavar="OWNER/NAME", help="repository", show_default=False)
+    ],
+    private: Annotated[bool, typer.Option("--private", help="create it as private")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="upload; else only list the files")] = False,
+) -> None:
+    """Publish an exported model or data set on the Hugging Face hub; without --yes a dry run."""
+    from pipeline.export import publish as hub
+
+    wanted = hub.publication(directory, repo)
+    for name, size in wanted.files.items():
+        typer.echo(f"{size:>15,} {name}")
+    typer.echo(f"{sum(wanted.files.values()):>15,} bytes to the {wanted.kind} {repo}")
+    typer.echo(f"licence: {wanted.licence or 'none'}")
+    for part in wanted.lacks:
+        typer.echo(f"the card lacks {part}")
+    if not yes:
+        typer.echo("nothing was uploaded; add --yes to upload")
+        return
+    typer.echo(hub.publish(wanted, private=private))
 
 
 def _metrics(task: StageTask, policy: str) -> list[dict[str, object]]:

@@ -13,7 +13,7 @@ directory that ``datasets.load_dataset`` reads, with a card:
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -25,6 +25,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_type, as_json, write_jsonl
 from pipeline.core.records import ChatMessage, Message, Pair, Span
 from pipeline.export.directory import card, new_directory
+from pipeline.export.sources import Source
 
 Form: TypeAlias = Literal["trl", "llama-factory", "kto", "parquet"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -49,15 +50,21 @@ _DATASET_INFO = {
 
 
 def export_pairs(
-    read: Callable[[], Iterable[Pair]], directory: Path, form: Form, *, name: str
+    read: Callable[[], Iterable[Pair]],
+    directory: Path,
+    form: Form,
+    *,
+    name: str,
+    sources: Mapping[str, Sequence[Source]] | None = None,
 ) -> Mapping[str, int]:
     """Write the pairs that ``read`` gives to a new ``directory``; returns counts for the user.
 
     ``read`` is called twice, so that no more than a group of rows is in memory. ``name`` is the
-    title of the card. Raises InputError when there is no pair, a pair has no texts, or the
-    directory exists.
+    title of the card. ``sources`` are the passages that a trajectory retrieved, by its id, for the
+    forms ``trl`` and ``parquet``. Raises InputError when there is no pair, a pair has no texts, or
+    the directory exists.
     """
-    survey = _Survey(read())
+    survey = _Survey(read(), sources or {})
     if form == "llama-factory" and survey.tools:
         raise InputError(
             "the form llama-factory has one message per side, and these pairs are conversations "
@@ -73,7 +80,7 @@ def export_pairs(
             write_text(output / _TRAINER.name, _TRAINER.read_text(encoding="utf-8"))
         text = card(
             "pairs.md.j2", name=name, form=form, rows=count, with_ids=survey.with_ids,
-            terms=survey.terms, tools=survey.tools,
+            terms=survey.terms, tools=survey.tools, sources=bool(survey.sources),
         )  # fmt: skip
         write_text(output / "README.md", text)
     counts = {"pairs": survey.pairs}
@@ -89,8 +96,8 @@ class _Survey:
     trajectories that are preferred in one pair and rejected in another.
     """
 
-    def __init__(self, pairs: Iterable[Pair]) -> None:
-        self.pairs, self.with_ids, self.tools = 0, True, False
+    def __init__(self, pairs: Iterable[Pair], sources: Mapping[str, Sequence[Source]]) -> None:
+        self.pairs, self.with_ids, self.tools, self.sources = 0, True, False, sources
         terms: set[str] = set()
         sides: tuple[set[str], set[str]] = (set(), set())
         for pair in pairs:
@@ -117,7 +124,7 @@ def _is_number(value: object) -> bool:
 
 
 def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
-    """Messages, kind, ids and masks where the pairs have them, reward terms, and ``names``."""
+    """Messages, kind, ids and masks where the pairs have them, rewards, sources, and ``names``."""
     ids = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
     own = [*(["tools"] if survey.tools else ()), *(ids if survey.with_ids else ())]
     columns = ["prompt", *_SIDES, "question_id", "kind", *own, *names]
@@ -127,6 +134,7 @@ def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
         return (
             as_json(pair)
             | masks
+            | {f"{s}_sources": survey.sources.get(getattr(pair, f"{s}_id"), ()) for s in _SIDES}
             | {
                 f"{side}_rewards": {
                     name: value if _is_number(value) else None
@@ -144,6 +152,8 @@ def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
     if survey.terms:
         terms = pa.struct([(name, pa.float64()) for name in survey.terms])
         types |= {f"{side}_rewards": terms for side in _SIDES}
+    if survey.sources:
+        types |= {f"{side}_sources": arrow_type(list[Source]) for side in _SIDES}
     return map(row, pairs), types
 
 

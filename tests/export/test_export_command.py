@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ import pytest
 from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.steps import FORMATS
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
-from pipeline.core.records import Pair, Trajectory
+from pipeline.core.records import Chunk, Pair, Trajectory
 from pipeline.pairs.candidates import pair_of
+from pipeline.stages.corpus import write_chunks
 from tasks.policy import policy
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.conversations.shipped_templates import byte_tokenizer as template_tokenizer
 from tests.conversations.shipped_templates import template_files
 from tests.llm.small_models import small_model
+from tests.smallest import write_paired, write_scored
+from tests.stages.fabricated_run import DOCUMENT, trajectory
 from tests.tasks.small_run import commit_policy, settings
 from tests.training.tiny_policy import byte_tokenizer, pair, write_base
 
@@ -61,7 +65,7 @@ def three_pairs() -> list[Pair]:
     return [
         dataclasses.replace(
             pair(tokenizer, n, " e" * (4 * n) + "\n"),
-            chosen_rewards={"total": n, "memory": {"context": [0.5]}, "judged": True},
+            chosen_rewards={"total": n, "memory": {"context": [0.5]}},
             rejected_rewards={"total": 0.5, "format": None},
         )
         for n in (1, 2, 3)
@@ -184,7 +188,7 @@ def test_trl_trains_exported_pairs_to_the_loss_of_a_round(form: str, folder: Pat
 
 def test_reward_terms_are_columns_of_numbers(folder: Path) -> None:
     rows = exported("parquet", three_pairs())
-    assert rows[1]["chosen_rewards"] == {"total": 2.0}  # texts, lists and booleans are no numbers
+    assert rows[1]["chosen_rewards"] == {"total": 2.0}  # lists are no numbers
     assert rows[1]["rejected_rewards"] == {"total": 0.5}
     assert rows[0]["policy"] == "p"
 
@@ -240,6 +244,49 @@ def test_an_existing_directory_is_kept(folder: Path) -> None:
     status, _, told = steep(["export", "pairs", written(three_pairs()), "-o", "out"])
     assert status == 2
     assert "out exists; name a new directory" in told
+
+
+def committed(overrides: tuple[str, ...], stage: str, write: Callable[[Path], object]) -> None:
+    task = task_for(stage, "embedded", overrides, round=1 if stage != "corpus" else None)
+    output = task.settings.run_dir / "written"
+    write(output)
+    task.directory.parent.mkdir(parents=True, exist_ok=True)
+    task.store.commit(task.key, output, {"counts": {"rows": 1}})
+
+
+def test_answers_have_flashrags_form_and_pairs_name_their_sources(folder: Path) -> None:
+    overrides = settings(small_model(folder / "base"), 512, "rounds=1")
+    options = [word for setting in overrides for word in ("--set", setting)]
+    sampled = [trajectory("q1", "Ostar", steps=2, name="c1"), trajectory("q2", None, name="r1")]
+    chunk = Chunk("c1", "Vell", "Vell is a harbour city.", "d1", "docs/vell.pdf#page=3")
+    committed(overrides, "corpus", lambda output: write_chunks(output, [chunk]))
+    for stage in ("score", "evaluate-policy"):
+        committed(overrides, stage, lambda to: write_scored(to / "trajectories.parquet", sampled))
+    committed(overrides, "pair", lambda to: write_paired(to / "pairs.parquet", three_pairs()[:1]))
+    for call in (["answers"], ["pairs", "--to", "parquet"]):
+        status, _, told = steep(["export", *call, "--round", "1", "-o", call[0], *options])
+        assert status == 0, told
+    items = json.loads(Path("answers/intermediate_data.json").read_text())
+    assert [item["id"] for item in items] == ["q1", "q2"]
+    assert items[0]["golden_answers"] == ["Ostar"]
+    output = items[0]["output"]
+    assert output["pred"] == "Ostar"
+    assert output["metric_score"] == {"em": 1.0, "f1": 1.0, "acc": 1.0}
+    assert output["retrieval_result"] == [
+        {
+            "id": "c1",
+            "contents": f"Vell\n{DOCUMENT}",
+            "score": 0.5,
+            "source": "docs/vell.pdf#page=3",
+        }
+    ]
+    assert items[0]["metadata"]["searches"] == 2
+    assert items[1]["output"]["pred"] == ""
+    assert Path("answers/metric_score.txt").read_text() == "em: 0.5\nf1: 0.5\nacc: 0.5\n"
+    (row,) = loaded("pairs")
+    source = {"id": "c1", "title": "Vell", "source": "docs/vell.pdf#page=3"}
+    assert (row["chosen_id"], row["chosen_sources"]) == ("c1", [source])
+    assert "passages that the trajectories retrieved" in Path("pairs/README.md").read_text()
 
 
 def test_the_pairs_of_a_round_and_its_policy_are_exported(folder: Path) -> None:
