@@ -199,7 +199,7 @@ def publish(
     private: Annotated[bool, typer.Option("--private", help="create it as private")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="upload; else only list the files")] = False,
 ) -> None:
-    """Publish an exported model or data set on the Hugging Face hub; without --yes a dry run."""
+    """Publish an exported directory on the Hugging Face hub; without --yes a dry run."""
     from pipeline.export import publish as hub
 
     wanted = hub.publication(directory, repo)

@@ -73,12 +73,12 @@ def publish(wanted: Publication, *, private: bool) -> str:
 
     if get_token() is None:
         raise ConfigError("there is no token of the hub; run `hf auth login`, or set HF_TOKEN")
-    api, where = HfApi(), {"repo_id": wanted.repository, "repo_type": wanted.kind}
+    api, repo, kind = HfApi(), wanted.repository, wanted.kind
     try:
-        api.create_repo(**where, private=private, exist_ok=True)
-        commit = api.upload_folder(**where, folder_path=wanted.directory)
+        api.create_repo(repo, repo_type=kind, private=private, exist_ok=True)
+        commit = api.upload_folder(repo_id=repo, repo_type=kind, folder_path=wanted.directory)
     except OfflineModeIsEnabled:
         raise ConfigError("HF_HUB_OFFLINE is set; unset it to publish") from None
     except (HfHubHTTPError, OSError) as error:
-        raise InputError(f"the hub refused {wanted.repository}: {error}") from None
+        raise InputError(f"the hub refused {repo}: {error}") from None
     return str(commit.repo_url)
