@@ -35,7 +35,7 @@ def publication(directory: Path, repository: str) -> Publication:
     """
     from huggingface_hub import metadata_load
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(repository)

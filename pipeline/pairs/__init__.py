@@ -1,1 +1,1 @@
-"""Preference pairs: selection, step pairs, the rejection funnel and the dataset card."""
+"""Preference pairs: selection, step pairs and the rejection funnel."""

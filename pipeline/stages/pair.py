@@ -22,11 +22,11 @@ from pipeline.core.errors import InputError
 from pipeline.core.progress import Progress, counted
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, PairKind, Trajectory
+from pipeline.export.directory import card
 from pipeline.grammars import grammar
 from pipeline.methods import method
 from pipeline.pairs.candidates import CandidateTerms, pair_of
-from pipeline.pairs.card import card
-from pipeline.pairs.funnel import Funnel, PairingOutcome
+from pipeline.pairs.funnel import Funnel, PairingOutcome, table
 from pipeline.pairs.questions import QuestionPairs, by_question, pair_questions
 from pipeline.pairs.select import Candidate, select
 from pipeline.pairs.shortage import shortage
@@ -78,7 +78,10 @@ def run(context: StageContext) -> dict[str, int]:
     if reason:
         print(f"no pairs: {reason['shortage']}")
     write_json(context.output / "funnel.json", {**funnel.counts, **reason})
-    text = card(counts_of_pairs["pairs"], trained.selection, funnel.counts)
+    text = card(
+        "selected-pairs.md.j2", selection=trained.selection, funnel=table(funnel.counts),
+        **counts_of_pairs,
+    )  # fmt: skip
     write_text(context.output / CARD, text)
     logging.getLogger(__name__).info(
         "pairs: %s; outcomes: %s", counts_of_pairs, funnel.counts["bins"]

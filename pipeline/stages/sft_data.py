@@ -39,6 +39,7 @@ from pipeline.graph.tables import read_hyperedges
 from pipeline.judges.closed_book import closed_book_answers
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.methods import method
+from pipeline.run.card import CARD
 from pipeline.run.context import StageContext
 from pipeline.sft_data import rejection_sampling
 from pipeline.sft_data.known_facts import KnownFacts, select_known_facts
@@ -122,11 +123,11 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
     write_json(context.output / "statistics.json", {"datasets": rows})
     about = card(
-        "rejection-sampling.md.j2", name=f"{config.name}, cold start", rows=rows,
-        train=len(train), test=len(test), base=config.model.base, seed=context.seed,
-        policies=sorted(kept.policies), settings=settings.model_dump(),
+        "rejection-sampling.md.j2", rows=rows, train=len(train), test=len(test),
+        base=config.model.base, seed=context.seed, policies=sorted(kept.policies),
+        settings=settings.model_dump(),
     )  # fmt: skip
-    write_text(context.output / "README.md", about)
+    write_text(context.output / CARD, about)
     return {"train": len(train), "test": len(test)}
 
 
