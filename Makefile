@@ -106,9 +106,16 @@ clean-tmp: $(STAMP) ## remove incomplete stage directories and checkpoints
 	@$(STEEP) gc --incomplete $(OPTIONS)
 
 ##@ Develop
-check: lint types gpu-resolve docs test ## what CI runs: lint, types, GPU lock, docs, quick tests
+# The tests build the documentation, strictly.
+STATIC = +@$(MAKE) --no-print-directory --jobs=2 --output-sync lint types gpu-resolve
 
-check-all: lint types gpu-resolve docs test-all ## the same with all tests, before a release
+check: ## what CI runs: lint, types, GPU lock, docs, quick tests
+	$(STATIC)
+	@$(MAKE) --no-print-directory test
+
+check-all: ## the same with all tests, before a release
+	$(STATIC)
+	@$(MAKE) --no-print-directory test-all
 
 lint: $(STAMP) ## ruff, the layers of the packages, and idioms in sentences
 	$(VENV)/bin/ruff check .

@@ -110,6 +110,7 @@ def one_or_two_steps(prompt: str, request: GenerationRequest) -> str:
     return ANSWER if "Q1?" in prompt and written == STEP_2 else written
 
 
+@pytest.mark.slow
 def test_plain_trl_has_the_losses_of_our_trainer_where_a_step_is_one_micro_batch(
     tmp_path: Path,
 ) -> None:

@@ -40,6 +40,7 @@ def kept(figures: Figures) -> list[bool]:
     return [row.holds for row in figures.rows if row.holds is not None]
 
 
+@pytest.mark.slow
 def test_sft_reports_time_and_loss_of_a_step(place: Place) -> None:
     from benchmarks.gpu_check.training import sft
 
@@ -73,6 +74,7 @@ def shifted_mask(trainer: Any) -> None:
     trainer.data_collator = wrong
 
 
+@pytest.mark.slow
 def test_the_margin_is_zero_in_both_steps_and_not_with_a_shifted_mask(place: Place) -> None:
     from benchmarks.gpu_check.training import margin
 
@@ -84,6 +86,7 @@ def test_the_margin_is_zero_in_both_steps_and_not_with_a_shifted_mask(place: Pla
     assert {"float32, step 1: DPO loss", "bfloat16, step 1: DPO loss"} <= set(failed)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_continues_to_the_same_adapter(place: Place) -> None:
     from benchmarks.gpu_check.training import resume
 
@@ -97,6 +100,7 @@ def test_a_stopped_run_continues_to_the_same_adapter(place: Place) -> None:
 MEAN = "mean difference of a log-probability from fp32"
 
 
+@pytest.mark.slow
 def test_engine_and_trainer_have_the_log_probabilities_of_a_pass_without_padding(
     place: Place,
 ) -> None:
@@ -135,6 +139,7 @@ def opened(engine: type[TransformersEngine]) -> Callable[..., TransformersEngine
     return lambda config, model, *, adapter, seed: engine(config, model, adapter=adapter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Shifted, Unmasked])
 def test_wrong_log_probabilities_of_an_engine_are_found(
     place: Place, engine: type[TransformersEngine]
@@ -180,6 +185,7 @@ def test_sampling_with_everything_on_one_device_ends_at_stop_strings(place: Plac
     assert kept(figures) == [False]
 
 
+@pytest.mark.slow
 def test_embedder_and_rerankers_are_measured(place: Place) -> None:
     from benchmarks.gpu_check.encoders import embedder, reranker_cross, reranker_flag
 

@@ -211,6 +211,7 @@ def test_the_commands_of_the_page_about_rewards_run(
     assert names["pairs"]
 
 
+@pytest.mark.slow
 def test_exported_pairs_train_a_policy_as_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

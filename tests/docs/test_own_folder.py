@@ -29,7 +29,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_folder_and_plain_lines_are_checked_and_searched(own: Path) -> None:
+def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
     status, printed, complaint = steep(["check", *OPTIONS])
     assert (status, complaint) == (0, "")
     notes = " ".join(printed.split())
@@ -45,7 +45,7 @@ def test_a_folder_and_plain_lines_are_checked_and_searched(own: Path) -> None:
         "counts outcome and format alone for them" in notes
     )
     assert steep(["search", "Brasprel", *OPTIONS])[2].endswith("first\n")
-    for stage in ("index", "questions-sampling"):
+    for stage in ("graph", "questions-sampling"):
         status, _, complaint = steep(["run", stage, *OPTIONS])
         assert status == 0, complaint
     (corpus,) = own.glob("runs/own/store/corpus/*/manifest.json")
@@ -59,13 +59,19 @@ def test_a_folder_and_plain_lines_are_checked_and_searched(own: Path) -> None:
     found = read_records(questions, Question)
     assert {one.hop for one in found} == {"unknown"}
     assert 40 <= len(found) <= 48  # 12 are held out, and near repetitions with them
+
+
+@pytest.mark.slow
+def test_the_passages_of_a_folder_are_searched(own: Path) -> None:
+    status, _, complaint = steep(["run", "index", *OPTIONS])
+    assert status == 0, complaint
     for variant in ("linked", "ppr", "semantic"):
         command = ["search", "Lake", *OPTIONS, "--variant", variant, "--json"]
         status, printed, complaint = steep(command)
         assert status == 0, complaint
         result = json.loads(printed)
         assert result["variant"] == variant
-        assert {one["source"] for one in result["results"]} <= sources
+        assert all(one["source"].startswith("docs/") for one in result["results"])
         scores = [one["score"] for one in result["results"]]
         assert len(scores) == 3
         assert scores == sorted(scores, reverse=True)

@@ -1,6 +1,7 @@
 """vLLM and transformers satisfy the engine interface, on a random model of two layers.
 
-All tests share one engine per kind, because starting vLLM takes seconds.
+All tests share one engine per kind, because starting vLLM takes seconds. In the quick tests vLLM
+runs in the embedded run (`tests/torture`).
 """
 
 import math
@@ -27,7 +28,9 @@ def settings(kind: str, **changes) -> EngineConfig:
     )
 
 
-@pytest.fixture(scope="module", params=["transformers", "vllm"])
+@pytest.fixture(
+    scope="module", params=["transformers", pytest.param("vllm", marks=pytest.mark.slow)]
+)
 def engine(request: pytest.FixtureRequest, model: Path):
     if request.param == "vllm":
         pytest.importorskip("vllm", reason="vLLM is not installed")

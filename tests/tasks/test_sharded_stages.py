@@ -38,15 +38,14 @@ def test_a_divided_stage_writes_the_bytes_of_a_whole_one_and_stays_complete(work
     assert whole.name == divided.name  # the fingerprint
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_killed_shard_continues_and_the_others_are_not_run_again(workspace, workers):
+def test_a_killed_shard_continues_and_the_others_are_not_run_again(workspace):
     (workspace / "kill").touch()
     with pytest.raises(RunFailed, match="numbers-shard-001"):
-        run(numbers(workspace), workers=workers)
+        run(numbers(workspace), workers=3)
     assert states(numbers(workspace))["numbers"] == "missing"
     assert states(numbers(workspace))["numbers-shard-001"] == "failed"
     (workspace / "kill").unlink()
-    run(numbers(workspace), workers=workers)
+    run(numbers(workspace), workers=3)
     lines = executions(workspace)
     assert sorted(line for line in lines if line.startswith("work")) == WORKED
     assert lines.count("part 1 of 3") == 2

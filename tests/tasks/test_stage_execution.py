@@ -112,10 +112,9 @@ def test_no_stage_is_started_by_a_fork_of_the_run(workspace):
     assert forks == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_force_reruns_one_stage_only(workspace, workers):
+def test_force_reruns_one_stage_only(workspace):
     run(task(Second, workspace))
-    run(task(Second, workspace), force=True, workers=workers)
+    run(task(Second, workspace), force=True, workers=2)
     assert executions(workspace).count("first") == 1
     assert executions(workspace).count("second") == 2
 

@@ -14,15 +14,14 @@ from tests.tasks.counting_tasks import ROOT, Ends, First, task
 LOG = r"ends: .* \(log: .*/logs/ends\.log\)"
 
 
-def failure(workspace, way: str, workers: int = 1) -> RunFailed:
+def failure(workspace, way: str) -> RunFailed:
     with pytest.raises(RunFailed) as caught:
-        run(task(Ends, workspace, f"name={way}"), workers=workers)
+        run(task(Ends, workspace, f"name={way}"))
     return caught.value
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_stage_killed_for_memory_is_named_with_the_settings_that_take_less(workspace, workers):
-    caught = failure(workspace, "SIGKILL", workers)
+def test_a_stage_killed_for_memory_is_named_with_the_settings_that_take_less(workspace):
+    caught = failure(workspace, "SIGKILL")
     assert caught.exit_status == 1
     assert "killed by SIGKILL, probably by the kernel because memory ran out" in str(caught)
     assert "lower sampling.in_flight, sampling.batch" in str(caught)
@@ -83,14 +82,13 @@ def test_a_file_of_the_run_that_cannot_be_written_is_named_with_cause_and_remedy
     assert task(First, workspace).complete()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_import_error_while_the_process_starts_is_shown(workspace, monkeypatch, workers):
+def test_an_import_error_while_the_process_starts_is_shown(workspace, monkeypatch):
     broken = workspace / "broken"
     broken.mkdir()
     (broken / "pydantic.py").write_text("raise ImportError('a damaged installation')")
     monkeypatch.setenv("PYTHONPATH", f"{broken}{os.pathsep}{os.environ['PYTHONPATH']}")
     with pytest.raises(RunFailed, match=r"first: .*'ImportError: a damaged installation'"):
-        run(task(First, workspace), workers=workers)
+        run(task(First, workspace), workers=2)
 
 
 @pytest.mark.parametrize(
