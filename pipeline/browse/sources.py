@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import StoreError
 from pipeline.pairs.select import PAPER
-from pipeline.run.store import MANIFEST, Store, read_manifest
+from pipeline.run.store import MANIFEST, Store, manifest_of
 
 TRAJECTORIES = "trajectories.parquet"
 PAIRS = "pairs.parquet"
@@ -132,7 +132,7 @@ class _Found:
         numbers = {
             manifest["key"].get("round")
             for stage in stages
-            for manifest in map(_manifest, self.store.completed(stage))
+            for manifest in map(manifest_of, self.store.completed(stage))
             if manifest is not None
         }
         return sorted(number for number in numbers if number is not None)
@@ -162,22 +162,15 @@ class _Found:
         """The retrieval settings and the base model of the newest samples."""
         for number in reversed(self.numbers("sample")):
             directory = self.of("sample", number)
-            manifest = None if directory is None else _manifest(directory)
+            manifest = None if directory is None else manifest_of(directory)
             if manifest is not None:
                 settings: dict[str, Any] = manifest["key"]["settings"]
                 return settings
         return {}
 
 
-def _manifest(directory: Path) -> dict[str, Any] | None:
-    try:
-        return read_manifest(directory)
-    except StoreError:
-        return None
-
-
 def _recorded(directory: Path | None) -> Mapping[str, str] | None:
-    manifest = None if directory is None else _manifest(directory)
+    manifest = None if directory is None else manifest_of(directory)
     return None if manifest is None else manifest["key"]["inputs"]
 
 
@@ -201,7 +194,7 @@ def _rounds(found: _Found) -> Iterator[Group]:
 
 def _thresholds(pair: Path | None, number: int) -> Pairs | str:
     """The block ``pairs`` of the settings of a round, or a sentence if it does not fit `Pairs`."""
-    manifest = None if pair is None else _manifest(pair)
+    manifest = None if pair is None else manifest_of(pair)
     block = {} if manifest is None else manifest["key"]["settings"].get("pairs", {})
     try:
         return Pairs.model_validate(block)

@@ -10,7 +10,7 @@ import typer
 from pipeline.cli.options import Chosen, complete_stages, refuse_options, with_configuration
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.record_io import iterate_input
-from pipeline.core.records import HopType, PairKind, Stop, Trajectory
+from pipeline.core.records import PairKind, Stop, Trajectory
 from pipeline.core.text import one_line
 
 _FILES = ("pairs.parquet", "trajectories.parquet")
@@ -43,12 +43,6 @@ def view(
     kind: Annotated[
         list[str] | None,
         typer.Option(help=f"pairs of a kind: {', '.join(get_args(PairKind))}; repeatable"),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="trajectories of a data set; repeatable")
-    ] = None,
-    hop: Annotated[
-        HopType | None, typer.Option(help="trajectories of single- or multi-hop questions")
     ] = None,
     stop: Annotated[
         list[str] | None,
@@ -89,8 +83,6 @@ def view(
     keep = Selection(
         ids=frozenset(ids or ()),
         kinds=frozenset(kind or ()),
-        datasets=frozenset(dataset or ()),
-        hops=frozenset([hop] if hop else ()),
         rounds=rounds,
         stops=frozenset(stop or ()),
         contains=contains,

@@ -29,7 +29,7 @@ _TEXTS: Mapping[type[Any], tuple[str, ...]] = {
     Trajectory: ("question", "output"),
 }
 # The fields of a selection that compare one field of a record.
-_FACTS = {"kinds": "kind", "datasets": "dataset", "hops": "hop", "rounds": "round", "stops": "stop"}
+_FACTS = {"kinds": "kind", "rounds": "round", "stops": "stop"}
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Selection:
 
     ids: Collection[str] = ()
     kinds: Collection[str] = ()
-    datasets: Collection[str] = ()
-    hops: Collection[str] = ()
     rounds: Collection[int] = ()
     stops: Collection[str] = ()
     contains: str = ""

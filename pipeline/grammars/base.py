@@ -16,7 +16,7 @@ from typing import Protocol
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
 from pipeline.core.records import ContextItem, Message, Span, Step, Stop
-from pipeline.grammars.sanitize import first_control_token
+from pipeline.grammars.sanitize import control_token_error, first_control_token, sanitize
 
 MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), 5.1.3
 
@@ -125,10 +125,44 @@ class Grammar(Protocol):
         ...
 
 
+class FormatError(Exception):
+    """The first format error of an output, with its offset; caught by the grammar."""
+
+
+class Scanner:
+    """A cursor over one output, whose methods consume one part or raise `FormatError`.
+
+    ``recorded`` are the observations in the given spans, and ``observations`` collects the ranges
+    that the rollout inserts in such an output, in order.
+    """
+
+    def __init__(self, text: str, spans: Sequence[Span], special_tokens: tuple[str, ...]) -> None:
+        self.text = text
+        self.special_tokens = special_tokens
+        self.position = 0
+        self.has_spans = bool(spans)
+        self.recorded = [(start, end) for start, end, writer in spans if writer == "observation"]
+        self.observations: list[tuple[int, int]] = []
+
+    def error(self, message: str) -> FormatError:
+        """The format error at the next text; a control token in that line takes precedence."""
+        rest = self.text[self.position :]
+        at = self.position + len(rest) - len(rest.lstrip())
+        line = self.text[at:].partition("\n")[0]
+        control = first_control_token(line, self.special_tokens)
+        if control:
+            return FormatError(control_token_error(control, at))
+        return FormatError(f"{message} at offset {at}")
+
+
 class SingleTurnGrammar:
     """Base of the grammars in which a whole trajectory is one assistant turn."""
 
     special_tokens: tuple[str, ...]
+
+    def clean(self, text: str) -> str:
+        """``text`` sanitized for this policy's tokenizer."""
+        return sanitize(text, self.special_tokens)
 
     def next_action(
         self,

@@ -21,14 +21,16 @@ from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import (
     MAX_STEPS,
     Finish,
+    FormatError,
     Insert,
     NextAction,
     ParsedOutput,
     Retrieve,
+    Scanner,
     SingleTurnGrammar,
 )
 from pipeline.grammars.document_lines import document_lines, parse_documents, sanitize_documents
-from pipeline.grammars.sanitize import control_token_error, first_control_token, sanitize
+from pipeline.grammars.sanitize import control_token_error, first_control_token
 from pipeline.grammars.spans import covering, pieces
 
 OPENING = "<think>\n<step>\n<reasoning>"
@@ -40,23 +42,8 @@ _QUERY = re.compile(r"<search>((?:(?!</?search>).)*)</search>\s*\Z", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
 
 
-class _FormatError(Exception):
-    """The first format error, with its offset; caught inside this module."""
-
-
-class _Scanner:
-    """A cursor over one output; every method consumes one part or raises _FormatError.
-
-    ``observations`` collects the ranges that the rollout inserts in such an output, in order.
-    """
-
-    def __init__(self, text: str, spans: Sequence[Span], special_tokens: tuple[str, ...]) -> None:
-        self.text = text
-        self.special_tokens = special_tokens
-        self.position = 0
-        self.has_spans = bool(spans)
-        self.recorded = [(start, end) for start, end, writer in spans if writer == "observation"]
-        self.observations: list[tuple[int, int]] = []
+class _Scanner(Scanner):
+    """The parts of an output."""
 
     def skip_whitespace(self) -> None:
         match = _WHITESPACE.match(self.text, self.position)
@@ -73,27 +60,19 @@ class _Scanner:
             raise self.error(f"expected {tag!r}")
         self.position += len(tag)
 
-    def error(self, message: str) -> _FormatError:
-        """The format error at the next text; a control token in that line takes precedence."""
-        line = self.text[self.position :].partition("\n")[0]
-        control = first_control_token(line, self.special_tokens)
-        if control:
-            return _FormatError(control_token_error(control, self.position))
-        return _FormatError(f"{message} at offset {self.position}")
-
     def content(self, name: str, *, required: bool = True) -> str:
         """The text up to the closing tag ``name``, which is consumed too."""
         start = self.position
         tag = _TAG.search(self.text, start)
         value = self.text[start : tag.start() if tag else len(self.text)]
         if control := first_control_token(value, self.special_tokens):
-            raise _FormatError(control_token_error(control, start))
+            raise FormatError(control_token_error(control, start))
         if tag is None:
-            raise _FormatError(f"'<{name}>' is not closed at offset {start}")
+            raise FormatError(f"'<{name}>' is not closed at offset {start}")
         if tag.group() != f"</{name}>":
-            raise _FormatError(f"{tag.group()!r} inside '<{name}>' at offset {tag.start()}")
+            raise FormatError(f"{tag.group()!r} inside '<{name}>' at offset {tag.start()}")
         if required and not value.strip():
-            raise _FormatError(f"'<{name}>' is empty at offset {start}")
+            raise FormatError(f"'<{name}>' is empty at offset {start}")
         self.position = tag.end()
         return value.strip()
 
@@ -124,7 +103,7 @@ class _Scanner:
         end = self._context_end()
         items = parse_documents(self.text[self.position + len("<context>") : end])
         if not items:
-            raise _FormatError(f"'<context>' is empty at offset {self.position}")
+            raise FormatError(f"'<context>' is empty at offset {self.position}")
         self.position = end + len("</context>")
         self.expect("<conclusion>")
         self.observations.append((start, self.position))
@@ -142,7 +121,7 @@ class _Scanner:
         else:
             end = self.text.find("</context>", self.position)
         if end < 0:
-            raise _FormatError(f"'<context>' is not closed at offset {self.position}")
+            raise FormatError(f"'<context>' is not closed at offset {self.position}")
         return end
 
     def answer(self) -> str:
@@ -258,7 +237,7 @@ class HiPrag(SingleTurnGrammar):
                 opened = output.index("<answer>", closing) + len("<answer>")
                 start, _ = scanner.observations.pop()
                 scanner.observations.append((start, opened))
-        except _FormatError as error:
+        except FormatError as error:
             parsed.format_error = str(error)
             parsed.answer = self._stray_answer(output, spans, scanner)
         return parsed, scanner.observations
@@ -284,23 +263,20 @@ class HiPrag(SingleTurnGrammar):
             text += OPENING if number == 1 else "<step>\n<reasoning>"
             if number == 1:
                 observations.append((start, len(text)))
-            text += f"{self._clean(step.reasoning)}</reasoning>\n"
+            text += f"{self.clean(step.reasoning)}</reasoning>\n"
             if step.search is None:
                 text += "<conclusion>"
             else:
-                text += f"<search>{self._clean(step.search)}</search>"
+                text += f"<search>{self.clean(step.search)}</search>"
                 observation = self.observation(step.context, text)
                 observations.append((len(text), len(text) + len(observation)))
                 text += observation
-            text += f"{self._clean(step.conclusion)}</conclusion>"
+            text += f"{self.clean(step.conclusion)}</conclusion>"
             forced = number == len(steps) == self.max_steps and answer is not None
             closing = "\n" + _CLOSE_STEP + (_FORCED_ANSWER if forced else "")
             observations.append((len(text), len(text) + len(closing)))
             text += closing
         if answer is not None:
             text += "" if text.endswith(_FORCED_ANSWER) else _FORCED_ANSWER
-            text += f"{self._clean(answer)}</answer>"
+            text += f"{self.clean(answer)}</answer>"
         return text, covering(len(text), observations)
-
-    def _clean(self, text: str) -> str:
-        return sanitize(text, self.special_tokens)

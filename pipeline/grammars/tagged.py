@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import Finish, NextAction, ParsedOutput, Retrieve, SingleTurnGrammar
-from pipeline.grammars.sanitize import control_token_error, first_control_token, sanitize
+from pipeline.grammars.sanitize import control_token_error, first_control_token
 from pipeline.grammars.spans import covering
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -101,10 +101,6 @@ class TaggedGrammar(SingleTurnGrammar):
         """The text between the tags of an observation."""
         tag = self.observation_tag
         return observation.strip().removeprefix(f"<{tag}>").removesuffix(f"</{tag}>").strip()
-
-    def clean(self, text: str) -> str:
-        """``text`` sanitized for this policy's tokenizer."""
-        return sanitize(text, self.special_tokens)
 
     def _observations(self, output: str, spans: Sequence[Span]) -> list[tuple[int, int]]:
         if spans:

@@ -17,12 +17,14 @@ from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import (
     MAX_STEPS,
     Finish,
+    FormatError,
     NextAction,
     ParsedOutput,
     Retrieve,
+    Scanner,
     SingleTurnGrammar,
 )
-from pipeline.grammars.sanitize import control_token_error, first_control_token, sanitize
+from pipeline.grammars.sanitize import control_token_error, first_control_token
 from pipeline.grammars.spans import covering
 
 OPEN, CLOSE = "<Reference>", "</Reference>"
@@ -36,11 +38,7 @@ _CHUNK = re.compile(r'Evidence [0-9]+: Title: "(.*?)" Text:(.*)')
 _TRIPLET = re.compile(r"Evidence [0-9]+: Triplet:(.*)")
 
 
-class _FormatError(Exception):
-    """The first format error, with its offset; caught inside this module."""
-
-
-class _OpenReference(_FormatError):
+class _OpenReference(FormatError):
     """The output ends in an open reference: ``step`` waits for its documents."""
 
     def __init__(self, step: Step, offset: int) -> None:
@@ -48,7 +46,7 @@ class _OpenReference(_FormatError):
         self.step = step
 
 
-class _ControlTokenError(_FormatError):
+class _ControlTokenError(FormatError):
     """A control token inside a field; ``text_before`` is the field's text up to the token."""
 
     def __init__(self, message: str, text_before: str) -> None:
@@ -56,26 +54,8 @@ class _ControlTokenError(_FormatError):
         self.text_before = text_before
 
 
-class _Scanner:
-    """A cursor over one output; every method consumes one part or raises _FormatError."""
-
-    def __init__(self, text: str, spans: Sequence[Span], special_tokens: tuple[str, ...]) -> None:
-        self.text = text
-        self.special_tokens = special_tokens
-        self.position = 0
-        self.has_spans = bool(spans)
-        self.recorded = [(start, end) for start, end, writer in spans if writer == "observation"]
-        self.observations: list[tuple[int, int]] = []  # as parsed, in order
-
-    def error(self, message: str) -> _FormatError:
-        """The format error at the next text; a control token in that line takes precedence."""
-        rest = self.text[self.position :]
-        at = self.position + len(rest) - len(rest.lstrip())
-        line = self.text[at:].partition("\n")[0]
-        control = first_control_token(line, self.special_tokens)
-        if control:
-            return _FormatError(control_token_error(control, at))
-        return _FormatError(f"{message} at offset {at}")
+class _Scanner(Scanner):
+    """The parts of an output."""
 
     def field(self, label: str) -> str:
         match = _FIELD[label].match(self.text, self.position)
@@ -210,7 +190,7 @@ class TeaRag(SingleTurnGrammar):
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
         """Sanitized copies; a quote inside a title that would end the title early is rewritten."""
         clean = [
-            replace(item, title=self._clean(item.title), text=self._clean(item.text))
+            replace(item, title=self.clean(item.title), text=self.clean(item.text))
             for item in items
         ]
         return [replace(item, title=item.title.replace('" Text:', "' Text:")) for item in clean]
@@ -253,13 +233,13 @@ class TeaRag(SingleTurnGrammar):
                 parsed.steps.append(step)
             parsed.answer = answer
             if not parsed.steps:
-                raise _FormatError("a final answer without a step at offset 0")
+                raise FormatError("a final answer without a step at offset 0")
             if output[scanner.position :].strip():
                 raise scanner.error("text after the final answer")
             parsed.format_ok = True
         except _OpenReference as error:
             open_step, parsed.format_error = error.step, str(error)
-        except _FormatError as error:
+        except FormatError as error:
             parsed.format_error = str(error)
         return parsed, open_step, scanner.observations
 
@@ -278,15 +258,12 @@ class TeaRag(SingleTurnGrammar):
         """
         text, observations = "", []
         for number, step in enumerate(steps, start=1):
-            names = "; ".join(self._clean(name).replace("; ", ", ") for name in step.entities)
+            names = "; ".join(self.clean(name).replace("; ", ", ") for name in step.entities)
             text += f"Step {number}:\nImportant entity: {names}\n"
-            text += f"Subquery: {self._clean(step.subquery)}\n{OPEN}"
+            text += f"Subquery: {self.clean(step.subquery)}\n{OPEN}"
             observation = self.observation(step.context, text)
             observations.append((len(text), len(text) + len(observation)))
-            text += f"{observation}Summary: {self._clean(step.summary)}\n"
+            text += f"{observation}Summary: {self.clean(step.summary)}\n"
         if answer is not None:
-            text += f"Final answer: {self._clean(answer)}"
+            text += f"Final answer: {self.clean(answer)}"
         return text, covering(len(text), observations)
-
-    def _clean(self, text: str) -> str:
-        return sanitize(text, self.special_tokens)

@@ -44,7 +44,7 @@ class Tracking:
 
 def check_trackers(trackers: Sequence[str]) -> None:
     """Raise DependencyError when the package of a tracker is missing."""
-    missing = [name for name in trackers if not _installed(name)]
+    missing = [name for name in trackers if not installed_package(name)]
     if missing:
         names = " ".join(missing)
         raise DependencyError(
@@ -53,7 +53,7 @@ def check_trackers(trackers: Sequence[str]) -> None:
         )
 
 
-def _installed(package: str) -> bool:
+def installed_package(package: str) -> bool:
     """Whether a package can be imported; a directory of its name (such as ``wandb/``) cannot."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None

