@@ -306,7 +306,7 @@ def test_pairs_without_verdicts_are_not_faultless(client: TestClient, tmp_path: 
         ("/trajectories?chart=answer", 400, "expected a number of the list"),
         ("/pair/round-1/99", 404, "no pair in row 99"),
         ("/pair/round-9/0", 404, "no pair"),
-        ("/trajectory/round-1/first", 404, "not a number"),
+        ("/trajectory/round-1/first", 404, "must be a number"),
         ("/graph/round-1/0/9", 404, "no step 9"),
         ("/chunk?id=absent", 404, "no passage"),
         ("/fact", 404, "no fact"),
