@@ -60,7 +60,7 @@ def test_a_setting_is_explained_with_its_values_readers_and_kind() -> None:
         "values": "a whole number from 2, up to 10,000",
         "default": 8,
         "here": 5,
-        "read by": "sample, score",
+        "read by": "sample, sft-sample, score",
         "change": "decides results: it is in fingerprints, so a change reruns these stages and those after them",
     }
     printed = config("explain", "sampling.batch")[1]
