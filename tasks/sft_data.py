@@ -43,7 +43,14 @@ class SftData(DivisibleTask):
     def _rejects(self) -> bool:
         return self.settings.sft_data.rejection_sampling is not None
 
+    @property
+    def _teacher_file(self) -> Path | None:
+        chosen = self.settings.sft_data.rejection_sampling
+        return None if chosen is None else chosen.file
+
     def upstream(self) -> dict[str, StageTask]:
+        if self._teacher_file is not None:
+            return {"questions": questions(self, "sft")}
         if self._rejects:
             # By name, against an import cycle: sampling reads policies, of which one is made here.
             return {"trajectories": self.clone(STAGES["sft-sample"])}
@@ -56,7 +63,7 @@ class SftData(DivisibleTask):
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return {"trajectories": TRAJECTORIES} if self._rejects else QUESTIONS_READ
+        return {"trajectories": TRAJECTORIES, **QUESTIONS_READ}
 
     @property
     def _asks_own_model(self) -> bool:
@@ -73,7 +80,8 @@ class SftData(DivisibleTask):
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.sft_data
         if self._rejects:
-            return {}
+            teacher = self._teacher_file
+            return ({"trajectories": teacher} if teacher else {}) | tool_files(self.settings)
         files = {"model": model_identity(settings.model)} if settings.model else {}
         if self._asks_graph_model and self.settings.graph.model:
             files["graph model"] = model_identity(self.settings.graph.model)
@@ -84,10 +92,10 @@ class SftData(DivisibleTask):
     def reading(self) -> tuple[str, ...]:
         """Adds the settings of the models that the stage asks, and of the chunks that it makes."""
         settings, names = self.settings.sft_data, [*self.reads]
-        if self._rejects:
-            return (*names, "model.base")
         if self.settings.format == "tools":
             names += ["format"]
+        if self._rejects:
+            return (*names, "model.base")
         if settings.memory is not None:
             names += ["engine", "model"]
         if self._asks_graph_model:

@@ -6,6 +6,7 @@ Input: values of a configuration file. Output: frozen models, in stage order.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -74,13 +75,20 @@ class RejectionSampling(Block):
 
     teacher: Annotated[PathOrName, Indirect()] = Field(
         "base",
-        description="policy that samples: base, or the directory of an adapter over model.base",
+        description="policy that samples: base, or the directory of an adapter over model.base; or "
+        "a file of trajectories on the questions of data.sft, such as the output of steep import",
     )
     samples: int = Field(8, ge=2, le=10_000, description="trajectories sampled per question")
     temperature: Temperature = Field(1.0, description="sampling temperature")
     min_f1: Share = Field(1.0, description="minimum token F1 of a kept answer")
     per_question: Positive = Field(4, description="maximum trajectories kept per question")
     test_share: Share = Field(0.05, description="share of the questions held out for the loss")
+
+    @property
+    def file(self) -> Path | None:
+        """The teacher as a file of trajectories, None for a policy."""
+        path = Path(self.teacher)
+        return path if path.suffix in (".jsonl", ".parquet") else None
 
 
 class SftData(AskedModel):

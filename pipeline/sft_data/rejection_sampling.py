@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pipeline.config.policy import RejectionSampling
+from pipeline.conversations.messages import prompt_and_turns, recorded
+from pipeline.conversations.steps import declared_tools
 from pipeline.core.answer_metrics import f1
-from pipeline.core.records import Message, SftExample, Trajectory
+from pipeline.core.errors import InputError
+from pipeline.core.record_io import iterate_records
+from pipeline.core.records import Message, Question, SftExample, Trajectory
 from pipeline.core.text import tokenize
 
 KEPT = "kept"
+TEACHER = "sft_data.rejection_sampling.teacher"
 OUTCOMES = (
     KEPT, "wrong answer", "malformed", "no end", "retrieval failed", "repeated path",
     "beyond limit",
@@ -50,6 +56,33 @@ class Kept:
             }
             for name, outcomes in self.outcomes.items()
         ]
+
+
+def of_file(
+    path: Path, questions: Sequence[Question], grammar: str, form: str, others: Counter[str]
+) -> Iterator[Trajectory]:
+    """The trajectories of a file with a question of ``questions``, by its words.
+
+    They get the question's id, data set and gold answers, and lose their token ids, which may be
+    of another tokenizer. ``others`` counts other questions. Raises InputError for a malformed
+    record, and for another grammar or format than the configured ones.
+    """
+    by_words = {tuple(tokenize(question.question)): question for question in questions}
+    for number, one in enumerate(iterate_records(path, Trajectory), start=1):
+        if (one.grammar, one.format) != (grammar, form):
+            problem = (
+                f"a trajectory of grammar {one.grammar} in format {one.format}; grammar is "
+                f"{grammar} and format is {form}; correct them, or {TEACHER}"
+            )
+            raise InputError.at(path, number, problem)
+        question = by_words.get(tuple(tokenize(one.question)))
+        if question is None:
+            others["not a question of data.sft"] += 1
+            continue
+        yield replace(
+            one, question_id=question.question_id, dataset=question.dataset,
+            answers=question.answers, prompt_ids=[], token_ids=[], token_spans=[],
+        )  # fmt: skip
 
 
 def keep(trajectories: Iterable[Trajectory], settings: RejectionSampling) -> Kept:
@@ -111,8 +144,8 @@ def split(
 
 
 def example(trajectory: Trajectory, prompt: list[Message]) -> SftExample:
-    """The example that trains on exactly the ids of a trajectory."""
-    return SftExample(
+    """The example that trains on a trajectory: on exactly its ids if it has any."""
+    made = SftExample(
         example_id=trajectory.trajectory_id,
         question_id=trajectory.question_id,
         hops=sum(not step.answers_only for step in trajectory.steps),
@@ -123,3 +156,8 @@ def example(trajectory: Trajectory, prompt: list[Message]) -> SftExample:
         token_ids=trajectory.token_ids,
         token_spans=trajectory.token_spans,
     )
+    if trajectory.format == "tags" or trajectory.token_ids:
+        return made
+    _, turns = prompt_and_turns(trajectory.messages)
+    tools = declared_tools(trajectory.grammar)
+    return replace(made, completion="", spans=[], messages=recorded(turns), tools=tools)

@@ -98,20 +98,28 @@ def merge(context: StageContext) -> dict[str, int]:
 def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[str, int]:
     """Write the sampled trajectories that are kept, with counts and a card."""
     config = context.config
-    source = context.inputs["trajectories"] / TRAJECTORIES
     context.progress.start(None, "trajectories")
-    trajectories = iterate_trajectories(source, _SAMPLED_COLUMNS)
+    load_tools(config.tools)
+    others: Counter[str] = Counter()
+    if settings.file is None:
+        source = context.inputs["trajectories"] / TRAJECTORIES
+        trajectories = iterate_trajectories(source, _SAMPLED_COLUMNS)
+    else:
+        questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
+        trajectories = rejection_sampling.of_file(
+            settings.file, questions, config.grammar, config.format, others
+        )
     kept = rejection_sampling.keep(counted(trajectories, context.progress), settings)
     rows = kept.table()
-    sums = sum(kept.outcomes.values(), Counter[str]())
+    sums = sum(kept.outcomes.values(), others)
     counts = ", ".join(f"{outcome}: {count:,}" for outcome, count in sums.most_common())
     train, test = rejection_sampling.split(kept.trajectories, settings.test_share, context.seed)
     if not train:
         raise InputError(
-            f"none of the {sums.total():,} trajectories of "
-            f"sft_data.rejection_sampling.teacher ({settings.teacher}) can be trained on "
-            f"({counts}); raise sft_data.rejection_sampling.samples, lower its min_f1 or "
-            "test_share, name another teacher, or say in prompt.system what the format is"
+            f"none of the {sums.total():,} trajectories of {rejection_sampling.TEACHER} "
+            f"({settings.teacher}) can be trained on ({counts or 'no trajectories'}); raise "
+            "sft_data.rejection_sampling.samples, lower its min_f1 or test_share, name another "
+            "teacher, or say in prompt.system what the format is"
         )
     print(f"{sums.total():,} trajectories: {counts}")
     policy_grammar, system = grammar(config.grammar), config.prompt.system
@@ -121,7 +129,7 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
             for one in part
         )
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
-    write_json(context.output / "statistics.json", {"datasets": rows})
+    write_json(context.output / "statistics.json", {"datasets": rows, **others})
     about = card(
         "rejection-sampling.md.j2", rows=rows, train=len(train), test=len(test),
         base=config.model.base, seed=context.seed, policies=sorted(kept.policies),

@@ -20,7 +20,7 @@ from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.steps import FORMATS
 from pipeline.core import shipped
 from pipeline.core.record_io import read_records
-from pipeline.core.records import Pair, Trajectory
+from pipeline.core.records import Pair, SftExample, Trajectory
 from pipeline.grammars.spans import pieces
 from tests.conversations.test_chat_template import FILES
 from tests.published.language_models import Encoded, new_model, teach, train_tokenizer
@@ -139,3 +139,17 @@ def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_p
     assert len(pieces(pair.chosen_ids, pair.chosen_spans, "model")) > 1
     rows = json.loads((tmp_path / "runs/tools/metrics.json").read_text())
     assert {row["policy"] for row in rows} >= {"base", "round-1"}
+    # Its own right answers train policy 0.
+    sampling = ("sft_data.rejection_sampling={samples: 16}", "rounds=0", "start=sft", "name=sft")
+    data = "data.sft=[{dataset: nq, path: nq_sampling.jsonl}]"
+    steep(tmp_path, "run", *(word for one in (*sampling, data) for word in ("--set", one)))
+    store = tmp_path / "runs/sft/store"
+    [file] = store.glob("sft-data/*/train.parquet")
+    examples = read_records(file, SftExample)
+    [file] = store.glob("sft-sample/*/trajectories.parquet")
+    sampled = {one.trajectory_id: one for one in read_records(file, Trajectory)}
+    for example in examples:
+        assert example.token_ids == sampled[example.example_id].token_ids
+        assert sampled[example.example_id].answer in sampled[example.example_id].answers
+    rows = json.loads((tmp_path / "runs/sft/metrics.json").read_text())
+    assert {row["policy"] for row in rows} == {"sft"}

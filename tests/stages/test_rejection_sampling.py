@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.config.policy import RejectionSampling
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import SftExample, Step, Trajectory
+from pipeline.core.record_io import as_json, read_records, write_jsonl, write_parquet
+from pipeline.core.records import Question, SftExample, Step, Trajectory
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.run.context import StageContext
 from pipeline.sft_data.rejection_sampling import keep, split
@@ -126,3 +126,41 @@ def test_the_cold_start_samples_the_teacher_over_its_own_questions() -> None:
     assert sample.slice()["sampling"]["temperature"] == 0.7
     other = task_for("sft-data", "embedded", [chosen, "sampling.samples=4"]).inputs.values()
     assert [one.key for one in other] == [sample.key]
+
+
+@pytest.mark.parametrize("form", ["tags", "tools"])
+def test_a_file_of_a_teacher_is_matched_by_question_and_tokenized_anew(
+    form: str, tmp_path: Path, real_data: Path
+) -> None:
+    if form == "tags":
+        tokenizer, [trajectory] = TOKENIZER, tags()
+    else:
+        tokenizer = opened(real_data, "qwen2.5").tokenizer
+        trajectory = conversation(
+            real_data, "qwen2.5", f"So.\n{call('', 'a')}", "Found.\nAnswer: Rome"
+        )
+    other = replace(trajectory, question="Who else?")
+    written = replace(trajectory, token_ids=[1], answers=["unknown"], question_id="log-1")
+    write_jsonl(tmp_path / "teacher.jsonl", map(as_json, [written, other]))
+    question = Question("own", "mine", f" {trajectory.question.lower()}", ["Rome"], "multi")
+    write_parquet(tmp_path / "in" / "questions.parquet", [question], Question)
+    (tmp_path / "out").mkdir()
+    teacher = {"teacher": str(tmp_path / "teacher.jsonl")}
+    start = {"prompt": {"system": "S"}, "format": form, "grammar": "tearag"}
+    settings = small_config(sft_data={"rejection_sampling": teacher}, **start)
+    context = StageContext(
+        settings, "sft-data", tmp_path / "out", tmp_path, {"questions": tmp_path / "in"}
+    )
+    assert sft_data.run(context) == {"train": 1, "test": 0}
+    [example] = read_records(tmp_path / "out" / "train.parquet", SftExample)
+    assert (example.question_id, example.token_ids) == ("own", [])
+    statistics = json.loads((tmp_path / "out" / "statistics.json").read_text())
+    assert statistics["not a question of data.sft"] == 1
+    [encoded] = encode_sft(tokenizer, [example])
+    ids = trajectory.prompt_ids + trajectory.token_ids
+    assert encoded.input_ids[: len(ids) - 1] == ids[:-1]
+    assert encoded.labels.count(-100) == len(ids) - trajectory.tokens.thinking
+    other = {"grammar": "search-r1", "rewards": {"kind": "search-r1"}}
+    config = small_config(sft_data={"rejection_sampling": teacher}, **other)
+    with pytest.raises(InputError, match=r"teacher.jsonl:1: .*; grammar is search-r1"):
+        sft_data.run(replace(context, config=config))
