@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError
 from pipeline.corpus.folders import FoundFile
 from pipeline.corpus.json_stream import iterate_object
@@ -37,11 +38,15 @@ Format = Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"]
 
 
 def read_documents(
-    file: Path | FoundFile, format: Format = "auto", dataset: str | None = None
+    file: Path | FoundFile,
+    format: Format = "auto",
+    dataset: str | None = None,
+    kept: ContentCache | None = None,
 ) -> Iterator[Document]:
     """Yield the documents of one file.
 
-    ``dataset`` is the data set of a question file (format ``questions``). The name of a found file
+    ``dataset`` is the data set of a question file (format ``questions``); ``kept`` is as in
+    `read_prose`. The name of a found file
     is the source of its documents that have no address. Raises InputError when the file is missing,
     empty, malformed or of another format, or when ``auto`` does not recognize it; for running text
     as `read_prose` does.
@@ -50,7 +55,7 @@ def read_documents(
     if isinstance(file, FoundFile) and file.problem is not None:
         raise InputError.at(path, None, file.problem)
     empty = True
-    for document in _documents(path, format, dataset):
+    for document in _documents(path, format, dataset, kept):
         empty = False
         source = document.source
         if not source or source.startswith("#"):
@@ -76,9 +81,11 @@ def skips(found: FoundFile, *, strict: bool) -> bool:
     return found.path.is_file() and not found.path.stat().st_size
 
 
-def _documents(path: Path, format: Format, dataset: str | None) -> Iterator[Document]:
+def _documents(
+    path: Path, format: Format, dataset: str | None, kept: ContentCache | None
+) -> Iterator[Document]:
     if format == "auto" and is_prose(path):
-        return read_prose(path)
+        return read_prose(path, kept)
     resolved = _detect_format(path, dataset) if format == "auto" else format
     if resolved == "titles":
         return _titles(path)

@@ -3,23 +3,30 @@
 Input: a file. Output: `Document`s of plain text, one per file, for PDF one per page. The title is
 the file's own (front matter, ``<title>``, properties), else the first heading, else the name of the
 file. Markdown is rendered to HTML, so both have the same text. PDF and Word need the packages of
-the extra ``documents``.
+the extra ``documents``. Their conversion takes long, so that its results can be kept by content.
 """
 
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import DependencyError, InputError, SteepError
+from pipeline.core.model_files import file_hash
 from pipeline.core.text import one_line
 from pipeline.corpus.raw_records import Document
 
-_PACKAGES = {".pdf": "pypdf", ".docx": "docx"}
+_PACKAGES = {".pdf": "pypdf", ".docx": "docx"}  # as they are imported, and as they are installed
+_DISTRIBUTIONS = {".pdf": "pypdf", ".docx": "python-docx"}
 # Elements inside a line of text; all others begin a new line.
 _INLINE = re.compile(
     "a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|label|mark|q|r[pt]|ruby|s|samp"
@@ -46,9 +53,15 @@ def missing_package(path: Path) -> str | None:
     return package if package is not None and find_spec(package) is None else None
 
 
-def read_prose(path: Path) -> Iterator[Document]:
+def is_converted(path: Path) -> bool:
+    """Whether the documents of the file are worth keeping."""
+    return path.suffix.lower() in _PACKAGES
+
+
+def read_prose(path: Path, kept: ContentCache | None = None) -> Iterator[Document]:
     """Yield the documents of a file; the source of a page of a PDF is ``#page=N``.
 
+    ``kept`` has the documents of PDF and Word files that were converted before, and gets new ones.
     Raises InputError when the file is unreadable, undecodable or damaged, or has no text, and
     DependencyError when the package that reads it is not installed.
     """
@@ -57,7 +70,7 @@ def read_prose(path: Path) -> Iterator[Document]:
             f"{path}: needs a package that is not installed; pip install 'steep[documents]'"
         )
     try:
-        documents = list(_READERS[path.suffix.lower()](path))
+        documents = _converted(path, kept) if kept and is_converted(path) else _read(path)
     except OSError as error:
         raise InputError.at(path, None, f"cannot be read: {error.strerror or error}") from None
     except SteepError:
@@ -74,13 +87,26 @@ def read_prose(path: Path) -> Iterator[Document]:
         yield Document(_encodable(title), _encodable(one.text), one.id, one.source)
 
 
+def _read(path: Path) -> list[Document]:
+    return list(_READERS[path.suffix.lower()](path))
+
+
+def _converted(path: Path, kept: ContentCache) -> list[Document]:
+    suffix = path.suffix.lower()
+    key = digest("documents", suffix, version(_DISTRIBUTIONS[suffix]), file_hash(path))
+    if found := kept.get([key]):
+        return [Document(*fields) for fields in json.loads(found[key])]
+    documents = _read(path)
+    kept.put([(key, json.dumps([astuple(one) for one in documents]).encode())])
+    return documents
+
+
 def _text(path: Path) -> Iterator[Document]:
     yield Document("", _decoded(path))
 
 
 def _markdown(path: Path) -> Iterator[Document]:
     import yaml
-    from markdown_it import MarkdownIt
 
     text, title = _decoded(path), ""
     if found := _FRONT_MATTER.match(text):
@@ -91,8 +117,14 @@ def _markdown(path: Path) -> Iterator[Document]:
         if isinstance(fields, dict):
             text, title = text[found.end() :], str(fields.get("title") or "")
     if text.strip():
-        parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-        yield _of_html(parser.render(text), title)
+        yield _of_html(_markdown_parser().render(text), title)
+
+
+@cache
+def _markdown_parser() -> Any:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def _html(path: Path) -> Iterator[Document]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from pipeline.core.records import Chunk
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import read_documents, skips
 from pipeline.corpus.folders import find_files
+from pipeline.corpus.prose import is_converted
 from pipeline.corpus.raw_records import Document
+from pipeline.index.embed import open_cache
 from pipeline.run.context import StageContext
 
 _ROWS = 16_384  # chunks per row group and record batch: about 30 MB of Python objects
@@ -82,11 +85,13 @@ def _documents(
     context: StageContext, counts: dict[str, int], skipped: list[dict[str, str]]
 ) -> Iterator[Document]:
     settings = context.config.corpus
+    conversions = cache(lambda: open_cache(context.config.cache_dir))
     for file in settings.files:
         context.resolve(file.path)
         for found in find_files(context.data_root, file.path):
             try:
-                for document in read_documents(found, file.format, file.dataset):
+                kept = conversions() if is_converted(found.path) else None
+                for document in read_documents(found, file.format, file.dataset, kept):
                     counts["documents"] += 1
                     counts["documents_without_text"] += not document.text.strip()
                     yield document

@@ -1,9 +1,11 @@
 """Files of running text give plain text, a title and a source; folders and globs give their files."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError
 from pipeline.corpus.documents import read_documents
 from pipeline.corpus.folders import find_files
@@ -85,17 +87,48 @@ def test_a_word_file_has_the_text_of_its_paragraphs_and_tables(tmp_path: Path) -
     ]
 
 
-def test_each_page_of_a_pdf_is_a_document_with_its_number(tmp_path: Path) -> None:
-    pytest.importorskip("pypdf")
+def _write_pdf(path: Path, *texts: str) -> None:
     import matplotlib
     from matplotlib.backends.backend_pdf import PdfPages
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"pdf.fonttype": 42}), PdfPages(tmp_path / "a.pdf") as pages:
-        for text in ("One page", "Another page"):
+    with matplotlib.rc_context({"pdf.fonttype": 42}), PdfPages(path) as pages:
+        for text in texts:
             figure = Figure()
             figure.text(0.1, 0.5, text)
             pages.savefig(figure)
+
+
+class CountingCache(ContentCache):
+    """A cache that counts what is stored in it."""
+
+    stored = 0
+
+    def put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        self.stored += 1
+        super().put(items)
+
+
+def test_a_pdf_is_converted_once_for_each_content(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf")
+    kept = CountingCache(tmp_path / "kept.sqlite")
+    _write_pdf(tmp_path / "a.pdf", "One page", "Another page")
+    plain = list(read_documents(tmp_path / "a.pdf"))
+    assert list(read_documents(tmp_path / "a.pdf", kept=kept)) == plain
+    (tmp_path / "a.pdf").rename(tmp_path / "b.pdf")
+    again = list(read_documents(tmp_path / "b.pdf", kept=kept))
+    assert [(one.title, one.text, one.source) for one in again] == [
+        ("b", one.text, one.source) for one in plain
+    ]
+    assert kept.stored == 1
+    _write_pdf(tmp_path / "b.pdf", "A third page")
+    [changed] = read_documents(tmp_path / "b.pdf", kept=kept)
+    assert (changed.text.split(), kept.stored) == (["A", "third", "page"], 2)
+
+
+def test_each_page_of_a_pdf_is_a_document_with_its_number(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf")
+    _write_pdf(tmp_path / "a.pdf", "One page", "Another page")
     documents = list(read_documents(find_files(tmp_path, "*.pdf")[0]))
     assert [(one.title, one.source) for one in documents] == [
         ("a", "a.pdf#page=1"),
