@@ -57,7 +57,7 @@ class Index(_Indexing):
 
     stage = "index"
     help = "embeddings and indexes of passages, entities and triplets"
-    version = 5
+    version = 6
 
     def upstream(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +31,7 @@ def ask(
         str | None,
         typer.Argument(
             help="the question; without it questions are read from the terminal, or from the lines "
-            "of standard input",
+            "of standard input, which may be JSON objects with the field question",
             show_default=False,
         ),
     ] = None,
@@ -110,12 +111,21 @@ def _questions() -> Iterator[Question]:
         try:
             text = line if isinstance(line, str) else line.decode()
             if text.strip():
-                yield question_record(text)
+                yield question_record(_question_of(text))
         except (InputError, UnicodeDecodeError) as error:
             problem = str(error) if isinstance(error, InputError) else "not UTF-8 text"
             if not typed:
                 raise InputError.at("<stdin>", number, problem) from None
             _tell(f"error: {problem}")
+
+
+def _question_of(line: str) -> str:
+    """The field ``question`` of a JSON object, such as a line of a question file, or the line."""
+    with suppress(ValueError):
+        value = json.loads(line)
+        if isinstance(value, dict) and isinstance(value.get("question"), str):
+            return value["question"]
+    return line
 
 
 def _typed() -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from pipeline.config import QuestionFile
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
-from pipeline.corpus.questions.load import UNKNOWN_HOPS, Notes, load_questions
+from pipeline.corpus.questions.load import UNANSWERED, UNKNOWN_HOPS, Notes, load_questions
 
 TEXT = "Who founded it?"
 NAME = "questions-6883ddb1b6d5"  # a hash of the text
@@ -95,6 +95,22 @@ def test_tables_hold_questions_with_lists_and_blank_cells(tmp_path: Path) -> Non
             (["Ann", "Bo"], "multi", 2, "mine"), (["1988"], "unknown", None, "mine")
         ]  # fmt: skip
         assert notes.counts[UNKNOWN_HOPS] == 1
+
+
+def test_rows_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    blank = [
+        {"question": "Why?"},
+        {"question": "How?", "answer": ""},
+        {"question": "So?", "answers": []},
+    ]
+    path, notes = write(tmp_path, *blank, {"question": "Who?", "answer": "Ann"}), Notes()
+    assert [one.question for one in load_questions(path, "mine", notes=notes)] == ["Who?"]
+    assert notes.counts[UNANSWERED] == 3
+    path = write(tmp_path, *blank)
+    with pytest.raises(InputError, match=r":1: answers or answer or golden_answers: missing"):
+        load_questions(path, "mine")
+    with pytest.raises(InputError, match=r":1: .*answer"):  # published data sets have answers
+        load_questions(path, "nq")
 
 
 def test_the_name_of_a_data_set_is_free_but_no_misspelled_one() -> None:

@@ -218,6 +218,38 @@ def test_only_new_texts_of_a_grown_corpus_are_embedded(
     np.testing.assert_array_equal(after[1:], before)
 
 
+def test_the_index_of_a_changed_corpus_equals_a_new_one_to_the_byte(
+    model, tmp_path, upstream, capsys
+):
+    """One document of thirty is deleted, and two are added: two texts are embedded."""
+    pytest.importorskip("bm25s")
+    rows = [
+        Chunk(f"c{n}", f"Ada Borg {n}", f"Ada Borg saw film {n} in Corte.", "d") for n in range(32)
+    ]
+
+    def build(folder, chunks):
+        write_chunks(upstream["corpus"], chunks)
+        stage = context(model, folder, upstream, variant="linked")
+        shutil.rmtree(stage.output)
+        shutil.rmtree(stage.checkpoint_dir, ignore_errors=True)
+        stage.output.mkdir()
+        run(stage)
+        count = re.findall(r"newly embedded: (\d+)", capsys.readouterr().out)[-1]
+        files = [file for file in sorted(stage.output.rglob("*")) if file.is_file()]
+        return int(count), {file.name: file.read_bytes() for file in files}
+
+    (tmp_path / "new").mkdir()
+    changed = [*rows[:7], *rows[8:]]
+    empty = Graph()
+    write_triplets(upstream["graph"], empty.edges([]), empty.entities)
+    assert build(tmp_path, rows[:30])[0] == 30
+    count, grown = build(tmp_path, changed)
+    all_new, rebuilt = build(tmp_path / "new", changed)
+    assert (count, all_new) == (2, 31)
+    assert {"chunks.npy", "chunks.faiss", "index.json"} < grown.keys()
+    assert grown == rebuilt
+
+
 def test_index_of_another_embedder_or_table_raises_store_error(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream)
     run(stage)

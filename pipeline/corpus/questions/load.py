@@ -24,7 +24,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.corpus.overlap import repeated_questions
 from pipeline.corpus.questions import multihop, shared, single
-from pipeline.corpus.questions.own import ANSWERS, own_question
+from pipeline.corpus.questions.own import ANSWERS, has_answer, own_question
 from pipeline.corpus.questions.republished import golden_fields, with_answers
 from pipeline.corpus.questions.select import Selection, choose, matches
 from pipeline.corpus.raw_files import read_rows
@@ -37,6 +37,7 @@ WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
 EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
 REPEATED = "questions with the text of an earlier question of the set"
+UNANSWERED = "rows without an answer, which are left out"
 UNANSWERABLE = "questions whose answers are articles and punctuation alone"
 
 _PARSERS: dict[str, Callable[[RawRecord], Question]] = {
@@ -96,11 +97,12 @@ def first_questions(
 ) -> Iterator[tuple[RawRecord, Question | None]]:
     """Yield the first ``records`` records of a file with their questions.
 
-    The question is None where a raw field differs from the filter ``required``: such a record may
-    be malformed. Raises InputError as `read_questions` does.
+    The question is None where a raw field differs from the filter ``required``, because such a
+    record may be malformed, and where a row of own data has no answer. Raises InputError as
+    `read_questions` does.
     """
     for row in islice(read_rows(path), records):
-        matching = matches(row.value, required or {}, {})
+        matching = matches(row.value, required or {}, {}) and not _unanswered(row, dataset)
         yield row, _parse(row, dataset) if matching else None
 
 
@@ -122,11 +124,12 @@ def load_questions(
     (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
     ``for_training`` leaves out questions to which rewards give no signal: no supporting fact names
     a sentence of their context, or all their answers normalize to nothing. ``notes`` collects the
-    counts and the other notes. Raises InputError as `read_questions` does, and when no question is
-    left.
+    counts and the other notes. Rows without an answer are left out and counted if the data set is
+    not a published one. Raises InputError as `read_questions` does, and when no question is left.
     """
     notes = Notes() if notes is None else notes
     unanswerable: dict[str, str] = {}  # by question id
+    unanswered: list[RawRecord] = []
     ids: set[str] = set()
     unmet = dict(required or {})
     kept: list[Question] = []
@@ -134,6 +137,9 @@ def load_questions(
         # Raw fields first: a record that the filter excludes may be malformed, for example a
         # MuSiQue question without an answer.
         if not matches(row.value, required or {}, unmet):
+            continue
+        if _unanswered(row, dataset):
+            unanswered.append(row)
             continue
         question = _parse(row, dataset)
         if not matches(question, required or {}, unmet, raw=row.value):
@@ -149,6 +155,9 @@ def load_questions(
         kept.append(question)
         if select == "first" and len(kept) == limit:
             break
+    notes.counts[UNANSWERED] += len(unanswered)
+    if unanswered and not kept:
+        _parse(unanswered[0], dataset)  # raises the error of a row without an answer
     if unmet and not kept:
         fields = ", ".join(unmet)
         raise InputError.at(path, None, f"filter: no record has the field {fields}; correct it")
@@ -194,6 +203,11 @@ def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
                 raise row.error(problem + "; name a corpus of documents instead")
             documents = _CONTEXTS[dataset](row)
         yield from documents
+
+
+def _unanswered(row: RawRecord, dataset: str) -> bool:
+    """Whether a record of no published data set has no answer: people write such rows."""
+    return dataset not in _PARSERS and not has_answer(with_answers(row))
 
 
 def _parse(row: RawRecord, dataset: str) -> Question:

@@ -21,6 +21,12 @@ _LISTS = (*ANSWERS, "evidence", "decomposition")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Question))
 
 
+def has_answer(row: RawRecord) -> bool:
+    """Whether a field of answers has any text."""
+    given = (row.value[name] for name in ANSWERS if name in row.value)
+    return any(value not in (None, "", []) for value in given)
+
+
 def own_question(row: RawRecord, dataset: str) -> Question:
     """The record as a `Question` of the data set that it names, or of ``dataset``.
 
