@@ -124,7 +124,7 @@ def _question_of(line: str) -> str:
     with suppress(ValueError):
         value = json.loads(line)
         if isinstance(value, dict) and isinstance(value.get("question"), str):
-            return value["question"]
+            return str(value["question"])
     return line
 
 

@@ -25,7 +25,7 @@ from pipeline.corpus.fetch import fetch
 from pipeline.corpus.official import DATASETS, OFFICIAL
 
 if TYPE_CHECKING:
-    from pipeline.cli.own import OwnConfiguration
+    from pipeline.cli.own import OwnConfiguration, Wanted
 
 OWN = "own"
 _BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)
@@ -87,7 +87,7 @@ def init(
         write(text)
     print_lines(made.lines if made else ())
     typer.echo(f"wrote {target}")
-    print_lines([_next_for_own(made, target) if made else _next_steps(name, target)])
+    print_lines([_next_for_own(made, wanted, target) if made else _next_steps(name, target)])
 
 
 def _text(name: str) -> str:
@@ -119,13 +119,16 @@ def _text(name: str) -> str:
     return _BASE.sub(renamed, source.read_text(encoding="utf-8"))
 
 
-def _next_for_own(made: OwnConfiguration, target: Path) -> str:
+def _next_for_own(made: OwnConfiguration, wanted: Wanted, target: Path) -> str:
     options = f"--config {shlex.quote(str(target))}"
     asked = '"…"' if made.example is None else shlex.quote(one_line(made.example, 200))
     policy = f" --policy {made.starts}" if made.starts else ""
     lines = [f"run index {options}", f"search {asked} {options}", f"ask {asked} {options}{policy}"]
     if made.example is not None:
         lines += [f"check {options}", f"run {options}"]
+    elif wanted.endpoint and wanted.model:
+        asked = f"--endpoint {shlex.quote(wanted.endpoint)} --model {shlex.quote(wanted.model)}"
+        lines.append(f"synthesise -o questions {options} {asked}")
     return "Read it, then run:\n" + "\n".join(f"  steep {line}" for line in lines)
 
 

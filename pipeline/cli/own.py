@@ -119,7 +119,10 @@ def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
         others = " or ".join(name for name in _BASES if name != method)
         found.lines.append(f"method: {method}, because {why}; --method {others} changes it")
     else:
-        found.lines.append("method: none, because nothing is trained without questions")
+        found.lines.append(
+            "method: none, because nothing is trained without questions; steep synthesise writes "
+            "some with a language model"
+        )
     if not wanted.gpu:
         found.lines.append("model: the tiny reader, which reads no real English; --gpu 24 does")
         if found.rounds and not found.cold:

@@ -81,7 +81,7 @@ def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTas
 
 @pytest.mark.slow
 def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: StageTask) -> None:
-    lines = b"Where is Vell?\n\n  Who is Ada?\n"
+    lines = b'Where is Vell?\n\n  {"question": "Who is Ada?", "answer": null}\n'
     status, printed, told = steep(["ask", "--compare", "base,sft", "--json", *options(run)], lines)
     assert status == 0, told
     answers = [json.loads(line) for line in printed.splitlines()]

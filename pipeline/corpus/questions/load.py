@@ -129,7 +129,7 @@ def load_questions(
     """
     notes = Notes() if notes is None else notes
     unanswerable: dict[str, str] = {}  # by question id
-    unanswered: list[RawRecord] = []
+    unanswered: RawRecord | None = None
     ids: set[str] = set()
     unmet = dict(required or {})
     kept: list[Question] = []
@@ -139,7 +139,8 @@ def load_questions(
         if not matches(row.value, required or {}, unmet):
             continue
         if _unanswered(row, dataset):
-            unanswered.append(row)
+            notes.counts[UNANSWERED] += 1
+            unanswered = unanswered or row
             continue
         question = _parse(row, dataset)
         if not matches(question, required or {}, unmet, raw=row.value):
@@ -155,9 +156,8 @@ def load_questions(
         kept.append(question)
         if select == "first" and len(kept) == limit:
             break
-    notes.counts[UNANSWERED] += len(unanswered)
-    if unanswered and not kept:
-        _parse(unanswered[0], dataset)  # raises the error of a row without an answer
+    if unanswered is not None and not kept:
+        _parse(unanswered, dataset)  # raises the error of a row without an answer
     if unmet and not kept:
         fields = ", ".join(unmet)
         raise InputError.at(path, None, f"filter: no record has the field {fields}; correct it")
