@@ -29,6 +29,7 @@ READING_MODULES = {
     "pipeline/stages/files/checkpoints.py",  # checkpoints whose hash was checked
 }
 TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
+    "pipeline/cli/ask.py",  # a line of standard input
     "pipeline/run/worker.py",
     "pipeline/run/fork_server.py",  # a socket, and standard input
     "pipeline/run/supervisor.py",
