@@ -154,6 +154,7 @@ def _trained(task: StageTask, round: int | None) -> TrainedPolicy:
             f"{named.name} is the untrained base model {settings.model.base}; name a trained "
             "policy with --round"
         )
+    trained_on = (*settings.data.sft, *settings.data.sampling)
     return TrainedPolicy(
         name=f"{settings.name}, {named.name}",
         base=settings.model.base,
@@ -165,6 +166,8 @@ def _trained(task: StageTask, round: int | None) -> TrainedPolicy:
             "grammar": settings.grammar,
             "rewards": settings.rewards.kind,
             "retrieval": settings.retrieval.variant,
+            "documents": ", ".join(file.path for file in settings.corpus.files),
+            "questions": ", ".join(dict.fromkeys(file.dataset for file in trained_on)),
         },
         metrics=_metrics(task, named.name),
     )

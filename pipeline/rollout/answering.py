@@ -31,9 +31,11 @@ from pipeline.core.records import Question, Trajectory
 from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.llm.engine_processes import end_with
 from pipeline.llm.shared_engine import Refused, SharedEngine
+from pipeline.rollout.partial import PartialTrajectory
 
 # Rolls out questions as an iterator gives them, also after it had none for a while.
-Answers = Callable[[Iterator[Question]], Iterator[Trajectory]]
+# With ``watch``, a function gets each trajectory whenever its next segment is requested.
+Answers = Callable[..., Iterator[Trajectory]]
 Opening = Callable[[], AbstractContextManager["OpenPolicy"]]  # pickled for the process
 LONGEST_QUESTION = 20_000  # characters
 _PATIENCE = 10.0  # seconds in which a process may end by itself
@@ -54,6 +56,14 @@ class Answered:
 
     trajectory: Trajectory
     seconds: float
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is written so far for a question."""
+
+    id: str
+    text: str
 
 
 def question_record(text: str) -> Question:
@@ -103,6 +113,7 @@ class PolicyProcess:
         others.close()
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Future[Any]]] = {}  # by the id of the question or turn
+        self._watching: dict[str, list[Callable[[str], object]]] = {}  # by the id of the question
         self._failure: Exception | None = None
         self._receiver = threading.Thread(
             target=self._receive_answers, name=f"answers of {name}", daemon=True
@@ -113,11 +124,17 @@ class PolicyProcess:
         self._receive()
         self._receiver.start()
 
-    def ask(self, question: Question) -> Future[Answered]:
+    def ask(
+        self, question: Question, watch: Callable[[str], object] | None = None
+    ) -> Future[Answered]:
         """Ask a question; the result is its answer, or what ended the process.
 
-        Threads may call this at once, and the questions are rolled out together.
+        Threads may call this at once, and the questions are rolled out together. ``watch`` gets the
+        text so far after each step, in another thread.
         """
+        if watch is not None:
+            with self._lock:
+                self._watching.setdefault(question.question_id, []).append(watch)
         return self._put(question.question_id, question)
 
     def sample(self, turn: GenerationRequest) -> Future[GenerationResult]:
@@ -142,11 +159,18 @@ class PolicyProcess:
         """Give the answers to those who wait for them, until the process ends."""
         try:
             while True:
-                result: Answered | GenerationResult | Refused = self._receive()
+                result: Answered | GenerationResult | Refused | Written = self._receive()
+                if isinstance(result, Written):
+                    with self._lock:
+                        watching = list(self._watching.get(result.id, ()))
+                    for watch in watching:
+                        watch(result.text)
+                    continue
                 asked = result.trajectory.question_id if isinstance(result, Answered) else result.id
                 with self._lock:
                     # None wait when the answer to an equal question has served them.
                     waiting = self._waiting.pop(asked, [])
+                    self._watching.pop(asked, None)
                 for future in waiting:
                     if isinstance(result, Refused):
                         future.set_exception(InputError(result.problem))
@@ -272,8 +296,13 @@ def _serve(connection: Connection, opening: Opening, log: str, parent: int) -> N
             connection.send(None)  # ready
             policy.engine.deliver = connection.send
             questions = _Questions(connection, policy.engine.submit)
+
+            def watch(partial: PartialTrajectory) -> None:
+                if text := partial.written():
+                    connection.send(Written(partial.question.question_id, text))
+
             while questions.wait():
-                for trajectory in policy.answers(questions):
+                for trajectory in policy.answers(questions, watch=watch):
                     connection.send(questions.answered(trajectory))
                 policy.engine.sample_turns(until=questions.pending)
     except (EOFError, ConnectionError):  # the parent has ended

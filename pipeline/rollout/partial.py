@@ -61,6 +61,11 @@ class PartialTrajectory:
     answers: list[str | None] = field(default_factory=list)  # to the last calls; None: items
     refused: bool = False  # whether the last turn has calls beyond the budget
 
+    def written(self) -> str:
+        """The text of the policy and of the observations so far, without the chat template's."""
+        pieces = (self.output[start:end] for start, end, writer in self.spans if writer != "frame")
+        return "".join(pieces)
+
     def append_segment(self, result: GenerationResult) -> None:
         """Append a model segment."""
         self.segments += 1

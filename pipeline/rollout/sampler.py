@@ -85,13 +85,15 @@ def answer_questions(
     policy: str,
     seed: int,
     conversations: ToolConversations | None = None,
+    watch: Callable[[PartialTrajectory], object] | None = None,
 ) -> Iterator[Trajectory]:
     """Yield a trajectory per question as they finish, the one that `roll_out` gives.
 
     ``questions`` is asked for more whenever there is room, also after it ended, so that questions
-    join a roll-out that runs.
+    join a roll-out that runs. ``watch`` gets a trajectory whenever its next segment is requested.
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
+    scheduler.watch = watch
     seeds = partial(stable_seed, seed, 0)
 
     def begun(question: Question) -> PartialTrajectory:
@@ -146,6 +148,7 @@ class _Scheduler:
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
         self.requests = 0
+        self.watch: Callable[[PartialTrajectory], object] | None = None
 
     def begun(
         self, question: Question, samples: Iterable[int], seed_of: Callable[[str, int], int]
@@ -206,6 +209,8 @@ class _Scheduler:
 
     def _generate(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
         """Request the next segment, or end the trajectory when its token budget is spent."""
+        if self.watch is not None:
+            self.watch(trajectory)
         length = len(trajectory.token_ids)
         budget = min(
             self.settings.max_segment_tokens,

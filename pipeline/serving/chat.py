@@ -8,6 +8,7 @@ trajectory ended. The model `PLAIN` is the policy without this loop (`pipeline.s
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -52,16 +53,16 @@ class _Question(Asked):
 def chat_routes(policy: ServedPolicy, plain: PlainModel) -> APIRouter:
     """The routes of the protocol."""
 
-    async def complete(body: bytes) -> dict[str, Any]:
+    async def complete(body: bytes, watch: Callable[[str], object] | None = None) -> dict[str, Any]:
         model = Asked.model_validate_json(body).model
         if model == PLAIN:
             return await plain.complete(TurnRequest.model_validate_json(body))
         if model not in (None, policy.name):
             raise NoModel(f"there is no model {model!r:.80}; use {policy.name} or {PLAIN}")
         asked = _Question.model_validate_json(body)
-        return _answer(policy, await policy.answer(asked.question()))
+        return _answer(policy, await policy.answer(asked.question(), watch))
 
-    return completion_routes([policy.name, PLAIN], complete)
+    return completion_routes([policy.name, PLAIN], complete, stream=complete)
 
 
 def _answer(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:

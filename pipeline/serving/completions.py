@@ -1,17 +1,19 @@
 """OpenAI's protocol for chat completions: requests, completions, streams and errors.
 
-``POST /v1/chat/completions`` and ``GET /v1/models``. With ``stream`` a completion comes as one
-piece when it is there. Errors have OpenAI's form, so that its clients raise their usual exceptions,
-and repeat a request that came while the engine starts.
+``POST /v1/chat/completions`` and ``GET /v1/models``. With ``stream`` the steps of a roll-out come
+as pieces of ``reasoning_content``, and then the message as one piece. Errors have OpenAI's form, so
+that its clients raise their usual exceptions, and repeat a request that came while the engine
+starts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Literal, cast
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ValidationError
@@ -34,12 +36,22 @@ class Asked(BaseModel):
     n: Literal[1] | None = None
 
 
+Completion = dict[str, Any]
+
+
 def completion_routes(
-    models: Sequence[str], complete: Callable[[bytes], Awaitable[dict[str, Any]]]
+    models: Sequence[str],
+    complete: Callable[[bytes], Awaitable[Completion]],
+    stream: Callable[[bytes, Callable[[str], None]], Coroutine[Any, Any, Completion]] | None = None,
 ) -> APIRouter:
-    """The routes of the protocol over ``complete``, which makes the completion of a body."""
+    """The routes of the protocol over ``complete``, which makes the completion of a body.
+
+    ``stream`` also calls a function with the text so far, after each step. It goes on when its
+    client has left, since other clients may wait for the same answer.
+    """
     router = APIRouter()
     created = int(time.time())
+    running: set[asyncio.Task[Completion]] = set()
 
     @router.get("/v1/models")
     async def listed() -> dict[str, Any]:
@@ -54,7 +66,18 @@ def completion_routes(
         try:
             body = await request.body()
             streamed = Asked.model_validate_json(body).stream
-            whole = await complete(body)
+            if streamed and stream is not None:
+                texts: asyncio.Queue[str | None] = asyncio.Queue()
+                task = asyncio.create_task(stream(body, texts.put_nowait))
+                running.add(task)
+                task.add_done_callback(running.discard)
+                task.add_done_callback(lambda _: texts.put_nowait(None))
+                if (first := await texts.get()) is not None:
+                    events = _steps(models[0], first, texts, task)
+                    return StreamingResponse(events, media_type="text/event-stream")
+                whole = await task
+            else:
+                whole = await complete(body)
         except ValidationError as error:
             fault = error.errors(include_input=False, include_url=False)[0]
             where = ".".join(map(str, fault["loc"])) or "body"
@@ -76,8 +99,11 @@ def completion_routes(
 
 def _refusal(problem: str, status: int) -> Response:
     kind = "invalid_request_error" if status < 429 else "server_error"
-    error = {"message": problem, "type": kind, "param": None, "code": None}
-    return JSONResponse({"error": error}, status)
+    return JSONResponse(_error(problem, kind), status)
+
+
+def _error(problem: str, kind: str) -> dict[str, Any]:
+    return {"error": {"message": problem, "type": kind, "param": None, "code": None}}
 
 
 def completion(
@@ -96,6 +122,31 @@ def completion(
             "total_tokens": sum(tokens),
         },
     }
+
+
+async def _steps(
+    model: str, first: str, texts: asyncio.Queue[str | None], task: asyncio.Task[Completion]
+) -> AsyncIterator[str]:
+    """What each step adds to the text, and then the completion; an error is the last event."""
+    about = {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": model,
+    }
+    seen, text = "", cast(str | None, first)
+    while text is not None:
+        delta = {"role": "assistant", "reasoning_content": text[len(seen) :]}
+        piece = {**about, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        yield f"data: {json.dumps(piece)}\n\n"
+        seen, text = text, await texts.get()
+    try:
+        whole = await task
+    except SteepError as error:
+        yield f"data: {json.dumps(_error(str(error), 'server_error'))}\n\n"
+        return
+    async for event in _chunks({**whole, "id": about["id"]}):
+        yield event
 
 
 async def _chunks(whole: dict[str, Any]) -> AsyncIterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,14 +41,20 @@ class ServedPolicy:
         self._failed = failed
         self._waiting = 0
 
-    async def answer(self, question: str) -> Trajectory:
-        """The roll-out of a question.
+    async def answer(
+        self, question: str, watch: Callable[[str], object] | None = None
+    ) -> Trajectory:
+        """The roll-out of a question; ``watch`` gets the text so far after each step.
 
         Raises InputError for an unusable question, `Busy` while the engine starts or too many
         questions wait, and what ended the policy's process.
         """
         record = question_record(question)
-        return (await self._result(lambda process: process.ask(record))).trajectory
+        if watch is None:
+            return (await self._result(lambda process: process.ask(record))).trajectory
+        loop = asyncio.get_running_loop()
+        seen = partial(loop.call_soon_threadsafe, watch)
+        return (await self._result(lambda process: process.ask(record, seen))).trajectory
 
     async def sample(self, turn: GenerationRequest) -> GenerationResult:
         """A single turn, beside the roll-outs.

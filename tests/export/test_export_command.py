@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.conversations.shipped_templates import byte_tokenizer as template_tokenizer
 from tests.conversations.shipped_templates import template_files
+from tests.docs.test_howto_pages import blocks
 from tests.llm.small_models import small_model
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import DOCUMENT, trajectory
@@ -290,9 +292,8 @@ def test_answers_have_flashrags_form_and_pairs_name_their_sources(folder: Path) 
 
 
 def test_the_pairs_of_a_round_and_its_policy_are_exported(folder: Path) -> None:
-    """From another folder PEFT loads the adapter; merged, both models have equal logits."""
+    """As the page says, PEFT loads the adapter from any folder; merged, both have equal logits."""
     import torch
-    from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base = small_model(folder / "base")
@@ -308,21 +309,19 @@ def test_the_pairs_of_a_round_and_its_policy_are_exported(folder: Path) -> None:
     task.directory.parent.mkdir(parents=True, exist_ok=True)
     task.store.commit(task.key, output, {"counts": {"pairs": 3}})
     commit_policy(policy(task, 1), base, seed=1)
-    calls = [
-        ["pairs", "--round", "1", "-o", "trl"],
-        ["model", "--adapter", "-o", "adapter"],
-        ["model", "--round", "1", "--merged", "-o", "merged"],
-    ]
-    for call in calls:
-        status, _, complaint = steep(["export", *call, *options])
+    page = blocks("use-a-policy.md", "")[2].replace("--round 2", "--round 1").splitlines()
+    for call in ("steep export pairs --round 1 -o trl", *page):
+        status, _, complaint = steep([*shlex.split(call, comments=True)[1:], *options])
         assert status == 0, complaint
     assert loaded("trl").num_rows == 3
     away = folder / "away"
     away.mkdir()
     os.chdir(away)
-    adapted = AutoPeftModelForCausalLM.from_pretrained("../adapter", dtype=torch.float32)
+    [program] = blocks("use-a-policy.md", "python")
+    loading: dict[str, Any] = {}
+    exec(program.replace('"policy"', '"../policy"'), loading)
+    adapted, tokenizer = loading["model"].float(), loading["tokenizer"]
     merged = AutoModelForCausalLM.from_pretrained("../merged", dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained("../adapter")
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained("../merged").chat_template
     assert tokenizer.chat_template
     ids = tokenizer("the founder", return_tensors="pt")
@@ -332,6 +331,7 @@ def test_the_pairs_of_a_round_and_its_policy_are_exported(folder: Path) -> None:
             untrained = adapted(**ids).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert not torch.allclose(untrained, expected, atol=1e-4)
-    card = (folder / "adapter" / "README.md").read_text()
+    card = (folder / "policy" / "README.md").read_text()
     assert f"base_model: {base}" in card
     assert "was not evaluated" in card
+    assert "| questions | musique, nq, hotpotqa |" in card

@@ -211,7 +211,8 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
                 model="sft", messages=[{"role": "user", "content": ASKED[0]}], stream=True
             )
         )
-        assert pieces[0].choices[0].delta.content == contents[0]
+        assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == contents[0]
+        assert len({piece.id for piece in pieces}) == 1
         assert pieces[-1].choices[0].finish_reason in ("stop", "length")
         with pytest.raises(
             openai.NotFoundError, match="there is no model 'other'; use sft or policy"

@@ -104,7 +104,7 @@ def load_outputs(store: Path) -> dict[str, dict[str, int]]:
         folder, tables = str(manifest.parent), {}
         default = get_dataset_default_config_name(folder)
         for name in sorted(get_dataset_config_names(folder), key=lambda name: name != default):
-            splits = load_dataset(folder, name, cache_dir=str(store / "datasets"))
+            splits = load_dataset(folder, name, cache_dir=str(store.parents[2] / "datasets"))
             tables[name] = sum(split.num_rows for split in splits.values())
         loaded[manifest.parents[1].name] = tables
     return loaded

@@ -1,0 +1,82 @@
+"""With ``stream``, OpenAI's client gets each step of a roll-out when its documents are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import openai
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from pipeline.core.errors import EngineError
+from pipeline.core.records import Chunk
+from pipeline.llm.engine import GenerationRequest
+from pipeline.llm.shared_engine import SharedEngine
+from pipeline.rollout.answering import OpenPolicy, PolicyProcess
+from pipeline.rollout.policy import RolloutSettings
+from pipeline.rollout.sampler import answer_questions
+from pipeline.serving.chat import chat_routes
+from pipeline.serving.policy import ServedPolicy
+from pipeline.serving.turns import PlainModel
+from pipeline.stages.corpus import write_chunks
+from tests.llm.scripted_engine import ScriptedEngine
+from tests.rollout.test_sampler import STEP_1, STEP_2, TEARAG, TOKENIZER, Documents, two_steps
+from tests.serving.scripted_policy import DECODING
+
+
+def written(prompt: str, request: GenerationRequest) -> str:
+    """Two steps; the engine ends after the first step of a question that says so."""
+    if "Fail?" in prompt and STEP_1 in prompt:
+        raise EngineError("the engine ended")
+    return two_steps(prompt, request)
+
+
+@contextmanager
+def scripted() -> Iterator[OpenPolicy]:
+    """The policy in its own process, with a scripted engine."""
+    engine = SharedEngine(ScriptedEngine(written, TOKENIZER, max_model_len=4096))
+    answers = partial(
+        answer_questions, engine=engine, grammar=TEARAG, retriever=Documents(),
+        settings=RolloutSettings(system="S"), policy="p", seed=0,
+    )  # fmt: skip
+    yield OpenPolicy(answers, engine)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[openai.OpenAI]:
+    chunks = [Chunk(f"c-{name}", "T", f"on {name}", "d") for name in ("who?", "where?")]
+    write_chunks(tmp_path, chunks)
+    policy, app = ServedPolicy("sft", tmp_path, failed=lambda error: None), FastAPI()
+    app.include_router(chat_routes(policy, PlainModel(policy, lambda: TOKENIZER, DECODING)))
+    policy.process = PolicyProcess("sft", scripted)
+    try:
+        policy.process.wait_until_ready()
+        yield openai.OpenAI(
+            api_key="none", base_url="http://localhost/v1", http_client=TestClient(app), max_retries=0
+        )  # fmt: skip
+    finally:
+        policy.process.stop()
+
+
+def test_steps_are_pieces_of_reasoning_and_the_answer_comes_last(client: openai.OpenAI) -> None:
+    def asked(text: str) -> list[openai.types.chat.ChatCompletionChunk]:
+        messages = [{"role": "user", "content": text}]
+        return list(client.chat.completions.create(model="sft", messages=messages, stream=True))
+
+    pieces = asked("Who?")
+    deltas = [piece.choices[0].delta for piece in pieces]
+    extras = [delta.model_extra or {} for delta in deltas]
+    steps = [extra["reasoning_content"] for extra in extras if "reasoning_content" in extra]
+    assert [text.partition("Evidence")[0] for text in steps] == [STEP_1, STEP_2]
+    assert all(text.endswith("</Reference>\n") for text in steps)
+    assert [delta.content for delta in deltas if delta.content] == ["Rome"]
+    [metadata] = [extra["metadata"] for extra in extras if "metadata" in extra]
+    assert [source["id"] for source in metadata["sources"]] == ["c-who?", "c-where?"]
+    assert len({piece.id for piece in pieces}) == 1
+    assert pieces[-1].choices[0].finish_reason == "stop"
+    with pytest.raises(openai.APIError, match="the engine ended"):
+        asked("Fail?")  # after the first step, so that the status was sent
