@@ -51,7 +51,7 @@ def tables(directory: Path, first: Iterable[str] = ()) -> list[Table]:
     found = [_parquet(path) for path in directory.glob("*.parquet")]
     found = [table for table in found if table.rows]
     if not found:
-        found = [_json(path) for path in directory.iterdir() if path.suffix in (".json", ".jsonl")]
+        found = _json(directory)
     names = list(first)
 
     def order(table: Table) -> tuple[int, int, str]:
@@ -123,12 +123,24 @@ def _parquet(path: Path) -> Table:
     return Table(path.name, facts.num_rows, columns)
 
 
-def _json(path: Path) -> Table:
-    if path.suffix == ".jsonl":
-        value: Any = [row for _, row in read_jsonl(path)]
-    else:
-        value = parse_json(read_text(path), path)
-    key = _HISTORY if isinstance(value, dict) and _HISTORY in value else None
-    rows = value[key] if key else value if isinstance(value, list) else [value]
-    columns = {name: type(item).__name__ for row in rows[:1] for name, item in row.items()}
-    return Table(path.name, len(rows), columns, key)
+def _json(directory: Path) -> list[Table]:
+    """The JSON files that are lists of objects, or have a history; without these, the objects."""
+    lists, objects = [], []
+    for path in directory.iterdir():
+        if path.suffix == ".jsonl":
+            value: Any = [row for _, row in read_jsonl(path)]
+        elif path.suffix == ".json":
+            value = parse_json(read_text(path), path)
+        else:
+            continue
+        key = _HISTORY if isinstance(value, dict) and _HISTORY in value else None
+        rows = value[key] if key else value
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            lists.append(Table(path.name, len(rows), _types(rows[0]), key))
+        elif isinstance(rows, dict):
+            objects.append(Table(path.name, 1, _types(rows)))
+    return lists or objects
+
+
+def _types(row: Mapping[str, Any]) -> dict[str, str]:
+    return {name: type(value).__name__ for name, value in row.items()}

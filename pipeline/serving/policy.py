@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,7 +52,10 @@ class ServedPolicy:
         if watch is None:
             return (await self._result(lambda process: process.ask(record))).trajectory
         loop = asyncio.get_running_loop()
-        seen = partial(loop.call_soon_threadsafe, watch)
+
+        def seen(text: str) -> None:
+            loop.call_soon_threadsafe(watch, text)
+
         return (await self._result(lambda process: process.ask(record, seen))).trajectory
 
     async def sample(self, turn: GenerationRequest) -> GenerationResult:
