@@ -71,7 +71,10 @@ def spaced(text: str) -> str:
 
 def fold(word: str) -> str:
     """The word case-folded and without accents (NFKD, combining characters removed)."""
-    characters = unicodedata.normalize("NFKD", word.casefold())
+    folded = word.casefold()
+    if folded.isascii():  # nothing to remove, and by far the most words
+        return folded
+    characters = unicodedata.normalize("NFKD", folded)
     return "".join(char for char in characters if not unicodedata.combining(char))
 
 

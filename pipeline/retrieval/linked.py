@@ -61,7 +61,7 @@ class FusedRetrieval:
         """``chunks`` has the columns id, title, text; its rows match the other arguments."""
         self._chunks = chunks
         self._index = index
-        self._chunk_CD = chunk_CD
+        self._chunk_CD = np.asarray(chunk_CD)  # indexing into a memmap object takes twice as long
         self._embedder = embedder
         self._bm25 = bm25
         self._top_k = top_k
@@ -150,10 +150,14 @@ class LinkedRetrieval(FusedRetrieval):
 
     def _named(self, question: str) -> dict[int, float]:
         """t of the passages whose titles the question names, by row."""
-        words = [fold(word) for word in WORD.findall(question)]
+        written = WORD.findall(question)
+        words = [fold(word) for word in written]
+        # `NameIndex` finds no name that begins in lower case, unless the text has no capitals.
+        lower = not any(map(str.isupper, question[1:]))
         keys = {
             name_key(words[first:last])
-            for first in range(len(words))
+            for first, word in enumerate(written)
+            if lower or not word[0].islower()
             for last in range(first + 1, min(first + _TITLE_WORDS, len(words)) + 1)
         }
         rows_of: dict[str, list[int]] = {}
