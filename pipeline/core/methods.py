@@ -47,6 +47,7 @@ METHODS: Mapping[str, MethodEntry] = {
         similarity_rewards=True,
         separate_terms=True,
         single_retrieval=True,
+        sft_shows_retrieved_kinds=True,
     ),
     "hiprag": MethodEntry(
         "pipeline.grammars.hiprag:HiPrag",

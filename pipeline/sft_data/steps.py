@@ -98,7 +98,7 @@ class StepOptions:
     others: Sequence[Hop] = ()
     other_paragraph: float = 0.0
     other_facts: float = 0.0
-    kinds: tuple[str, ...] = ("chunk",)
+    kinds: tuple[str, ...] = ("chunk", "triplet")
     from_memory: bool = False
 
 
@@ -140,8 +140,8 @@ def build_step(
     """The step of a hop, or None; ``hop.fault`` then holds the reason.
 
     The simulated context follows the paper: the gold paragraph, as the corpus's chunks, with the
-    supporting triplets inserted at random positions. It always holds all gold evidence;
-    ``options`` add other items.
+    supporting triplets inserted at random positions. It holds all gold evidence of the kinds that
+    retrieval shows; ``options`` add other items.
     """
     if not supporting:
         hop.fault = "no supporting triplet"
@@ -150,8 +150,10 @@ def build_step(
     if not entities:
         hop.fault = "no key entity in the subquery"
         return None
-    context = passages(context_chunks(hop, options, rng))
-    insert_facts(context, supporting, hop.facts, options.other_facts, rng)
+    chunks = context_chunks(hop, options, rng)
+    context = passages(chunks) if "chunk" in options.kinds else []
+    if {"triplet", "hyperedge"} & set(options.kinds):
+        insert_facts(context, supporting, hop.facts, options.other_facts, rng)
     return Step(
         entities=entities,
         subquery=hop.question,

@@ -68,6 +68,7 @@ def test_linked_adds_titles_in_the_question_and_links_of_the_best_passages(tmp_p
         "c3": pytest.approx(0.0625 + 0.9 * 0.125 / 4, abs=1e-5),
     }
     assert list(found) == ["c0", "c1", "c2", "c3"]
+    assert ranked(linked, QUESTION.lower()) == found
 
 
 def test_a_name_in_the_question_is_no_shared_name(tmp_path):

@@ -71,6 +71,16 @@ def test_the_context_holds_the_gold_chunk_and_triplets_at_random_positions_only(
     assert orders == {("chunk", "triplet"), ("triplet", "chunk")}
 
 
+def test_a_context_holds_only_the_kinds_that_retrieval_shows() -> None:
+    """A policy that learned to copy triplets misreads passages."""
+    supporting = supporting_facts(DIRECTOR)
+    for kind, text in (("chunk", CHUNK.text), ("triplet", "Emma was directed by Ann Lee")):
+        step = build_step(DIRECTOR, supporting, random.Random(0), StepOptions(kinds=(kind,)))
+        assert step is not None
+        assert [(item.kind, item.text) for item in step.context] == [(kind, text)]
+        assert "Emma was directed by Ann Lee" in step.summary
+
+
 def test_a_context_gains_only_gold_of_its_question_and_keeps_its_supporting_evidence() -> None:
     supporting = supporting_facts(DIRECTOR)
     page = Chunk("e", "Ann Lee", "Ann Lee was born in York.", "e")
