@@ -296,6 +296,11 @@ class Retrieval(Block):
         20, description="nearest chunks, which the reranker scores"
     )
     chunks: Positive = Field(5, description="k_d: best chunks after reranking")
+    chunk_scores: Literal["reranker", "fused"] = Field(
+        "reranker",
+        description="semantic, concat, ppr: how chunks are chosen and weighted; fused: by the "
+        "score of variant fused, with the scale and the offset of the reranker block",
+    )
     num_candidate_entities: Positive = Field(
         10, description="nearest entities of each key entity, which the reranker scores"
     )
@@ -355,7 +360,8 @@ class Retrieval(Block):
     @property
     def over_links(self) -> bool:
         """Whether the variant reads what ``index.links`` adds to the index."""
-        return self.variant in ("fused", "linked")
+        scored = self.variant in ("semantic", "concat", "ppr") and self.chunk_scores == "fused"
+        return scored or self.variant in ("fused", "linked")
 
     @property
     def shows(self) -> tuple[str, ...]:

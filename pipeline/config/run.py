@@ -155,9 +155,11 @@ class Config(Block):
                 "hypergraph from another source than triplets"
             )
         if self.retrieval.over_links and not self.index.links:
+            scored = self.retrieval.variant not in ("fused", "linked")
+            reader = "chunk_scores fused" if scored else f"variant {self.retrieval.variant}"
             raise ValueError(
-                f"index.links is false, and retrieval.variant {self.retrieval.variant} reads the "
-                "links of the index; set index.links to true"
+                f"index.links is false, and retrieval.{reader} reads the links of the index; set "
+                "index.links to true"
             )
         if self.sft_data.memory is not None and not self.method.memory_steps:
             with_memory = [name for name, entry in METHODS.items() if entry.memory_steps]

@@ -17,8 +17,9 @@ from pipeline.graph.adjacency import Adjacency
 from pipeline.graph.links import LINKS, Links
 from pipeline.graph.tables import HYPEREDGE_COLUMNS, MEMBERS, NEIGHBOURS
 from pipeline.index.bm25 import BM25, Bm25
-from pipeline.index.embed import Embedder, open_cache, open_embedder
+from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex, load_vectors
+from pipeline.retrieval.base import ChunkRetriever
 from pipeline.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansion
 from pipeline.retrieval.graph import GraphRetrieval
 from pipeline.retrieval.hypergraph import HypergraphRetrieval, HypergraphVariant
@@ -59,7 +60,7 @@ def open_retriever(
         return VariantRetriever(
             settings.variant, None, None, top_k=settings.top_k, hypergraph=files.hypergraph()
         )
-    if settings.over_links:
+    if settings.variant in ("fused", "linked"):
         fused, linked = files.fused_and_linked()
         first = fused if settings.variant == "fused" else linked
         later = fused if settings.linked_steps == "first" else first
@@ -96,7 +97,11 @@ class _Files:
     embedder: Embedder
     gpu: bool
 
-    def semantic(self, reranker: Reranker) -> SemanticRetrieval:
+    def semantic(self, reranker: Reranker) -> ChunkRetriever:
+        if self.settings.chunk_scores == "fused":
+            block = self.settings.reranker
+            options = {"top_k": self.settings.chunks, "scale": block.scale, "offset": block.offset}
+            return FusedRetrieval(*self._fused_parts(), **options)
         chunks, vectors = self._chunks(), self._load_index("chunks")
         check_rows("chunks", len(vectors), len(chunks), self.index)
         return SemanticRetrieval(
@@ -109,13 +114,8 @@ class _Files:
         )
 
     def fused_and_linked(self) -> tuple[FusedRetrieval, LinkedRetrieval]:
-        chunks, vectors = self._chunks(), self._load_index("chunks")
-        chunk_CD, bm25 = load_vectors(self.index / "chunks.npy"), Bm25.load(self.index / BM25)
-        for rows in (len(vectors), len(chunk_CD), len(bm25)):
-            check_rows("chunks", rows, len(chunks), self.index)
-        parts = (chunks, vectors, chunk_CD, self.embedder, bm25)
-        links = Links(self.index / LINKS)
-        check_rows("links", len(links), len(chunks), self.index)
+        parts, links = self._fused_parts(), Links(self.index / LINKS)
+        check_rows("links", len(links), len(parts[0]), self.index)
         top_k = self.settings.top_k
         return FusedRetrieval(*parts, top_k=top_k), LinkedRetrieval(*parts, links, top_k=top_k)
 
@@ -178,6 +178,13 @@ class _Files:
             top_k=self.settings.top_k,
             every_candidate=self.settings.hyperedge_candidates == "all",
         )
+
+    def _fused_parts(self) -> tuple[Columns, VectorIndex, Vectors, Embedder, Bm25]:
+        chunks, vectors = self._chunks(), self._load_index("chunks")
+        chunk_CD, bm25 = load_vectors(self.index / "chunks.npy"), Bm25.load(self.index / BM25)
+        for rows in (len(vectors), len(chunk_CD), len(bm25)):
+            check_rows("chunks", rows, len(chunks), self.index)
+        return chunks, vectors, chunk_CD, self.embedder, bm25
 
     def _chunks(self) -> Columns:
         return Columns(self.corpus / "chunks.arrow", ("id", "title", "text"))

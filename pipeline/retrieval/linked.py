@@ -57,14 +57,20 @@ class FusedRetrieval:
         bm25: Bm25,
         *,
         top_k: int,
+        scale: float = 1.0,
+        offset: float = 0.0,
     ) -> None:
-        """``chunks`` has the columns id, title, text; its rows match the other arguments."""
+        """``chunks`` has the columns id, title, text; its rows match the other arguments.
+
+        Returned scores are scale * score + offset: a raw score for `kag`, as a reranker's.
+        """
         self._chunks = chunks
         self._index = index
         self._chunk_CD = np.asarray(chunk_CD)  # indexing into a memmap object takes twice as long
         self._embedder = embedder
         self._bm25 = bm25
         self._top_k = top_k
+        self._scale, self._offset = scale, offset
 
     def retrieve(self, subqueries: Sequence[str]) -> list[list[ScoredChunk]]:
         """At most ``top_k`` passages per subquery with their scores, best first."""
@@ -76,9 +82,10 @@ class FusedRetrieval:
         for subquery, query_D, of_query in zip(subqueries, query_QD, near, strict=True):
             rows_C, scores_C = self._scored(subquery, *self._average(subquery, query_D, of_query))
             best = top_positions(scores_C, self._top_k)
-            ranked = [(self._chunks[int(rows_C[n])], float(scores_C[n])) for n in best]
+            raw_K = self._scale * scores_C[best] + self._offset
+            ranked = zip(map(self._chunks.__getitem__, rows_C[best].tolist()), raw_K, strict=True)
             results.append(
-                [ScoredChunk(i, title, text, score) for (i, title, text), score in ranked]
+                [ScoredChunk(i, title, text, float(raw)) for (i, title, text), raw in ranked]
             )
         return results
 

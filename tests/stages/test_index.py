@@ -171,6 +171,30 @@ def test_linked_retrieval_follows_the_names_of_passages_and_triplets(model, tmp_
     assert found["fused"] != found["linked"]
 
 
+def test_chunks_are_chosen_and_weighted_by_the_fused_score_if_set(model, tmp_path, upstream):
+    pytest.importorskip("bm25s")
+    names = ["Alba", "Bruno", "Corte", "Nera", "film", "river"]
+    rows = [Chunk(f"c{n}", name, f"{name} is the city.", "d") for n, name in enumerate(names)]
+    write_chunks(upstream["corpus"], rows)
+    stage = context(model, tmp_path, upstream, variant="fused", top_k=3)
+    run(stage)
+
+    def found(**settings):
+        retrieval = stage.config.retrieval.model_copy(update=settings)
+        changed = stage.config.model_copy(update={"retrieval": retrieval})
+        retriever = open_retriever(changed, upstream["corpus"], upstream["graph"], stage.output)
+        [items] = retriever.retrieve([Query("who crossed the river")])
+        return {item.id: item.score for item in items if item.kind == "chunk"}
+
+    fused = found()
+    settings = {"chunk_scores": "fused", "chunks": 3}
+    expected = {name: pytest.approx(1 / (1 + np.exp(-10 * a))) for name, a in fused.items()}
+    assert found(variant="semantic", **settings) == expected
+    assert set(found(variant="ppr", show="chunks", **settings)) == set(fused)
+    with pytest.raises(ValueError, match=r"retrieval\.chunk_scores fused reads the links of the"):
+        small_config(retrieval={"variant": "ppr", "chunk_scores": "fused"})
+
+
 def test_linked_retrieval_without_links_names_the_setting(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream, variant="semantic")
     run(stage)
