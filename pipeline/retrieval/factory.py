@@ -99,9 +99,8 @@ class _Files:
 
     def semantic(self, reranker: Reranker) -> ChunkRetriever:
         if self.settings.chunk_scores == "fused":
-            block = self.settings.reranker
-            options = {"top_k": self.settings.chunks, "scale": block.scale, "offset": block.offset}
-            return FusedRetrieval(*self._fused_parts(), **options)
+            parts, block, top_k = self._fused_parts(), self.settings.reranker, self.settings.chunks
+            return FusedRetrieval(*parts, top_k=top_k, scale=block.scale, offset=block.offset)
         chunks, vectors = self._chunks(), self._load_index("chunks")
         check_rows("chunks", len(vectors), len(chunks), self.index)
         return SemanticRetrieval(

@@ -27,7 +27,7 @@ def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings
     ("overrides", "problem"),
     [
         (["evaluation.retrieval.top_k=0"], "evaluation.retrieval.top_k is 0; set it to a number of at"),
-        (["evaluation.retrieval.topk=1"], "topk: unknown key; evaluation.retrieval has alpha, chunks"),
+        (["evaluation.retrieval.topk=1"], "topk: unknown key; evaluation.retrieval has alpha, chunk_scores, chunks"),
         (["evaluation.sampling.temperature=1"], "cannot be set here; set evaluation.temperature"),
         (
             ["graph.source=none", "retrieval.variant=semantic", "evaluation.retrieval.variant=ppr"],

@@ -46,7 +46,8 @@ def test_the_knowledge_holds_supporting_facts_and_facts_of_the_same_paragraphs()
         first, [FACTS[1]], random.Random(0), StepOptions([second], 1.0, 1.0, ("hyperedge",))
     )
     assert sorted(item.id for item in extended.context) == ["c:f0", "c:f1", "d:f0"]
-    passages = build_step(first, [FACTS[1]], random.Random(0), StepOptions(other_facts=1.0))
+    options = StepOptions(other_facts=1.0, kinds=("chunk",))
+    passages = build_step(first, [FACTS[1]], random.Random(0), options)
     assert [(item.kind, item.id) for item in passages.context] == [("chunk", "c")]
     assert build_step(first, [], random.Random(0), EDGES) is None
     assert first.fault == "no supporting fact"
