@@ -17,7 +17,10 @@ EXACT_JUDGES = "{over: {backend: closed-world}, under: {backend: closed-world}}"
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("retrieval.kep=5", r"retrieval\.kep: unknown key; retrieval has alpha, chunk_scores, chunks"),
+        (
+            "retrieval.kep=5",
+            r"retrieval\.kep: unknown key; retrieval has alpha, chunk_scores, chunks",
+        ),
         (
             "retrieval={top_k:5}",
             r"retrieval\.top_k:5: unknown key; .* space after the colon.*top_k: 5",
