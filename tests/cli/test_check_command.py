@@ -16,6 +16,9 @@ from tests.tasks.checks.published_files import write_lines, write_published_file
 PUBLISHED = {
     "tearag-llama3-8b": 8,
     "tearag-qwen2.5-14b": 8,
+    "tearag-qwen3-4b-tools": 8,
+    "tearag-qwen3-8b-tools": 8,
+    "tearag-qwen3-4b-tools-1-gpu": 1,
     "hiprag-qwen2.5-3b": 4,
     "hiprag-qwen2.5-7b": 4,
     "prograph-qwen2.5-3b": 4,
