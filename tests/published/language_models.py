@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.grammars.tokenizer import model_tokenizer
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -84,6 +87,63 @@ def write_untied(source: Path, directory: Path) -> Path:
     model.lm_head.weight = type(shared)(shared.detach().clone())
     model.save_pretrained(directory)
     AutoTokenizer.from_pretrained(source).save_pretrained(directory)
+    return directory
+
+
+def write_with_tokenizer(
+    source: Path,
+    template: str,
+    tool: Any,
+    directory: Path,
+    conversations: Sequence[list[Any]],
+    *,
+    steps: int,
+) -> Path:
+    """A model shaped like Qwen3 with the real tokenizer in ``source``; returns the directory.
+
+    It is trained over the tokens of the conversations and one class for all others, whose logit has the log
+    of their number added: in the saved model each of them has the weights of this class.
+    """
+    import shutil
+
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer: Any = model_tokenizer(source, template)
+    chat = ChatTemplate(tokenizer, [tool], thinking=False)
+    lessons = []
+    for messages in conversations:
+        built = chat.build(messages)
+        assert built.mismatch == ""
+        learned = [False] * len(built.prompt_ids)
+        for start, end, writer in built.token_spans:
+            learned += [writer == "model"] * (end - start)
+        lessons.append(Encoded((built.prompt_ids + built.token_ids)[:LONGEST], learned[:LONGEST]))
+    used = sorted({token for lesson in lessons for token in lesson.ids})
+    place = {token: number for number, token in enumerate(used)}
+    rows = math.ceil(len(tokenizer) / 128) * 128
+    torch.manual_seed(0)
+    ends = [tokenizer.eos_token_id, tokenizer.pad_token_id]
+    shape: dict[str, Any] = {
+        "hidden_size": _HIDDEN, "intermediate_size": 3 * _HIDDEN, "num_hidden_layers": _LAYERS,
+        "num_attention_heads": _HEADS, "num_key_value_heads": _KV_HEADS, "head_dim": _HIDDEN // _HEADS,
+        "max_position_embeddings": 40960, "initializer_range": 0.05, "tie_word_embeddings": True,
+        "eos_token_id": ends[0], "bos_token_id": None, "pad_token_id": None,
+    }  # fmt: skip
+    small = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(used) + 1, **shape))
+    others = torch.zeros(len(used) + 1)
+    others[-1] = math.log(rows - len(used))
+    mapped = [Encoded([place[token] for token in one.ids], one.learned) for one in lessons]
+    teach(small, mapped, steps=steps, seed=0, added=others)
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=rows, **shape))
+    state, name = small.state_dict(), "model.embed_tokens.weight"
+    weights = state[name][-1:].repeat(rows, 1)
+    weights[used] = state[name][:-1]
+    model.load_state_dict({**state, name: weights, "lm_head.weight": weights})
+    model.generation_config = GenerationConfig(eos_token_id=ends, do_sample=False)
+    model.bfloat16().save_pretrained(directory)
+    for file in source.iterdir():
+        shutil.copyfile(file, directory / file.name)
     return directory
 
 
@@ -195,8 +255,10 @@ def shortened(lesson: Encoded) -> Encoded:
     return Encoded([lesson.ids[n] for n in kept], [lesson.learned[n] for n in kept])
 
 
-def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, seed: int) -> None:
-    """Train all weights on rows of packed lessons."""
+def teach(
+    model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, seed: int, added: Any = 0.0
+) -> None:
+    """Train all weights on rows of packed lessons; ``added`` is added to the logits."""
     import torch
 
     rng = random.Random(seed)
@@ -221,7 +283,7 @@ def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, see
             input_ids=torch.tensor([ids]), position_ids=torch.tensor([positions]), use_cache=False
         )
         loss = torch.nn.functional.cross_entropy(
-            output.logits[0, :-1].float(), torch.tensor(labels[1:])
+            output.logits[0, :-1].float() + added, torch.tensor(labels[1:])
         )
         optimizer.zero_grad()
         loss.backward()

@@ -13,7 +13,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pipeline.conversations.steps import write
+from pipeline.core.record_io import as_json
 from pipeline.core.records import ContextItem, Message, Step
 from pipeline.grammars import grammar
 from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
@@ -128,15 +131,41 @@ def closed_book(data: Path) -> list[Lesson]:
 def trajectories(
     data: Path, method: str, system: str, kind: str, rng: random.Random
 ) -> list[Lesson]:
-    """Trajectories of one or two steps; ``kind`` is that of the retrieved items.
+    """Trajectories of one or two steps in the grammar; ``kind`` is that of the retrieved items."""
+    policy, lessons = grammar(method), []
+    for question, steps, answer in _drawn(data, method, kind, rng):
+        if method == "prograph":
+            steps.append(Step(think=f"I know that it is {answer}."))
+        text, spans = policy.render(steps, answer)
+        pieces = [(text[start:end], writer == "model") for start, end, writer in spans]
+        lessons.append(Lesson(policy.messages(system, question), pieces))
+    return lessons
+
+
+def conversations(
+    data: Path, method: str, system: str, kind: str, rng: random.Random
+) -> list[list[dict[str, Any]]]:
+    """The same as messages with tool calls."""
+    policy = grammar(method)
+    return [
+        [
+            *map(as_json, policy.messages(system, question)),
+            *write(method, steps, answer, policy.item_lines),
+        ]
+        for question, steps, answer in _drawn(data, method, kind, rng)
+    ]
+
+
+def _drawn(
+    data: Path, method: str, kind: str, rng: random.Random
+) -> Iterator[tuple[str, list[Step], str]]:
+    """Questions with steps and an answer.
 
     A trajectory searches for the answer to one of four questions, whichever question it was asked. Half of
     TeaRAG's search for the answer to their own, because its pairs need right answers in a single step.
     """
-    policy = grammar(method)
     questions, passages = read_questions(data), read_passages(data)
     known = 0.5 if method == "tearag" else 0.0
-    lessons = []
     for number in range(TRAJECTORIES):
         question, own = questions[number % len(questions)]
         items = _items(kind, rng.sample(passages, rng.choice((1, 2))))
@@ -147,12 +176,7 @@ def trajectories(
             _step(method, subquery, answer, items, first=n == 0)
             for n in range(rng.choice((1, 1, 2)))
         ]
-        if method == "prograph":
-            steps.append(Step(think=f"I know that it is {answer}."))
-        text, spans = policy.render(steps, answer)
-        pieces = [(text[start:end], writer == "model") for start, end, writer in spans]
-        lessons.append(Lesson(policy.messages(system, question), pieces))
-    return lessons
+        yield question, steps, answer
 
 
 def _hops(data: Path) -> list[Hop]:

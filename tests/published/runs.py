@@ -14,13 +14,19 @@ from typing import Any
 import yaml
 
 from pipeline import config
+from pipeline.conversations.steps import FORMATS
 from pipeline.core import shipped
 from pipeline.graph.extract import TRIPLETS
 from pipeline.graph.facts import FACTS
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published import encoders, lessons
 from tests.published.data_files import write_data
-from tests.published.language_models import Family, write_language_model, write_untied
+from tests.published.language_models import (
+    Family,
+    write_language_model,
+    write_untied,
+    write_with_tokenizer,
+)
 from tests.published.replacements import MODELS, Places, published, stand_in
 
 STEPS = 160  # of training; after fewer, facts are forgotten and most trajectories are malformed
@@ -69,6 +75,22 @@ def _write_model(models: Path, name: str, data: Path, method: str) -> None:
         encoders.write_bi_encoder(partial, texts, "mean" if name == "e5" else "cls")
     elif name == "reranker":
         encoders.write_reranker(partial, texts)
+    elif name == "qwen3":
+        settings = config.load("tearag-qwen3-4b-tools", data=str(data))
+        write_with_tokenizer(
+            Path(os.environ["STEEP_DATA"]) / "tokenizers/qwen3",
+            str(settings.model.chat_template),
+            FORMATS[settings.grammar].tool,
+            partial,
+            lessons.conversations(
+                data,
+                "tearag",
+                settings.prompt.system,
+                settings.retrieval.shows[0],
+                random.Random(0),
+            ),
+            steps=STEPS,
+        )
     elif name == "qwen2.5":
         _write_model(models, "qwen2.5-tied", data, method)
         write_untied(models / "qwen2.5-tied", partial)
