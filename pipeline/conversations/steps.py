@@ -66,7 +66,7 @@ class ToolFormat:
 
     In a ``bounded`` format, no step and more steps than the budget are malformed. ``step_lines``
     reads ``Step n:`` passages, and ``answer_step`` adds a step for the text before the answer.
-    Calls of ``own`` tools are answered by their functions and are no steps.
+    The functions of ``own`` tools answer calls that make no step.
     """
 
     tool: Tool
@@ -220,7 +220,7 @@ class _Reader:
 
     format: ToolFormat
     max_steps: int
-    answered: bool = False  # a malformed call is answered by its error and is no step
+    answered: bool = False  # whether the results of malformed calls are their errors
     steps: list[Step] = field(default_factory=list)
     waiting: list[Exchange] = field(default_factory=list)
 

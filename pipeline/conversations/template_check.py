@@ -28,15 +28,15 @@ _PROMPT: list[Message] = [
 def rewriting_note(template: ChatTemplate) -> str:
     """How a template rewrites earlier turns, and which template does not; empty if it does not.
 
-    Raises InputError for a template that carries no tools, with one that does.
+    Raises InputError for a template without tools, and names a template with tools.
     """
     try:
         difference = template.check()
     except InputError as error:
         raise InputError(f"{error}{_remedy(template)}") from None
     return difference and (
-        f"the chat template rewrites earlier turns ({difference}); trajectories keep what was "
-        f"sampled{_remedy(template)}"
+        f"the chat template rewrites earlier turns ({difference}); trajectories keep the sampled "
+        f"turns{_remedy(template)}"
     )
 
 

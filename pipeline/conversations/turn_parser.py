@@ -27,7 +27,7 @@ _CALL_KEYS = ("arguments", "parameters")  # Llama writes either
 class ParsedTurn:
     """``problem`` says why the turn is malformed, None for an answer or valid calls.
 
-    ``bad_call`` marks a turn whose calls are the reason; ``invalid`` are those that can be parsed.
+    ``bad_call`` says that its calls are the reason; ``invalid`` holds them if they can be parsed.
     """
 
     content: str = ""

@@ -22,7 +22,7 @@ from typing import Any
 from pipeline.conversations.messages import messages_before
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import parse_json
-from pipeline.core.records import Span, Trajectory
+from pipeline.core.records import Span, Trajectory, Writer
 from pipeline.rollout.turns import turns_of
 
 
@@ -113,8 +113,15 @@ def _messages(text: str, number: int) -> str:
 
 
 def _ending(spans: Sequence[Span], number: int) -> list[Span]:
-    """The spans up to the model's span ``number`` (from 0); earlier ones become observations."""
+    """The spans up to the model's span ``number`` (from 0); the model's earlier ones are untrained.
+
+    They become observations, or frames of a conversation, whose turns end in control tokens.
+    """
     model_spans = [index for index, (*_, writer) in enumerate(spans) if writer == "model"]
     last = model_spans[number] if number < len(model_spans) else len(spans) - 1
-    before: list[Span] = [(start, end, "observation") for start, end, _ in spans[:last]]
+    earlier: Writer = "frame" if any(span[2] == "frame" for span in spans) else "observation"
+    before: list[Span] = [
+        (start, end, earlier if writer == "model" else writer)
+        for start, end, writer in spans[:last]
+    ]
     return [*before, *spans[last : last + 1]]

@@ -17,6 +17,7 @@ from pipeline.core.records import Message, SftExample
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import decode
 from pipeline.pairs.candidates import pair_of
+from pipeline.pairs.step_pairs import step_pairs
 from pipeline.training.advantages import encode_trajectories
 from pipeline.training.encode import IGNORED, encode_pairs, encode_sft
 from tests.conversations.test_chat_template import MODES, opened
@@ -67,6 +68,25 @@ def test_the_texts_of_a_pair_are_compared_with_its_ids(real_data: Path) -> None:
     ]
     with pytest.raises(TrainingError, match=r"control token|trained pieces|lack the text"):
         encode_pairs(tokenizer, [replace(pair, chosen_spans=inverted)])
+
+
+def test_a_step_pair_of_conversations_trains_its_last_turn(real_data: Path) -> None:
+    tokenizer = opened(real_data, "qwen2.5").tokenizer
+    sides = []
+    for number, query in enumerate("bc"):
+        one = rolled(real_data, "qwen2.5", call("", "a"), call("", query), "Answer: x")
+        steps = [{"total": 1.0}, {"total": 1.0 - number}, {"total": 1.0}]
+        sides.append(replace(one, trajectory_id=f"q/{number}", rewards={"steps": steps}))
+    [(chosen, rejected)] = step_pairs(sides, 0.5)
+    pair = pair_of(chosen, rejected, "step", [], ({}, {}), round=1, tools="[]")
+    assert [message.role for message in pair.rejected] == ["assistant", "tool", "assistant"]
+    [encoded] = encode_pairs(tokenizer, [pair])
+    trained = [
+        token
+        for token, mask in zip(encoded.rejected_ids, encoded.rejected_mask, strict=True)
+        if mask
+    ]
+    assert decode(tokenizer, trained) == f"{call('', 'c')}<|im_end|>"
 
 
 def test_trajectories_of_conversations_are_encoded_for_grpo(real_data: Path) -> None:
