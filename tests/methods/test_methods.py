@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Modules in which a method name may stand, besides the modules called after a method.
 MAY_NAME_METHODS = {
     "pipeline/core/methods.py": "the registry",
+    "pipeline/methods/advice.py": "which method fits the questions that a user has",
+    "pipeline/cli/own.py": "the shipped configuration of each method, for `steep init own`",
     "pipeline/conversations/steps.py": "tools and steps of each method in the format of tool calls",
     "pipeline/rollout/importers.py": "formats of other systems' result files",
     "pipeline/rollout/imported_text.py": "layouts of other systems' outputs",
