@@ -18,5 +18,5 @@ def suited_method(questions: Sequence[Question], *, judges: bool) -> tuple[str, 
     if judges:
         return "hiprag", "a model judges whether each search was needed"
     if 2 * count > len(questions):
-        return "tearag", f"{have}, so the process reward can compare it with what is found"
+        return "tearag", f"{have}, so the process reward can compare it with the retrieved texts"
     return "search-r1", f"{have}, so the outcome and the format are rewarded"

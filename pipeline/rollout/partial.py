@@ -135,7 +135,7 @@ class PartialTrajectory:
         stop: Stop,
         parsed: ParsedOutput | None = None,
     ) -> Trajectory:
-        """The finished record; ``parsed`` is that of a conversation.
+        """The finished record; ``parsed`` is the result of a conversation.
 
         Raises EngineError when text, ids and spans disagree, which no input should be able to
         trigger.

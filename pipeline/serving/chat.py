@@ -1,4 +1,4 @@
-"""The models of a served policy: one that searches, and the plain policy.
+"""The models of a served policy: the policy with its searches, and the plain policy.
 
 The question of a request to the first is its last message of the user. The whole roll-out runs
 here, and the message of the answer has ``metadata`` with the steps, the sources, and how the

@@ -75,7 +75,7 @@ def _check_template(context: StageContext, source: Path) -> None:
     if used != trained:
         raise ConfigError(
             f"{source} was trained under the chat template {trained}, and model.chat_template and "
-            f"model.thinking give {used}; set them to those of its training"
+            f"model.thinking give {used}; set both as in its training"
         )
 
 
