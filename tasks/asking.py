@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError
+from pipeline.core.records import Chunk, ContextItem
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
 from pipeline.training.lineage import checked_policy
@@ -101,9 +102,36 @@ def search(task: StageTask, query: str) -> Search:
 
     Raises StoreError when an index is not complete, ConfigError when the retrieval is none.
     """
+    from pipeline.retrieval.origins import passage_id, passages
+
+    inputs, [items] = _retrieved(task, [query])
+    sources = {chunk.id: chunk.source for chunk in passages(items, inputs["corpus"])}
+    results = [
+        FoundItem(
+            item.kind, item.id, item.title, item.text, round(item.score, 6),
+            passage := passage_id(item), sources.get(passage, ""),
+        )
+        for item in items
+    ]  # fmt: skip
+    return Search(query, task.settings.retrieval.variant, results)
+
+
+def found_passages(task: StageTask, queries: Sequence[str]) -> list[list[Chunk]]:
+    """The passages that `search` finds for each query."""
+    from pipeline.retrieval.origins import passage_id, passages
+
+    inputs, found = _retrieved(task, queries)
+    every = passages([item for items in found for item in items], inputs["corpus"])
+    by_id = {chunk.id: chunk for chunk in every}
+    return [[by_id[name] for name in dict.fromkeys(map(passage_id, items))] for items in found]
+
+
+def _retrieved(
+    task: StageTask, queries: Sequence[str]
+) -> tuple[dict[str, Path], list[list[ContextItem]]]:
+    """The finished corpus, graph and index, and the items that each query finds."""
     from pipeline.retrieval.base import Query
     from pipeline.retrieval.factory import open_retriever
-    from pipeline.retrieval.origins import passage_id, passages
 
     settings = task.settings
     inputs = finished(searched(task))
@@ -115,18 +143,9 @@ def search(task: StageTask, query: str) -> Search:
             cache_dir=settings.cache_dir,
         )  # fmt: skip
         try:
-            [items] = retriever.retrieve([Query(query, (query,))])
+            return inputs, retriever.retrieve([Query(query, (query,)) for query in queries])
         finally:
             retriever.close()
-    sources = {chunk.id: chunk.source for chunk in passages(items, inputs["corpus"])}
-    results = [
-        FoundItem(
-            item.kind, item.id, item.title, item.text, round(item.score, 6),
-            passage := passage_id(item), sources.get(passage, ""),
-        )
-        for item in items
-    ]  # fmt: skip
-    return Search(query, settings.retrieval.variant, results)
 
 
 @contextmanager

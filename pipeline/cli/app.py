@@ -72,6 +72,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "init": init.init,
         "data": init.data,
         "synthesise": synthesise.synthesise,
+        "decompose": synthesise.decompose,
         "check": check.check,
         "plan": plan.plan,
         "run": run.run,

@@ -1,22 +1,36 @@
-"""``steep synthesise``: questions from documents, written and verified by a language model."""
+"""``steep synthesise`` and ``decompose``: a language model writes questions, or their hops."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.options import Chosen, JsonOption, with_configuration
+from pipeline.cli.options import Chosen, JsonOption, Output, with_configuration
 from pipeline.cli.printing import print_json
 from pipeline.core.errors import InputError
+from pipeline.core.record_io import as_json as record_json
+from pipeline.core.record_io import write_jsonl
 
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.llm.chat import Chat
+
+
+EndpointOption = Annotated[
+    str | None,
+    typer.Option(
+        help="address of an OpenAI-compatible endpoint; default: the model or endpoint of "
+        "sft_data, else of graph, else model.base"
+    ),
+]
+ModelOption = Annotated[str | None, typer.Option(help="name of the model at the endpoint")]
+KeyOption = Annotated[str | None, typer.Option(help="environment variable with the API key")]
 
 
 @with_configuration
@@ -30,17 +44,9 @@ def synthesise(
     held_out: Annotated[
         float, typer.Option(min=0, max=0.9, help="share of the documents for test.jsonl")
     ] = 0.1,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="address of an OpenAI-compatible endpoint; default: the model or endpoint of "
-            "sft_data, else of graph, else model.base"
-        ),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="name of the model at the endpoint")] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="environment variable with the API key")
-    ] = None,
+    endpoint: EndpointOption = None,
+    model: ModelOption = None,
+    api_key_env: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write questions about the documents with a language model, verified by its own answers.
@@ -48,16 +54,10 @@ def synthesise(
     Every reply is kept, so that an interrupted synthesis continues. The corpus and the graph of the
     run must be complete.
     """
-    if (endpoint is None) != (model is None) or (endpoint is None and api_key_env is not None):
-        raise InputError("--endpoint and --model belong together; name both, or neither")
-    overrides = []
-    if endpoint is not None:
-        place = {"base_url": endpoint, "model": model, "api_key_env": api_key_env}
-        overrides = ["sft_data.model=null", f"sft_data.endpoint={json.dumps(place)}"]
     from pipeline.synthesis.run import Wanted, synthesise
     from tasks.named_policies import finished
 
-    task = chosen.task("graph", overrides=overrides)
+    task = chosen.task("graph", overrides=_overrides(endpoint, model, api_key_env))
     inputs = finished({"corpus": task.inputs["corpus"], "graph": task})
     wanted = Wanted(questions, multi_hop, held_out, task.settings.seed)
     with redirect_stdout(sys.stderr):
@@ -75,6 +75,57 @@ def synthesise(
     for hops, counts in done.funnel.items():
         reasons = (f"{name}: {count:,}" for name, count in counts.items())
         typer.echo(f"{hops}: {', '.join(reasons)}")
+
+
+@with_configuration
+def decompose(
+    chosen: Chosen,
+    questions: Annotated[Path, typer.Argument(metavar="FILE", help="questions with answers")],
+    output: Output = "-",
+    dataset: Annotated[
+        str, typer.Option(help="musique, hotpotqa, …, or any name for questions of another form")
+    ] = "questions",
+    endpoint: EndpointOption = None,
+    model: ModelOption = None,
+    api_key_env: KeyOption = None,
+) -> None:
+    """Add hops to questions with a language model, for the cold start.
+
+    The passages are those that the finished index of the run finds for a question. Questions
+    without hops that hold are left out and counted. Every reply is kept.
+    """
+    from pipeline.corpus.questions.load import load_questions
+    from pipeline.synthesis.decompose import decompose
+    from tasks.asking import found_passages
+
+    task = chosen.task("index", overrides=_overrides(endpoint, model, api_key_env))
+    asked = load_questions(questions, dataset, for_training=True)
+    passages = found_passages(task, [question.question for question in asked])
+    with redirect_stdout(sys.stderr):
+        _, chat = _writer(task.settings)
+        with chat:
+            made = decompose(asked, passages, chat)
+            print(chat.usage.line())
+    found = [question for question in made if not isinstance(question, str)]
+    reasons = Counter(reason for reason in made if isinstance(reason, str))
+    counts = "".join(f"; {reason}: {count:,}" for reason, count in reasons.most_common())
+    told = f"{len(found):,} of {len(made):,} questions were decomposed{counts}"
+    if not found:
+        raise InputError(f"{told}; name another model, or add the documents that hold the answers")
+    write_jsonl(output, map(record_json, found))
+    typer.echo(told, err=True)
+
+
+def _overrides(endpoint: str | None, model: str | None, key: str | None) -> list[str]:
+    """The settings of an endpoint. Raises InputError when one of its options is missing."""
+    if endpoint is None and (model or key):
+        raise InputError("--model and --api-key-env belong to --endpoint; name it too")
+    if endpoint is None:
+        return []
+    if model is None:
+        raise InputError("--endpoint is set and --model is missing; name the model")
+    place = {"base_url": endpoint, "model": model, "api_key_env": key}
+    return ["sft_data.model=null", f"sft_data.endpoint={json.dumps(place)}"]
 
 
 def _writer(settings: Config) -> tuple[str, Chat]:

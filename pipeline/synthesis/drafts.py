@@ -110,14 +110,19 @@ def _draft(path: EvidencePath, reply: Reply) -> Draft | str:
     value = reply_object(reply)
     if value is None:
         return reply.fault or "unreadable reply"
-    listed = value.get("hops") if len(path.chunks) > 1 else [value]
-    hops = [_hop(item) for item in listed] if isinstance(listed, list) else []
+    hops = read_hops(value.get("hops") if len(path.chunks) > 1 else [value])
     question = value.get("question")
-    read = tuple(hop for hop in hops if hop is not None)
-    if not isinstance(question, str) or len(read) != len(path.chunks) or len(hops) != len(read):
+    if not isinstance(question, str) or hops is None or len(hops) != len(path.chunks):
         return "unreadable reply"
-    draft = Draft(path, " ".join(question.split()), read)
+    draft = Draft(path, " ".join(question.split()), hops)
     return _fault(draft) or draft
+
+
+def read_hops(value: Any) -> tuple[Hop, ...] | None:
+    """The hops of a list of objects, or None where one is malformed."""
+    hops = [_hop(item) for item in value] if isinstance(value, list) else [None]
+    read = tuple(hop for hop in hops if hop is not None)
+    return read if len(read) == len(hops) else None
 
 
 def _hop(value: Any) -> Hop | None:
@@ -128,16 +133,21 @@ def _hop(value: Any) -> Hop | None:
 
 def _fault(draft: Draft) -> str | None:
     """What is wrong with the form of a draft, or None."""
-    first, last = draft.hops[0], draft.hops[-1]
-    answers = [hop.answer for hop in draft.hops]
     if not draft.question.endswith("?") or len(draft.question.split()) > _WORDS["question"]:
         return "not a question"
+    if any(cover_exact_match(draft.question, [hop.answer]) for hop in draft.hops):
+        return "answer in the question"
+    return hops_fault(draft)
+
+
+def hops_fault(draft: Draft) -> str | None:
+    """What is wrong with the form of the hops of a draft, or None."""
+    answers = [hop.answer for hop in draft.hops]
     if any(not normalize(one) or len(one.split()) > _WORDS["answer"] for one in answers):
         return "no short answer"
-    if first is not last and ("#1" not in last.question or fill(first.question, []) is None):
+    filled = (fill(hop.question, answers[:number]) for number, hop in enumerate(draft.hops))
+    if None in filled or (len(answers) > 1 and "#" not in draft.hops[-1].question):
         return "the hops do not form a chain"
-    if any(cover_exact_match(draft.question, [answer]) for answer in answers):
-        return "answer in the question"
     if any(cover_exact_match(draft.filled(n), [hop.answer]) for n, hop in enumerate(draft.hops)):
         return "answer in the question of a hop"
     for hop, chunk in zip(draft.hops, draft.path.chunks, strict=True):

@@ -24,6 +24,10 @@ from pipeline.synthesis.drafts import Draft, prompt, reply_object
 
 RIGHT = 0.8  # token F1 from which an answer is right
 _TOKENS = 96  # of an answer
+_UNREADABLE = "no readable answer in a test"  # also for a test whose answer must not be right
+_NOT_ANSWERED, NO_HOP = "not answered with its evidence", "a hop is not answered by its passage"
+_KNOWN, _ONE_PASSAGE = "answered without evidence", "one passage is enough"
+REASONS = (_NOT_ANSWERED, NO_HOP, _KNOWN, _ONE_PASSAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,34 +37,39 @@ class _Test:
     answer: str
     right: bool  # whether the answer has to be right
 
+    @property
+    def name(self) -> str:
+        """The question and its passages."""
+        return "\n".join([self.question, *(chunk.id for chunk in self.passages)])
 
-def verify(drafts: Sequence[Draft], chat: Chat) -> list[str | None]:
-    """The reason to reject each draft, in order; None for a draft that is kept."""
+
+def verify(
+    drafts: Sequence[Draft], chat: Chat, tests_of: Sequence[str] = REASONS
+) -> list[str | None]:
+    """The reason to reject each draft, in order; None for a draft that is kept.
+
+    ``tests_of`` names the tests by the reasons to reject.
+    """
     reasons: list[str | None] = [None] * len(drafts)
-    for reason in _REASONS:
-        tests = {
-            f"{number}:{place}": test
+    replies: dict[str, Reply] = {}  # the only hop of a question asks the same again
+    for reason in tests_of:
+        tests = [
+            (number, test)
             for number, draft in enumerate(drafts)
             if reasons[number] is None
-            for place, test in enumerate(_tests(reason, draft, drafts[number - 1]))
-        }
-        prompts = [
-            (name, prompt("answer", test.passages, question=test.question))
-            for name, test in tests.items()
+            for test in _tests(reason, draft, drafts[number - 1])
         ]
-        replies = chat.ask(prompts, max_tokens=_TOKENS)
-        for name, test in tests.items():
-            right = _right(replies[name], test.answer)
+        prompts = {
+            test.name: prompt("answer", test.passages, question=test.question)
+            for _, test in tests
+            if test.name not in replies
+        }
+        replies |= chat.ask(list(prompts.items()), max_tokens=_TOKENS)
+        for number, test in tests:
+            right = _right(replies[test.name], test.answer)
             if right != test.right:
-                number = int(name.partition(":")[0])
                 reasons[number] = _UNREADABLE if right is None else reason
     return reasons
-
-
-_UNREADABLE = "no readable answer in a test"  # also for a test whose answer must not be right
-_NOT_ANSWERED, _NO_HOP = "not answered with its evidence", "a hop is not answered by its passage"
-_KNOWN, _ONE_PASSAGE = "answered without evidence", "one passage is enough"
-_REASONS = (_NOT_ANSWERED, _NO_HOP, _KNOWN, _ONE_PASSAGE)
 
 
 def _tests(reason: str, draft: Draft, other: Draft) -> list[_Test]:
@@ -71,14 +80,13 @@ def _tests(reason: str, draft: Draft, other: Draft) -> list[_Test]:
         return [_Test(question, passages, answer, True) for passages in tries]
     if reason == _KNOWN:
         return [_Test(question, (), answer, False)]
-    if len(chunks) == 1:
-        return []
-    if reason == _NO_HOP:
+    if reason == NO_HOP:
         return [
             _Test(draft.filled(number), (chunk,), draft.hops[number].answer, True)
             for number, chunk in enumerate(chunks)
         ]
-    return [_Test(question, (chunk,), answer, False) for chunk in chunks]
+    alone = chunks if len(chunks) > 1 else ()
+    return [_Test(question, (chunk,), answer, False) for chunk in alone]
 
 
 def _right(reply: Reply, answer: str) -> bool | None:

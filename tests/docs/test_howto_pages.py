@@ -131,6 +131,32 @@ def test_questions_are_synthesised_from_the_own_documents(own: Path) -> None:
     assert (status, "exists" in complaint) == (2, True)
 
 
+@pytest.mark.slow
+def test_own_questions_are_decomposed(own: Path) -> None:
+    founder = "It was founded by Lina Marsh."
+
+    def script(prompt: str, _: int) -> str:
+        if not prompt.startswith("Decompose"):
+            return json.dumps({"answer": "Lina Marsh"})
+        passage = re.search(r'Passage (\d), "Harbour Glassworks"', prompt)
+        asked = "Who founded the Harbour Glassworks?"
+        hop = {"question": asked, "answer": "Lina Marsh", "evidence": founder}
+        found = passage is not None and f"Question: {asked}" in prompt
+        return json.dumps({"hops": [{**hop, "passage": int(passage[1])}] if found else []})
+
+    options = ["--config", "own.yaml", "--data", "."]
+    page = (HOWTO / "own-data.md").read_text(encoding="utf-8")
+    command = re.search(r"`steep (decompose [^`]*)`", page)
+    with FakeEndpoint(script) as endpoint:
+        words = shlex.split(command[1].replace("URL", endpoint.url))
+        assert steep(words)[0] == 2  # the index is not complete
+        assert steep(["run", "index", *options])[0] == 0
+        status, _, complaint = steep(words)
+    assert (status, "1 of 2 questions were decomposed" in complaint) == (0, True)
+    sft = "data.sft=[{dataset: harbour, path: decomposed.jsonl}]"
+    assert steep(["run", "questions-sft", *options, "--set", sft])[0] == 0
+
+
 def test_rejection_sampling_needs_no_decomposed_questions(own: Path) -> None:
     (own / "cold-start.jsonl").unlink()
     (settings,) = (text for text in blocks("own-data.md", "yaml") if "rejection" in text)

@@ -43,16 +43,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WorldModel]:
     return folder, WorldModel(read_world(folder / "data"))
 
 
-def opened(endpoint: FakeEndpoint, cache: Path) -> EndpointChat:
-    settings = Endpoint(base_url=endpoint.url, model="writer", retries=0)
+def opened(endpoint: FakeEndpoint, cache: Path, concurrency: int = 16) -> EndpointChat:
+    settings = Endpoint(base_url=endpoint.url, model="writer", retries=0, concurrency=concurrency)
     return EndpointChat(settings, ContentCache(cache), block="endpoint")
 
 
 def synthesised(
-    folder: Path, output: Path, endpoint: FakeEndpoint, wanted: Wanted = WANTED
+    folder: Path,
+    output: Path,
+    endpoint: FakeEndpoint,
+    wanted: Wanted = WANTED,
+    concurrency: int = 16,
 ) -> Synthesis:
     """What an endpoint makes of the passages in ``folder``; its replies are kept beside ``output``."""
-    with opened(endpoint, output.parent / "replies.sqlite") as chat:
+    with opened(endpoint, output.parent / "replies.sqlite", concurrency) as chat:
         return synthesise(
             folder / "corpus", folder / "graph", chat, wanted, output,
             name="world", model="writer", tell=lambda line: None,
@@ -142,7 +146,7 @@ def test_an_interrupted_synthesis_continues_and_asks_nothing_twice(
 
     with FakeEndpoint(script) as endpoint:
         with pytest.raises(EngineError):
-            synthesised(folder, tmp_path / "out", endpoint, few)
+            synthesised(folder, tmp_path / "out", endpoint, few, concurrency=1)
         assert not (tmp_path / "out").exists()
         refused = endpoint.request_counts.total() - answers
         endpoint.script = model.script
