@@ -57,6 +57,24 @@ def test_the_own_data_are_checked_and_read(own: Path) -> None:
     assert json.loads(statistics.read_text())["counts"]["triplets"] == 5
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_first_commands_of_the_page_find_and_answer(own: Path) -> None:
+    (own / "own.yaml").unlink()
+    found = {}
+    for line in blocks("own-data.md", "")[0].splitlines():
+        words = shlex.split(line, comments=True)[1:]
+        as_json = ["--json"] if words[0] in ("search", "ask") else []
+        status, found[words[0]], complaint = steep([*words, *as_json])
+        assert status == 0, complaint
+    assert "method: tearag, because 2 of 2 questions have evidence" in found["init"]
+    [best, *_] = json.loads(found["search"])["results"]
+    assert (best["title"], best["source"]) == ("Harbour Glassworks", "documents.jsonl")
+    answered = json.loads(found["ask"])
+    assert answered["policy"] == "base"
+    assert {"answer", "steps", "sources"} <= answered.keys()
+
+
 def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Path) -> None:
     (own / "cold-start.jsonl").unlink()
     options = ["--config", "own.yaml", "--data", ".", "--set", "start=base", "--set", "data.sft=[]"]
