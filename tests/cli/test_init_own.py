@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my docs" / "logo.png").write_bytes(b"\x89PNG")
     (tmp_path / "my docs" / "broken.txt").write_bytes(b"\xff\xfe\xff")
     rows = [{"question": f"Who is number {n}?", "answer": f"A{n}"} for n in range(10)]
-    _write(tmp_path / "plain.jsonl", rows)
+    _write(tmp_path / "plain.jsonl", [{"question": "Why?"}, *rows])
     _write(tmp_path / "evidence.jsonl", [{**row, "evidence": ["Lina: text"]} for row in rows])
     parts = [
         {"question": f"Q{n} of #1?", "answer": "A", "support_title": "T", "support_text": "A is."}
@@ -48,6 +48,7 @@ def test_it_says_what_it_found_guessed_and_skipped(
         "documents: 1 skipped: .png, which is not read",
         "documents: 1 of 3 unreadable: my docs/broken.txt:1: not UTF-8 text",
         "questions: plain.jsonl: 10, read as questions; 0 have evidence",
+        "questions: plain.jsonl: 1 rows without an answer, which are left out",
         "questions: plain.jsonl: 2 of 10 are held out for the test, by seed 0",
         "method: search-r1, because 0 of 10 questions have evidence, so the outcome",
         "  steep ask 'Who is number 0?' --config own.yaml\n",

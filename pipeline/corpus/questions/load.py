@@ -32,6 +32,7 @@ from pipeline.corpus.raw_records import Document, RawRecord, brief
 
 __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 
+_LOOKED_AT = 20  # records that tell the data set of a file
 OWN = "questions"  # the name of questions that say no other
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
@@ -237,16 +238,16 @@ def dataset_of(path: Path) -> str:
 
     Raises InputError when the file is unreadable, or several data sets or none have such records.
     """
-    row = next(iter(read_rows(path)))
-    dataset = _only_dataset(with_answers(row).value, table=path.suffix in (".csv", ".tsv"))
-    if dataset is None:
-        raise InputError.at(
-            path,
-            None,
-            "the data set cannot be told from the first record; name it with --dataset, one of "
-            f"{', '.join(DATASETS)}",
-        )
-    return dataset
+    for row in islice(read_rows(path), _LOOKED_AT):  # a row without an answer says nothing
+        record = with_answers(row).value
+        if dataset := _only_dataset(record, table=path.suffix in (".csv", ".tsv")):
+            return dataset
+    raise InputError.at(
+        path,
+        None,
+        "the data set cannot be told from the first records; name it with --dataset, one of "
+        f"{', '.join(DATASETS)}",
+    )
 
 
 def _only_dataset(record: Mapping[str, Any], *, table: bool) -> str | None:
