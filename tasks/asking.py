@@ -11,11 +11,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.records import Chunk, ContextItem
@@ -30,9 +30,10 @@ from tasks.named_policies import NamedPolicy, complete_policies, find_policy, fi
 from tasks.needs import check_needs, needs
 
 if TYPE_CHECKING:
-    from pipeline.rollout.answering import PolicyProcess
+    from pipeline.rollout.answering import OpenPolicy, PolicyProcess
 
 Tell = Callable[[str], None]
+OpeningInProcess = Callable[[dict[str, Any], Policy], AbstractContextManager["OpenPolicy"]]
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,21 @@ class AskedPolicy:
     context: StageContext
 
 
-def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPolicy]:
+def asked_policies(
+    task: StageTask, names: Sequence[str] = (), *, searching: bool = True
+) -> list[AskedPolicy]:
     """The named policies in this order, each once; without names the last trained one.
 
-    Each engine gets its part of the GPU's memory, because all are open at once. Raises InputError
-    for an unusable policy, StoreError when an index or a policy is not complete.
+    Without ``searching`` they need no index. Each engine gets its part of the GPU's memory, because
+    all are open at once. Raises InputError for an unusable policy, StoreError when an index or a
+    policy is not complete.
     """
     named = [find_policy(task, name) for name in names] or complete_policies(task)[-1:]
     distinct = list({policy.directory: policy for policy in named}.values())
     evaluating = task.clone(EvaluatePolicy, number=0)  # it has the settings of the evaluation
     config = evaluating.settings
-    inputs = {} if config.retrieval.service else finished(searched(evaluating))
+    own = searching and not config.retrieval.service
+    inputs = finished(searched(evaluating)) if own else {}
     share = config.engine.gpu_memory_utilization / len(distinct)
     engine = config.engine.model_copy(update={"gpu_memory_utilization": share})
     context = StageContext(
@@ -150,9 +155,14 @@ def _retrieved(
 
 @contextmanager
 def opened(
-    task: StageTask, asked: Sequence[AskedPolicy], tell: Tell
+    task: StageTask,
+    asked: Sequence[AskedPolicy],
+    tell: Tell,
+    opening: OpeningInProcess | None = None,
 ) -> Iterator[list[PolicyProcess]]:
     """The processes of the policies, started one after the other; all end with the block.
+
+    ``opening`` opens a policy in its process (default: `pipeline.stages.sample.open_in_process`).
 
     ``tell`` gets a line for each step. While another run holds the GPUs, this waits. Raises
     ConfigError when the machine has fewer GPUs than the engine needs, and the errors of opening an
@@ -168,8 +178,8 @@ def opened(
             name, kind = each.named.name, each.context.config.engine.kind
             started = time.monotonic()
             tell(f"{name}: {each.named.source}; starting {kind}")
-            opening = partial(open_in_process, each.context.to_json(), each.policy)
-            process = PolicyProcess(name, opening, environment)
+            of_policy = partial(opening or open_in_process, each.context.to_json(), each.policy)
+            process = PolicyProcess(name, of_policy, environment)
             stack.callback(process.stop)
             process.wait_until_ready()
             tell(f"{name}: ready after {time.monotonic() - started:.1f} s")

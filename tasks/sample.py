@@ -98,12 +98,37 @@ class Sample(RoundTask, RollOutTask):
     merge_entry = "pipeline.stages.sample:merge"
     reads = ("sampling", *ROLL_OUT)
 
+    @property
+    def recorded(self) -> str | None:
+        """The file of trajectories that stand in for sampling."""
+        return self.settings.sampling.recorded
+
+    @property
+    def runs_model(self) -> bool:
+        return self.recorded is None
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        files = super().input_files
+        return files if self.recorded is None else {"policy": files["policy"]}
+
     def upstream(self) -> dict[str, StageTask]:
-        return {
-            **searched(self),
-            "questions": questions(self, "sampling"),
-            "policy": policy(self, self.round - 1),
-        }
+        before = {"policy": policy(self, self.round - 1)}
+        if self.recorded is not None:
+            return before
+        return {**searched(self), "questions": questions(self, "sampling"), **before}
+
+    def files(self) -> dict[str, Path | str]:
+        return super().files() if self.recorded is None else {"recorded": Path(self.recorded)}
+
+    def opens(self) -> Iterator[Opened]:
+        return super().opens() if self.recorded is None else iter(())
+
+    def reading(self) -> tuple[str, ...]:
+        return self.reads if self.recorded is None else ("sampling.recorded",)
+
+    def faults(self) -> Iterator[str]:
+        return super().faults() if self.recorded is None else iter(())
 
     def trajectories(self, clock: Clock) -> float:
         return sampled(self, clock)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError, DependencyError, EngineError, SteepError
 from pipeline.run.store import read_manifest
-from tasks.asking import AskedPolicy, asked_policies, opened
+from tasks.asking import AskedPolicy, OpeningInProcess, asked_policies, opened
 from tasks.base import StageTask, say
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.fingerprint import model_identity
@@ -22,9 +22,10 @@ from tasks.run import run
 if TYPE_CHECKING:
     import uvicorn
 
-    from pipeline.run.context import StageContext
+    from pipeline.config import Config
+    from pipeline.grammars.tokenizer import Tokenizer
     from pipeline.serving.policy import ServedPolicy
-    from pipeline.serving.turns import PlainModel
+    from pipeline.serving.turns import Decoding
 
 NO_POLICY = "none"
 
@@ -50,13 +51,13 @@ def serve(
     if settings.retrieval.variant == "none":
         raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
     try:
-        from pipeline.retrieval.remote.hosts import is_loopback, own_names
+        from pipeline.retrieval.remote.hosts import own_names
         from pipeline.retrieval.remote.server import bind_socket, create_app, server_of
         from pipeline.retrieval.remote.server import serve as serve_until_signal
-        from pipeline.retrieval.remote.wire import TOKEN
         from pipeline.serving.chat import chat_routes
         from pipeline.serving.mcp_tools import add_tools
         from pipeline.serving.policy import ServedPolicy
+        from pipeline.serving.turns import PlainModel
     except ImportError as error:
         raise DependencyError(
             f"steep serve needs {error.name}; pip install 'steep[serve]'"
@@ -64,11 +65,12 @@ def serve(
     from pipeline.retrieval.base import Query
     from pipeline.retrieval.factory import open_retriever
     from pipeline.retrieval.fingerprint import RetrievalIdentity
+    from pipeline.stages.sample import open_in_process
 
     with bind_socket(host, port) as socket:  # fails for a port in use before the index is built
         number = socket.getsockname()[1]
         # The process of the policy retrieves here, so that the index is in memory once.
-        own = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else _literal(host)}:{number}"
+        own = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else literal(host)}:{number}"
         asking = task.clone(overrides=(*task.overrides, f"retrieval.service={own}"))
         names = [] if policy is None else [policy]
         asked = [] if policy == NO_POLICY else asked_policies(asking, names)
@@ -81,12 +83,7 @@ def serve(
             {name: stage.key.fingerprint for name, stage in stages.items()},
             _reranker(index),
         )
-        token = None
-        if not is_loopback(host):
-            if TOKEN not in os.environ:
-                os.environ[TOKEN] = secrets.token_urlsafe(24)
-                say(f"clients need the token {os.environ[TOKEN]}")
-            token = os.environ[TOKEN]
+        token = token_for(host)
         corpus = directories["corpus"]
         retriever = open_retriever(
             settings.retrieval, settings.index, corpus, directories["graph"], directories["index"],
@@ -101,18 +98,21 @@ def serve(
             token=token,
         )
         server = server_of(app)
-        served = _Served(server)
+        served = Served(server)
         answering = ServedPolicy(asked[0].named.name, corpus, served.fail) if asked else None
         if answering is not None:
-            app.include_router(chat_routes(answering, plain_model(answering, asked[0].context)))
+            config = asked[0].context.config
+            decoding = decoding_of(config, config.evaluation.temperature)
+            plain = PlainModel(answering, policy_tokenizer(config), decoding)
+            app.include_router(chat_routes(answering, plain))
         add_tools(app, app.state.batcher, answering)
         try:
-            with served.beside(asking, asked, answering):
+            with served.beside(asking, asked, answering, open_in_process):
                 serve_until_signal(
                     server,
                     socket,
                     lambda: say(
-                        f"retrieval {identity.fingerprint} at http://{_literal(host)}:{number}; "
+                        f"retrieval {identity.fingerprint} at http://{literal(host)}:{number}; "
                         "Ctrl-C ends it"
                     ),
                 )
@@ -121,7 +121,7 @@ def serve(
             say("retrieval ended")
 
 
-class _Served:
+class Served:
     """A server that ends when its policy fails."""
 
     def __init__(self, server: uvicorn.Server) -> None:
@@ -136,13 +136,18 @@ class _Served:
 
     @contextmanager
     def beside(
-        self, task: StageTask, asked: Sequence[AskedPolicy], policy: ServedPolicy | None
+        self,
+        task: StageTask,
+        asked: Sequence[AskedPolicy],
+        policy: ServedPolicy | None,
+        opening: OpeningInProcess,
     ) -> Iterator[None]:
         """Open the policy's process while the server runs; it retrieves from the server."""
         if policy is None:
             yield
             return
-        thread = threading.Thread(target=self._open, args=(task, asked, policy), daemon=True)
+        arguments = (task, asked, policy, opening)
+        thread = threading.Thread(target=self._open, args=arguments, daemon=True)
         thread.start()
         try:
             yield
@@ -152,9 +157,15 @@ class _Served:
         if self._failure is not None:
             raise self._failure
 
-    def _open(self, task: StageTask, asked: Sequence[AskedPolicy], policy: ServedPolicy) -> None:
+    def _open(
+        self,
+        task: StageTask,
+        asked: Sequence[AskedPolicy],
+        policy: ServedPolicy,
+        opening: OpeningInProcess,
+    ) -> None:
         try:
-            with opened(task, asked, say) as [process]:
+            with opened(task, asked, say, opening) as [process]:
                 policy.process = process
                 self._ended.wait()
         except SteepError as error:
@@ -163,25 +174,41 @@ class _Served:
             self.fail(EngineError(f"{type(error).__name__}: {error}"))
 
 
-def plain_model(policy: ServedPolicy, context: StageContext) -> PlainModel:
-    """The policy without its loop, with the decoding of ``context``'s evaluation."""
-    from pipeline.core.shipped import find_model
-    from pipeline.grammars.tokenizer import model_tokenizer
-    from pipeline.serving.turns import Decoding, PlainModel
+def token_for(host: str) -> str | None:
+    """The token that clients of ``host`` need; None on the loopback interface."""
+    from pipeline.retrieval.remote.hosts import is_loopback
+    from pipeline.retrieval.remote.wire import TOKEN
 
-    config = context.config
-    decoding = Decoding(
-        temperature=config.evaluation.temperature,
+    if is_loopback(host):
+        return None
+    if TOKEN not in os.environ:
+        os.environ[TOKEN] = secrets.token_urlsafe(24)
+        say(f"clients need the token {os.environ[TOKEN]}")
+    return os.environ[TOKEN]
+
+
+def decoding_of(config: Config, temperature: float) -> Decoding:
+    """The decoding of single turns."""
+    from pipeline.serving.turns import Decoding
+
+    return Decoding(
+        temperature=temperature,
         top_p=config.sampling.top_p,
         max_tokens=config.sampling.max_segment_tokens,
         max_model_len=config.engine.max_model_len,
         thinking=config.model.thinking,
     )
-    model = find_model(config.model.base)
-    return PlainModel(policy, lambda: model_tokenizer(model, config.model.chat_template), decoding)
 
 
-def _literal(host: str) -> str:
+def policy_tokenizer(config: Config) -> Callable[[], Tokenizer]:
+    """Opens the tokenizer of the policies, with their chat template."""
+    from pipeline.core.shipped import find_model
+    from pipeline.grammars.tokenizer import model_tokenizer
+
+    return lambda: model_tokenizer(find_model(config.model.base), config.model.chat_template)
+
+
+def literal(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

@@ -101,6 +101,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "search": retrieval.search,
         "recall": retrieval.recall,
         "serve": retrieval.serve,
+        "record": retrieval.record,
     },
     "Store": {"verify": store.verify, "gc": store.gc},
 }
@@ -108,9 +109,9 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
-app.add_typer(export.app, name="export", rich_help_panel="Take away")
-app.command("publish", rich_help_panel="Take away")(export.publish)
-app.add_typer(config.app, name="config", rich_help_panel="Settings")
+app.add_typer(export.app, name="export", rich_help_panel="Take away, settings")
+app.command("publish", rich_help_panel="Take away, settings")(export.publish)
+app.add_typer(config.app, name="config", rich_help_panel="Take away, settings")
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."
 

@@ -233,9 +233,17 @@ def import_outputs(
     output: Output = "-",
     grammar: Annotated[GrammarName, typer.Option(help="grammar of the outputs")] = DEFAULT_IMPORT,
     hop: Annotated[HopType | None, typer.Option(help="for files that do not say")] = None,
+    recorded: Annotated[bool, typer.Option(help="files of steep record, and of rewards")] = False,
 ) -> None:
     """Convert outputs of other systems into trajectories for parse, score and pair."""
     from pipeline.rollout.importers import iterate_outputs
+    from pipeline.rollout.recorded import recorded_trajectories
+
+    if recorded:
+        trajectories, counts = recorded_trajectories(sources, grammar)
+        write_jsonl(output, trajectories)
+        typer.echo(str(counts), err=True)
+        return
 
     skipped = 0
     reasons: list[str] = []

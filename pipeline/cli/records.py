@@ -107,6 +107,7 @@ class TrajectoryView(Trajectory):
     answer: str | None = None
     format_ok: bool | None = None  # type: ignore[assignment]
     stop: Stop = "answer"
+    reward: float | None = None
     entities: list[str] = dataclasses.field(default_factory=list)
     values: list[float] | None = None
 

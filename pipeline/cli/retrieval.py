@@ -1,4 +1,4 @@
-"""Commands of retrieval: ``steep kag``, ``hyper``, ``search``, ``recall`` and ``serve``.
+"""Commands of retrieval: ``kag``, ``hyper``, ``search``, ``recall``, ``serve`` and ``record``.
 
 ``kag`` runs PageRank over a knowledge association graph (TeaRAG, arXiv 2511.05385, 4.1), ``hyper``
 ranks hyperedges by informativeness (ProGraph-R1, eq. 6 to 10). Both read JSONL or Parquet and add
@@ -241,6 +241,19 @@ def _absolute(path: Path | None) -> Path | None:
     return path.absolute() if path else None
 
 
+Host = Annotated[
+    str, typer.Option(help="address to listen on; on any other than 127.0.0.1 clients need a token")
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="a name by which clients reach the service; IP addresses, localhost and the names "
+        "of this machine are allowed (repeatable)"
+    ),
+]
+
+
 @with_configuration
 def serve(
     chosen: Chosen,
@@ -251,21 +264,50 @@ def serve(
             "trained policy; none: retrieval alone, for samplers that set retrieval.service",
         ),
     ] = None,
-    host: Annotated[
-        str,
-        typer.Option(help="address to listen on; on any other than 127.0.0.1 clients need a token"),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8765,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="a name by which clients reach the service; IP addresses, localhost and the names "
-            "of this machine are allowed (repeatable)"
-        ),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    allow_host: AllowHost = None,
 ) -> None:
     """Serve a policy and the index to OpenAI clients, MCP agents and samplers."""
     task = chosen.task("index")
     from tasks.serve import serve as serve_until_signal
 
     serve_until_signal(task, policy, host, port, allow_host or ())
+
+
+@with_configuration
+def record(
+    chosen: Chosen,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
+            "trained policy",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="file to append to; default: recorded.jsonl of the run's directory",
+        ),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(help="questions with gold answers, found by the user's first message"),
+    ] = None,
+    dataset: Annotated[
+        str, typer.Option(help="musique, hotpotqa, ..., if the questions have its fields")
+    ] = "questions",
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    allow_host: AllowHost = None,
+) -> None:
+    """Serve a policy to agents with their own loop, and record it for training."""
+    task = chosen.task("index")
+    from tasks.record import record as record_until_signal
+
+    path = output or task.run_settings.run_dir / "recorded.jsonl"
+    asked = (questions, dataset) if questions else None
+    record_until_signal(task, policy, path, host, port, allow_host or (), asked)

@@ -315,6 +315,11 @@ class Sampling(Block):
         None, description="parts of sampling and of scoring; null: as in the run"
     )
     batch: Annotated[Positive, Execution()] = Field(64, description="questions per checkpoint")
+    recorded: Annotated[PathOrName | None, Indirect()] = Field(
+        None,
+        description="file of trajectories in place of sampling, such as of steep record; null: "
+        "sample",
+    )
 
 
 class MethodRewards(Block):

@@ -216,11 +216,15 @@ class _FormatError(Exception):
 
 @dataclass
 class _Reader:
-    """Reads turns in order; ``waiting`` are exchanges whose text after the result comes next."""
+    """Reads turns in order; ``waiting`` are exchanges whose text after the result comes next.
+
+    ``tools`` are of an agent with its own loop, which has its own budget and no ``Answer:``.
+    """
 
     format: ToolFormat
     max_steps: int
     answered: bool = False  # whether the results of malformed calls are their errors
+    tools: Sequence[Tool] | None = None
     steps: list[Step] = field(default_factory=list)
     waiting: list[Exchange] = field(default_factory=list)
 
@@ -230,20 +234,24 @@ class _Reader:
         before = self._text(text, thought, calls=True)
         results = [each for each in inserted if each["role"] == "tool"]
         named = {each.get("tool_call_id"): each for each in results if each.get("tool_call_id")}
-        problem = self.format.problem(calls_of(message))
+        calls = calls_of(message)
+        if self.tools is None:
+            problem, searches = self.format.problem(calls), self.format.searches(message)
+        else:
+            problems = (call_problem(call, self.tools) for call in calls)
+            problem, searches = next(filter(None, problems), None), calls
         if problem and not self.answered:
             raise _FormatError(problem)
-        searches = self.format.searches(message)
         for number, call in enumerate(calls_of(message)):
             if call not in searches:
                 continue
-            if self.format.bounded and len(self.steps) + len(self.waiting) >= self.max_steps:
+            if self._bounded and len(self.steps) + len(self.waiting) >= self.max_steps:
                 raise _FormatError(f"no answer after {self.max_steps} steps")
             result = named.get(call.id) or dict(enumerate(results)).get(number)
             if result is None:
                 raise _FormatError(f"call {number + 1} of a turn has no result")
-            names = [name.strip() for name in call.arguments.get("entities", ())]
-            query = call.arguments["query"].strip()
+            names, query = call.arguments.get("entities", ()), _query(call.arguments).strip()
+            names = [name.strip() for name in names] if self.tools is None else []
             self.waiting.append(Exchange(query, names, result["content"].strip(), before))
 
     def answer(self, message: Message) -> str:
@@ -251,17 +259,21 @@ class _Reader:
         thought, text = thought_and_text(message)
         before, marker, answer = text.rpartition(ANSWER)
         before = self._text(before, thought, calls=False)
-        if self.format.bounded and not self.steps:
+        if self._bounded and not self.steps:
             raise _FormatError("an answer without a step")
         if self.format.answer_step:
             self.steps.append(Step(think=before))
         if control := first_control_token(text):
             raise _FormatError(control_token_error(control))
-        if not marker:
+        if not marker and self.tools is None:
             raise _FormatError(f"no {ANSWER!r} in the last message")
         if not answer.strip():
             raise _FormatError(f"nothing after {ANSWER!r}")
         return answer
+
+    @property
+    def _bounded(self) -> bool:
+        return self.format.bounded and self.tools is None
 
     def _text(self, text: str, thought: str, *, calls: bool) -> str:
         """Finish the waiting exchanges with ``text``; returns the text before the next call."""
@@ -273,12 +285,22 @@ class _Reader:
         before = passages.pop() if calls and passages else head
         for exchange in self.waiting:
             exchange.after = head.strip()
-            self.steps.append(self.format.step(exchange))
+            step = self.format.step(exchange)
+            if self.tools is not None and exchange.result and not step.context:
+                step.context = [ContextItem("chunk", "", "", exchange.result, 0.0)]
+            self.steps.append(step)
         self.waiting = []
         for passage in filter(None, map(str.strip, passages)):
             reasoning, _, conclusion = passage.rpartition("\n")
             self.steps.append(Step(reasoning=reasoning.strip(), conclusion=conclusion.strip()))
         return "\n".join(filter(None, (thought.strip(), before.strip())))
+
+
+def _query(arguments: Mapping[str, Any]) -> str:
+    """The query of a call; of another tool, its first text, else all its arguments."""
+    texts = (value for value in arguments.values() if isinstance(value, str))
+    query = arguments.get("query")
+    return query if isinstance(query, str) else next(texts, json.dumps(arguments))
 
 
 def thought_and_text(message: Message) -> tuple[str, str]:
@@ -296,14 +318,17 @@ def parse(
     max_steps: int = MAX_STEPS,
     *,
     answered: bool = False,
+    tools: Sequence[Tool] | None = None,
 ) -> ParsedOutput:
     """The steps before the first format error, the answer, and the verdict.
 
     With ``answered``, malformed calls were answered by their errors, and the format may hold.
-    Raises InputError for messages that have not the form of OpenAI's interface.
+    ``tools`` are of an agent that runs its own loop: any of them may be called, and without
+    ``Answer:`` the whole last message is the answer. Raises InputError for messages that have not
+    the form of OpenAI's interface.
     """
     _, turns = split_turns(uniform(messages))
-    reader, parsed = _Reader(FORMATS[method], max_steps, answered), ParsedOutput()
+    reader, parsed = _Reader(FORMATS[method], max_steps, answered, tools), ParsedOutput()
     try:
         for number, (message, *inserted) in enumerate(turns):
             refused = answered and [each["role"] for each in inserted] == ["tool"]

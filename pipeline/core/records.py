@@ -163,6 +163,7 @@ class Trajectory:
     output: str  # all text after the prompt: model text and inserted observations
     format: Literal["tags", "tools"] = "tags"  # text with tags, or a conversation with tool calls
     messages: str = ""  # the conversation as JSON text; empty in format "tags"
+    tools: str = ""  # JSON text of an agent's own tools; empty: the tool of the method
     # Fingerprint of the policy that sampled it (base model, or ``policy`` of its lineage.json);
     # the importer's policy name for imported outputs.
     policy: str = ""
@@ -189,6 +190,7 @@ class Trajectory:
         default_factory=TokenCounts
     )  # tokens of output by writer
     rewards: dict[str, Any] | None = None  # reward terms by name; None until scored
+    reward: float | None = None  # given from outside, in place of the measured outcome
 
 
 @dataclasses.dataclass(slots=True)

@@ -89,7 +89,9 @@ def _kind(step: Step) -> Kind:
 def _terms(
     trajectory: Trajectory, rulings: Sequence[Ruling | None], weights: HiPragWeights
 ) -> HiPragRewards:
-    answer = cover_exact_match(trajectory.answer, trajectory.answers)
+    answer = trajectory.reward
+    if answer is None:
+        answer = cover_exact_match(trajectory.answer, trajectory.answers)
     format_ok = float(trajectory.format_ok)
     if len(rulings) != len(trajectory.steps):
         raise InputError(

@@ -66,7 +66,9 @@ def step_rewards(
     progress was not measured: it is then null in the record and left out of the totals.
     """
     format_ok = float(trajectory.format_ok)
-    answer = f1(trajectory.answer, trajectory.answers)
+    answer = trajectory.reward
+    if answer is None:
+        answer = f1(trajectory.answer, trajectory.answers)
     progress: list[float | None] = [None] * len(structure)
     if values is not None:
         progress = [after - before for before, after in itertools.pairwise(values)]

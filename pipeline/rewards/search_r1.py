@@ -46,7 +46,9 @@ def score(
     measure = exact_match if weights.answer == "em" else f1
     return [
         combined(
-            measure(trajectory.answer, trajectory.answers),
+            measure(trajectory.answer, trajectory.answers)
+            if trajectory.reward is None
+            else trajectory.reward,
             float(trajectory.format_ok),
             weights.format,
         )

@@ -102,7 +102,8 @@ def _outcome(
     answer, k = trajectory.answer, len(trajectory.steps)
     if malformed_answer == "last" and not trajectory.format_ok:
         answer, k = last_answer(trajectory.output, trajectory.spans), max(k, 1)
-    outcome = f1(answer, trajectory.answers)
+    given = trajectory.reward
+    outcome = f1(answer, trajectory.answers) if given is None else given
     if trajectory.hop == "single" and single_per_step:
         return outcome / k if k else 0.0
     return outcome

@@ -8,7 +8,7 @@ trajectory ended. The model `PLAIN` is the policy without this loop (`pipeline.s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
-from pipeline.serving.completions import Asked, NoModel, completion, completion_routes
+from pipeline.serving.completions import Asked, NotFound, completion, completion_routes
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import PlainModel, TurnRequest
 
@@ -53,12 +53,14 @@ class _Question(Asked):
 def chat_routes(policy: ServedPolicy, plain: PlainModel) -> APIRouter:
     """The routes of the protocol."""
 
-    async def complete(body: bytes, watch: Callable[[str], object] | None = None) -> dict[str, Any]:
+    async def complete(
+        body: bytes, headers: Mapping[str, str], watch: Callable[[str], object] | None = None
+    ) -> dict[str, Any]:
         model = Asked.model_validate_json(body).model
         if model == PLAIN:
-            return await plain.complete(TurnRequest.model_validate_json(body))
+            return await plain.complete(TurnRequest.model_validate_json(body), headers)
         if model not in (None, policy.name):
-            raise NoModel(f"there is no model {model!r:.80}; use {policy.name} or {PLAIN}")
+            raise NotFound(f"there is no model {model!r:.80}; use {policy.name} or {PLAIN}")
         asked = _Question.model_validate_json(body)
         return _answer(policy, await policy.answer(asked.question(), watch))
 

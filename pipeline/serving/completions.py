@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from fastapi import APIRouter, Request
@@ -24,8 +24,8 @@ from pipeline.retrieval.remote.wire import MAX_BODY
 from pipeline.serving.policy import Busy
 
 
-class NoModel(InputError):
-    """A request names a model that is not served."""
+class NotFound(InputError):
+    """A request names a model or a conversation that is not there."""
 
 
 class Asked(BaseModel):
@@ -41,10 +41,13 @@ Completion = dict[str, Any]
 
 def completion_routes(
     models: Sequence[str],
-    complete: Callable[[bytes], Awaitable[Completion]],
-    stream: Callable[[bytes, Callable[[str], None]], Coroutine[Any, Any, Completion]] | None = None,
+    complete: Callable[[bytes, Mapping[str, str]], Awaitable[Completion]],
+    stream: Callable[
+        [bytes, Mapping[str, str], Callable[[str], None]], Coroutine[Any, Any, Completion]
+    ]
+    | None = None,
 ) -> APIRouter:
-    """The routes of the protocol over ``complete``, which makes the completion of a body.
+    """The routes of the protocol over ``complete``: from body and headers to a completion.
 
     ``stream`` also calls a function with the text so far, after each step. It goes on when its
     client has left, since other clients may wait for the same answer.
@@ -60,15 +63,11 @@ def completion_routes(
 
     @router.post("/v1/chat/completions")
     async def completed(request: Request) -> Response:
-        size = request.headers.get("content-length", "")
-        if not size.isdigit() or int(size) > MAX_BODY:
-            return _refusal(f"expected a Content-Length of at most {MAX_BODY:,} bytes", 413)
-        try:
-            body = await request.body()
+        async def complete_body(body: bytes) -> Response:
             streamed = Asked.model_validate_json(body).stream
             if streamed and stream is not None:
                 texts: asyncio.Queue[str | None] = asyncio.Queue()
-                task = asyncio.create_task(stream(body, texts.put_nowait))
+                task = asyncio.create_task(stream(body, request.headers, texts.put_nowait))
                 running.add(task)
                 task.add_done_callback(running.discard)
                 task.add_done_callback(lambda _: texts.put_nowait(None))
@@ -77,24 +76,35 @@ def completion_routes(
                     return StreamingResponse(events, media_type="text/event-stream")
                 whole = await task
             else:
-                whole = await complete(body)
-        except ValidationError as error:
-            fault = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, fault["loc"])) or "body"
-            return _refusal(f"{where}: {fault['msg']}", 400)
-        except NoModel as error:
-            return _refusal(str(error), 404)
-        except InputError as error:
-            return _refusal(str(error), 400)
-        except Busy as error:
-            return _refusal(str(error), error.status)
-        except SteepError as error:
-            return _refusal(str(error), 500)
-        if streamed:
-            return StreamingResponse(_chunks(whole), media_type="text/event-stream")
-        return JSONResponse(whole)
+                whole = await complete(body, request.headers)
+            if streamed:
+                return StreamingResponse(_chunks(whole), media_type="text/event-stream")
+            return JSONResponse(whole)
+
+        return await respond(request, complete_body)
 
     return router
+
+
+async def respond(request: Request, made: Callable[[bytes], Awaitable[Response]]) -> Response:
+    """The response that ``made`` makes of the request's body, or its error in OpenAI's form."""
+    size = request.headers.get("content-length", "")
+    if not size.isdigit() or int(size) > MAX_BODY:
+        return _refusal(f"expected a Content-Length of at most {MAX_BODY:,} bytes", 413)
+    try:
+        return await made(await request.body())
+    except ValidationError as error:
+        fault = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, fault["loc"])) or "body"
+        return _refusal(f"{where}: {fault['msg']}", 400)
+    except NotFound as error:
+        return _refusal(str(error), 404)
+    except InputError as error:
+        return _refusal(str(error), 400)
+    except Busy as error:
+        return _refusal(str(error), error.status)
+    except SteepError as error:
+        return _refusal(str(error), 500)
 
 
 def _refusal(problem: str, status: int) -> Response:

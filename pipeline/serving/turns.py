@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, TypeVarTuple
 
 from pydantic import BaseModel, Field
 
@@ -30,6 +30,8 @@ from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.serving.completions import Asked, completion
 from pipeline.serving.policy import ServedPolicy
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 _TEMPLATES = 64  # sets of tools whose templates and parsers are kept
 _NO_TOOL = {"type": "function", "function": {"name": "none", "parameters": {"type": "object"}}}
 
@@ -70,10 +72,17 @@ class TurnRequest(Asked):
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A sampled turn: the ``request`` with its prompt's ids, and the reply, parsed or not."""
+class Prepared:
+    """A request for the engine, and the parser of its result."""
 
+    parser: TurnParser | None
     request: GenerationRequest
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A sampled turn."""
+
     result: GenerationResult
     message: dict[str, Any]  # the reply in OpenAI's form
     problem: str | None  # why the turn is malformed
@@ -91,31 +100,39 @@ class PlainModel:
         self.decoding = decoding
         self._policy = policy
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turns")
-        self._opened = lru_cache(opened)
+        self.tokenizer = lru_cache(opened)
         self._declared = lru_cache(_TEMPLATES)(self._new)
 
-    async def complete(self, asked: TurnRequest) -> dict[str, Any]:
+    async def complete(self, asked: TurnRequest, headers: Mapping[str, str]) -> dict[str, Any]:
         """The completion of a request.
 
         Raises InputError for a request that cannot be answered, and what `ServedPolicy.sample`
         raises.
         """
-        loop = asyncio.get_running_loop()
-        parser, request = await loop.run_in_executor(self._thread, self._prepare, asked)
-        result = await self._policy.sample(request)
-        turn = await loop.run_in_executor(self._thread, self._finish, parser, request, result)
+        prepared = await self.beside(self.prepare, asked, headers)
+        result = await self._policy.sample(prepared.request)
+        turn = await self.beside(self.finish, prepared, result)
         ended = "tool_calls" if turn.message.get("tool_calls") else "stop"
         return completion(
             asked.model or self._policy.name,
             turn.message,
             "length" if result.finish == "length" else ended,
-            (len(request.prompt_ids), len(result.token_ids)),
-            name=request.id,
+            (len(prepared.request.prompt_ids), len(result.token_ids)),
+            name=result.id,
         )
 
-    def _prepare(self, asked: TurnRequest) -> tuple[TurnParser | None, GenerationRequest]:
+    async def beside(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """The result of ``work`` in the thread of this model."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    def prepare(self, asked: TurnRequest, headers: Mapping[str, str]) -> Prepared:
+        """Render a request."""
         template, parser = self.declared(asked.declared)
-        ids = self.prompt_ids(template, numbered(uniform(asked.messages)))
+        messages = shown(template, numbered(uniform(asked.messages)))
+        return Prepared(parser, self.request(asked, template.ids(messages)))
+
+    def request(self, asked: TurnRequest, ids: list[int]) -> GenerationRequest:
+        """The request for the turn after ``ids``. Raises InputError if there is no room for it."""
         defaults = self.decoding
         room = defaults.max_model_len - len(ids)
         if room < 1:
@@ -125,7 +142,7 @@ class PlainModel:
                 "engine.max_model_len"
             )
         longest = asked.max_completion_tokens or asked.max_tokens or defaults.max_tokens
-        return parser, GenerationRequest(
+        return GenerationRequest(
             id=f"chatcmpl-{secrets.token_hex(12)}",
             prompt_ids=ids,
             max_tokens=min(longest, room),
@@ -135,17 +152,16 @@ class PlainModel:
             seed=secrets.randbits(63) if asked.seed is None else asked.seed,
         )
 
-    def _finish(
-        self, parser: TurnParser | None, request: GenerationRequest, result: GenerationResult
-    ) -> Turn:
+    def finish(self, prepared: Prepared, result: GenerationResult) -> Turn:
+        """Parse a result."""
         turn = ParsedTurn(result.text)
         if result.finish == "stop":
-            cuts = [result.text.find(stop) for stop in request.stop if stop in result.text]
-            turn = ParsedTurn(result.text[: min(cuts)])
-        elif result.finish == "eos" and parser is not None:
-            parsed = parser.parse(result.token_ids)
+            stops = (stop for stop in prepared.request.stop if stop in result.text)
+            turn = ParsedTurn(result.text[: min(map(result.text.find, stops))])
+        elif result.finish == "eos" and prepared.parser is not None:
+            parsed = prepared.parser.parse(result.token_ids)
             turn = replace(turn, problem=parsed.problem) if parsed.problem else parsed
-        return Turn(request, result, _reply(turn), turn.problem)
+        return Turn(result, _reply(turn), turn.problem)
 
     def declared(
         self, tools: Sequence[Mapping[str, Any]]
@@ -155,17 +171,6 @@ class PlainModel:
         Raises InputError for malformed tools, and for a chat template that leaves them out.
         """
         return self._declared(json.dumps(tools))
-
-    def prompt_ids(self, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
-        """The ids of a conversation up to the next turn, from uniform messages."""
-        if messages[-1]["role"] == "assistant":
-            raise InputError("messages: the last is an assistant's; end with a user's or a tool's")
-        prompt, turns = split_turns(messages)
-        shown = template.prompt_messages(prompt)
-        for turn, *inserted in turns:
-            shown += template.prompt_messages([turn])
-            shown += template.inserted_messages(turn, inserted)
-        return template.ids(shown)
 
     def _new(self, tools: str) -> tuple[ChatTemplate, TurnParser | None]:
         from jsonschema import Draft202012Validator, SchemaError
@@ -179,7 +184,7 @@ class PlainModel:
                 Draft202012Validator.check_schema(function.get("parameters") or {})
             except SchemaError as error:
                 raise InputError(f"tools.{number}.function.parameters: {error.message}") from None
-        opened = partial(ChatTemplate, self._opened(), thinking=self.decoding.thinking)
+        opened = partial(ChatTemplate, self.tokenizer(), thinking=self.decoding.thinking)
         if declared:
             template = opened(declared)
             template.check()
@@ -187,6 +192,21 @@ class PlainModel:
         with suppress(InputError):  # a template without tools: the text is the answer
             return opened(), TurnParser(opened([_NO_TOOL]))
         return opened(), None
+
+
+def shown(template: ChatTemplate, messages: Sequence[Message]) -> list[Message]:
+    """Uniform messages as the template gets them, with added tokens escaped.
+
+    Raises InputError unless they end with a user's message or a tool's.
+    """
+    if messages[-1]["role"] == "assistant":
+        raise InputError("messages: the last is an assistant's; end with a user's or a tool's")
+    prompt, turns = split_turns(messages)
+    escaped = template.prompt_messages(prompt)
+    for turn, *inserted in turns:
+        escaped += template.prompt_messages([turn])
+        escaped += template.inserted_messages(turn, inserted)
+    return escaped
 
 
 def numbered(messages: Sequence[Message]) -> list[Message]:

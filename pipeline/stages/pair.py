@@ -39,7 +39,7 @@ _SELECTION_COLUMNS = [
     "trajectory_id", "question_id", "dataset", "hop", "sample", "output", "stop", "rewards",
 ]  # fmt: skip
 _PAIR_COLUMNS = [
-    *_SELECTION_COLUMNS, "question", "policy", "messages", "prompt_ids", "token_ids",
+    *_SELECTION_COLUMNS, "question", "policy", "messages", "tools", "prompt_ids", "token_ids",
     "token_spans",
 ]  # fmt: skip
 _STEP_COLUMNS = [*_PAIR_COLUMNS, "grammar", "spans", "steps", "format_ok"]

@@ -31,7 +31,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import DependencyError, InputError, RetrievalUnavailable, StoreError
 from pipeline.core.input_files import read_json
-from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokens import control_tokens
@@ -63,6 +63,8 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when there are no questions, and what `roll_out_policy` raises.
     """
+    if context.config.sampling.recorded is not None:
+        return _write(context, _recorded(context), {})
     path = context.inputs["questions"] / "questions.parquet"
     all_questions = read_records(path, Question)
     if not all_questions:
@@ -75,7 +77,14 @@ def run(context: StageContext) -> dict[str, int]:
         temperature=context.config.sampling.temperature,
         samples=context.config.sampling.samples,
     )
+    return _write(context, trajectories, seconds)
+
+
+def _write(
+    context: StageContext, trajectories: Iterable[Trajectory], seconds: dict[str, float]
+) -> dict[str, int]:
     stops: Counter[str] = Counter()
+    questions: set[str] = set()
     generated, malformed = 0, 0
 
     def counted() -> Iterator[Trajectory]:
@@ -83,6 +92,7 @@ def run(context: StageContext) -> dict[str, int]:
         for trajectory in trajectories:
             stops[trajectory.stop] += 1
             malformed += trajectory.malformed_calls
+            questions.add(trajectory.question_id)
             generated += trajectory.tokens.thinking
             yield trajectory
 
@@ -94,6 +104,31 @@ def run(context: StageContext) -> dict[str, int]:
     if context.config.sampling.malformed_calls == "answer":
         answered["malformed_calls"] = malformed
     return {"questions": len(questions), "trajectories": stops.total(), **answered}
+
+
+def _recorded(context: StageContext) -> Iterator[Trajectory]:
+    """The trajectories of ``sampling.recorded``.
+
+    Raises InputError for a trajectory without token ids, or of another policy than
+    ``inputs["policy"]``: its log-probabilities would not be those of the reference.
+    """
+    path = context.config.sampling.recorded or ""
+    policy = read_policy(context.inputs["policy"]).fingerprint
+    number = 0
+    for number, trajectory in enumerate(iterate_records(path, Trajectory), start=1):
+        if not (trajectory.token_ids and trajectory.prompt_ids):
+            problem = "token_ids: missing; training needs the ids that were sampled"
+        elif trajectory.policy != policy:
+            problem = (
+                f"policy: {trajectory.policy[:12]}, and round {context.round} trains "
+                f"{policy[:12]}; record with the policy before this round"
+            )
+        else:
+            yield trajectory
+            continue
+        raise InputError.at(path, number, problem)
+    if not number:
+        raise InputError.at(path, None, "no trajectories; record some with gold answers or rewards")
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -342,3 +377,14 @@ def open_in_process(context: dict[str, Any], policy: Policy) -> Iterator[OpenPol
     hold_devices()
     with open_answering(StageContext.from_json(context), policy) as opened:
         yield opened
+
+
+@contextmanager
+def open_turns_in_process(context: dict[str, Any], policy: Policy) -> Iterator[OpenPolicy]:
+    """Like `open_in_process`, for single turns alone: without a retriever, and no questions."""
+    hold_devices()
+    engine = StageContext.from_json(context).models.policy_engine(policy.adapter)
+    try:
+        yield OpenPolicy(lambda questions: iter(()), SharedEngine(engine))
+    finally:
+        engine.close()

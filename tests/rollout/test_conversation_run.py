@@ -98,9 +98,10 @@ def write_model(directory: Path, asked: list[tuple[str, str]]) -> None:
 
 
 def steep(work: Path, *arguments: str) -> str:
+    named = () if arguments[0] == "import" else ("-c", "tools.yaml")
     environment = {**os.environ, "PYTHONPATH": str(shipped.ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *arguments, "-c", "tools.yaml"],
+        [sys.executable, "-m", "pipeline.cli", *arguments, *named],
         cwd=work, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip

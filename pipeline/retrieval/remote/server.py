@@ -23,6 +23,7 @@ from dataclasses import asdict
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.middleware.base import RequestResponseEndpoint
+from starlette.responses import JSONResponse
 
 from pipeline.core.errors import InputError, RetrievalError
 from pipeline.core.text import one_line
@@ -59,28 +60,14 @@ def create_app(
     batcher = Batcher(retriever)
     fingerprint = identity.fingerprint
 
-    app = FastAPI(openapi_url=None)
+    app = guarded_app(names, token, {HEADER: fingerprint})
     app.state.batcher = batcher
 
     def answer(body: bytes, status: int = 200) -> Response:
         return Response(body, status, {HEADER: fingerprint}, "application/json")
 
-    def refusal(error: Exception | str, status: int) -> Response:
+    def refusal(error: Exception, status: int) -> Response:
         return answer(json.dumps({"detail": str(error)}).encode(), status)
-
-    @app.middleware("http")
-    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        host = request.headers.get("host", "")
-        if not is_trusted(host, names):
-            return refusal(
-                f"the request names the host {one_line(host, 100)!r}; expected an IP address, "
-                "localhost, or a name that steep serve allows with --allow-host",
-                421,
-            )
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
-            return refusal(f"expected the token of steep serve (variable {TOKEN})", 401)
-        return await call_next(request)
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:
@@ -112,6 +99,36 @@ def create_app(
             "seconds": retriever.timing,
         }
         return answer(json.dumps(about).encode())
+
+    return app
+
+
+def guarded_app(
+    names: Collection[str], token: str | None, headers: Mapping[str, str] | None = None
+) -> FastAPI:
+    """An application that refuses requests to other hosts and without the token.
+
+    The arguments are as in `create_app`; a refusal has ``headers``.
+    """
+    app = FastAPI(openapi_url=None)
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        host = request.headers.get("host", "")
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not is_trusted(host, names):
+            status, problem = (
+                421,
+                (
+                    f"the request names the host {one_line(host, 100)!r}; expected an IP address, "
+                    "localhost, or a name that steep serve allows with --allow-host"
+                ),
+            )
+        elif token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+            status, problem = 401, f"expected the token of steep serve (variable {TOKEN})"
+        else:
+            return await call_next(request)
+        return JSONResponse({"detail": problem}, status, dict(headers or {}))
 
     return app
 

@@ -1,0 +1,89 @@
+"""Serve a policy to agents as a plain chat model, and record their conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from pipeline.core.errors import DependencyError
+from pipeline.rollout.recorded import recorded_trajectories
+from tasks.asking import asked_policies
+from tasks.base import StageTask, say
+from tasks.serve import Served, decoding_of, literal, policy_tokenizer, token_for
+
+
+def record(
+    task: StageTask,
+    policy: str | None,
+    output: Path,
+    host: str,
+    port: int,
+    allow_host: Sequence[str] = (),
+    questions: tuple[Path, str] | None = None,
+) -> None:
+    """Serve the policy ``policy`` of the configuration of ``task`` until a signal.
+
+    Turns are appended to ``output`` (`pipeline.serving.recorder`), with the decoding of the block
+    ``sampling`` where a request has none of its own. ``questions`` are a file and its data set. The
+    other arguments, the token and the errors are as in `tasks.serve.serve`; no index is needed.
+    """
+    try:
+        from fastapi import Request
+        from starlette.responses import JSONResponse, Response
+
+        from pipeline.retrieval.remote.hosts import own_names
+        from pipeline.retrieval.remote.server import bind_socket, guarded_app, server_of
+        from pipeline.retrieval.remote.server import serve as serve_until_signal
+        from pipeline.serving.completions import completion_routes, respond
+        from pipeline.serving.policy import ServedPolicy
+        from pipeline.serving.recorder import Log, RecordedModel
+        from pipeline.serving.turns import TurnRequest
+    except ImportError as error:
+        raise DependencyError(
+            f"steep record needs {error.name}; pip install 'steep[serve]'"
+        ) from None
+    from pipeline.corpus.questions.load import load_questions
+    from pipeline.stages.sample import open_turns_in_process
+
+    asked = load_questions(questions[0], questions[1]) if questions else []
+    with bind_socket(host, port) as socket, closing(Log(output)) as log:
+        [opened] = asked_policies(task, [] if policy is None else [policy], searching=False)
+        app = guarded_app({name.lower() for name in allow_host} | own_names(host), token_for(host))
+        server = server_of(app)
+        served = Served(server)
+        answering = ServedPolicy(opened.named.name, output, served.fail)
+        config = opened.context.config
+        model = RecordedModel(
+            answering, policy_tokenizer(config), decoding_of(config, config.sampling.temperature),
+            log=log, policy_id=opened.policy.fingerprint, questions=asked,
+        )  # fmt: skip
+        app.include_router(
+            completion_routes(
+                [answering.name],
+                lambda body, headers: model.complete(
+                    TurnRequest.model_validate_json(body), headers
+                ),
+            )
+        )
+
+        @app.post("/reward")
+        async def reward(request: Request) -> Response:
+            async def given(body: bytes) -> Response:
+                return JSONResponse(await model.beside(model.reward, body))
+
+            return await respond(request, given)
+
+        try:
+            with served.beside(task, [opened], answering, open_turns_in_process):
+                serve_until_signal(
+                    server,
+                    socket,
+                    lambda: say(
+                        f"recording to {output} at http://{literal(host)}:"
+                        f"{socket.getsockname()[1]}/v1; Ctrl-C ends it"
+                    ),
+                )
+        finally:
+            _, counts = recorded_trajectories([output], config.grammar)
+            say(f"{output}: {counts}")
