@@ -25,20 +25,15 @@ def record(
     """Serve the policy ``policy`` of the configuration of ``task`` until a signal.
 
     Turns are appended to ``output`` (`pipeline.serving.recorder`), with the decoding of the block
-    ``sampling`` where a request has none of its own. ``questions`` are a file and its data set. The
+    ``sampling`` where a request says nothing else. ``questions`` are a file and its data set. The
     other arguments, the token and the errors are as in `tasks.serve.serve`; no index is needed.
     """
     try:
-        from fastapi import Request
-        from starlette.responses import JSONResponse, Response
-
         from pipeline.retrieval.remote.hosts import own_names
         from pipeline.retrieval.remote.server import bind_socket, guarded_app, server_of
         from pipeline.retrieval.remote.server import serve as serve_until_signal
-        from pipeline.serving.completions import completion_routes, respond
         from pipeline.serving.policy import ServedPolicy
-        from pipeline.serving.recorder import Log, RecordedModel
-        from pipeline.serving.turns import TurnRequest
+        from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
     except ImportError as error:
         raise DependencyError(
             f"steep record needs {error.name}; pip install 'steep[serve]'"
@@ -58,22 +53,7 @@ def record(
             answering, policy_tokenizer(config), decoding_of(config, config.sampling.temperature),
             log=log, policy_id=opened.policy.fingerprint, questions=asked,
         )  # fmt: skip
-        app.include_router(
-            completion_routes(
-                [answering.name],
-                lambda body, headers: model.complete(
-                    TurnRequest.model_validate_json(body), headers
-                ),
-            )
-        )
-
-        @app.post("/reward")
-        async def reward(request: Request) -> Response:
-            async def given(body: bytes) -> Response:
-                return JSONResponse(await model.beside(model.reward, body))
-
-            return await respond(request, given)
-
+        app.include_router(recorder_routes(model, answering.name))
         try:
             with served.beside(task, [opened], answering, open_turns_in_process):
                 serve_until_signal(

@@ -247,7 +247,7 @@ def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, system: str
     if chosen.question:
         prompt.append(Message("user", chosen.question))
     rewards, tools = (chosen.rewards, rejected.rewards), chosen.tools
-    if tools is None and chosen.messages:
+    if not tools and chosen.messages:
         tools = declared_tools(chosen.grammar or DEFAULT_METHOD)
     text = tools if isinstance(tools, str | None) else json_text(tools)
     return pair_of(chosen, rejected, kind, prompt, rewards, round=0, tools=text)

@@ -1,9 +1,9 @@
 """A recording of an agent's conversations, and its trajectories.
 
 `steep record` appends a line for each sampled turn (`RecordedTurn`) and for each reward from
-outside (`RecordedReward`). Turns that continue each other are one trajectory. Where a request is
-no continuation of the turn before, its turn starts a trajectory of its own. Trajectories of one
-conversation share its answer, because none is right if the answer is wrong.
+outside (`RecordedReward`). Turns that continue each other are one trajectory. A turn that does not
+continue the turn before starts a new trajectory. Trajectories of one conversation share its answer,
+because none is right if the answer is wrong.
 
 Input: files of these lines. Output: trajectories that can be scored, paired and trained like
 sampled ones. Trajectories of a question with another prompt are another question (``id~2``),
@@ -41,7 +41,7 @@ class RecordedTurn:
     turn: str  # the id of the completion
     conversation: str
     after: str | None  # the turn that it continues
-    reason: str | None  # why it starts a trajectory of its own; None for a first turn
+    reason: str | None  # why it starts a new trajectory; None for a first turn
     policy: str  # fingerprint
     messages: list[dict[str, Any]]  # the whole conversation, or what follows ``after``
     tools: list[dict[str, Any]]
@@ -64,7 +64,7 @@ class RecordedTurn:
 class RecordedReward:
     """A reward in place of the measured outcome, for all trajectories of a conversation."""
 
-    conversation: str  # its id, or the id of one of its turns
+    conversation: str  # its id, or the id of a turn in it
     reward: float
 
 

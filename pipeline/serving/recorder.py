@@ -1,10 +1,10 @@
 """Record the conversations of agents: the plain policy, with every turn appended to a file.
 
-A request continues the turn before if its messages are those of that turn, its reply, and then
-results or questions. Its prompt is then the ids that the engine saw and sampled, followed by the
-frame that the chat template writes around the new messages, so that the prompt starts with them
-exactly. Any other request is rendered as a whole and starts a trajectory, with the reason.
-Reasoning that a client leaves out of the history stays in the ids, as in roll-outs.
+A request continues the turn before if its messages begin with the messages of that turn and its
+reply. Its prompt is then the ids that the engine saw and sampled, followed by the frame that the
+chat template writes around the new messages, so that the prompt starts with them exactly. Any other
+request is rendered as a whole and starts a trajectory, with the reason. Reasoning that a client
+leaves out of the history stays in the ids, as in roll-outs.
 
 Headers of a request, all optional: ``x-steep-answers``, gold answers as a JSON list or one text;
 ``x-steep-conversation``, an id for turns that belong together although they are not joined.
@@ -22,7 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, FiniteFloat
+from starlette.responses import JSONResponse, Response
 
 from pipeline.conversations.chat_template import Frame
 from pipeline.conversations.messages import REASONING, Message, uniform
@@ -36,7 +38,7 @@ from pipeline.llm.engine import GenerationResult
 from pipeline.rollout.answering import question_record
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.recorded import RecordedReward, RecordedTurn, read_recording
-from pipeline.serving.completions import NotFound
+from pipeline.serving.completions import NotFound, completion_routes, respond
 from pipeline.serving.turns import PlainModel, Prepared, Turn, TurnRequest, numbered, shown
 
 MOST_OPEN = 2048  # conversations that can be continued; the oldest are forgotten
@@ -131,7 +133,7 @@ class RecordedModel(PlainModel):
         given = _Reward.model_validate_json(body)
         if given.conversation not in self._log.names:
             raise NotFound(
-                f"there is no conversation {given.conversation!r:.80}; use the id of one of its "
+                f"there is no conversation {given.conversation!r:.80}; use the id of any of its "
                 f"completions, or its {CONVERSATION}"
             )
         self._log.append(RecordedReward(given.conversation, given.reward))
@@ -191,9 +193,16 @@ class RecordedModel(PlainModel):
             question = placed.question or question_record(key or "none")
             so_far = PartialTrajectory(question, 0, request.seed, request.prompt_ids)
             frame, after = None, None
-        text, tokens = len(so_far.output), len(so_far.token_ids)
+        text, tokens, results = (
+            len(so_far.output), len(so_far.token_ids), len(so_far.per_retrieval)
+        )  # fmt: skip
         if frame is not None:
-            so_far.append_frame(frame, [], tokenizer)
+            lengths = [
+                length
+                for length, message in zip(frame.lengths, placed.new, strict=True)
+                if message["role"] == "tool"
+            ]
+            so_far.append_frame(frame, [], lengths, tokenizer)
         so_far.append_segment(result)
         problem = mismatch(
             tokenizer, so_far.output, so_far.spans, so_far.token_ids, so_far.token_spans
@@ -218,13 +227,7 @@ class RecordedModel(PlainModel):
                 token_ids=so_far.token_ids[tokens:],
                 token_spans=_from(so_far.token_spans, tokens),
                 logprobs=so_far.logprobs[tokens:],
-                retrieved=[
-                    length
-                    for length, message in zip(frame.lengths, placed.new, strict=True)
-                    if message["role"] == "tool"
-                ]
-                if frame
-                else [],
+                retrieved=so_far.per_retrieval[results:],
                 finish=result.finish,
                 problem=turn.problem,
                 seed=request.seed,
@@ -243,6 +246,24 @@ class RecordedModel(PlainModel):
         self._open.move_to_end(key)
         while sum(map(len, self._open.values())) > MOST_OPEN:
             self._open.popitem(last=False)
+
+
+def recorder_routes(model: RecordedModel, name: str) -> APIRouter:
+    """The protocol for chat completions, for any name of a model, and ``POST /reward``."""
+
+    async def complete(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        return await model.complete(TurnRequest.model_validate_json(body), headers)
+
+    router = completion_routes([name], complete)
+
+    @router.post("/reward")
+    async def reward(request: Request) -> Response:
+        async def given(body: bytes) -> Response:
+            return JSONResponse(await model.beside(model.reward, body))
+
+        return await respond(request, given)
+
+    return router
 
 
 def _joined(

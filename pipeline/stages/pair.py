@@ -164,7 +164,8 @@ class _ScoredFile:
     def _pair(self, chosen: Trajectory, rejected: Trajectory, kind: PairKind) -> Pair:
         prompt = self._grammar.messages(self._context.config.prompt.system, chosen.question)
         rewards = (chosen.rewards or {}, rejected.rewards or {})
-        number, tools = self._context.round or 0, declared_tools(self._grammar.name)
+        number = self._context.round or 0
+        tools = chosen.tools or declared_tools(self._grammar.name)
         return pair_of(chosen, rejected, kind, prompt, rewards, round=number, tools=tools)
 
 

@@ -83,7 +83,7 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
         served(tmp_path, *options, "-o", "recorded.jsonl") as (address, output),
     ):
         own = program.replace("http://127.0.0.1:8765", address)
-        exec(own.replace("http://127.0.0.1:8766", index), agent)  # noqa: S102
+        exec(own.replace("http://127.0.0.1:8766", index), agent)
         last = agent["answer"](records[0]["question"])
         given = {"conversation": last.id, "reward": 0.5}
         assert agent["httpx"].post(f"{address}/reward", json=given).json() == given

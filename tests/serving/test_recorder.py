@@ -20,9 +20,7 @@ from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.grammars.tokens import decode_mask
 from pipeline.rollout.recorded import Recording, recorded_trajectories
 from pipeline.run.context import StageContext
-from pipeline.serving.completions import completion_routes
-from pipeline.serving.recorder import Log, RecordedModel
-from pipeline.serving.turns import TurnRequest
+from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
 from pipeline.stages import pair, sample, score
 from tasks.run import task_for
 from tests.conversations.shipped_templates import SEARCH
@@ -55,14 +53,7 @@ class Recorded:
         self.model = RecordedModel(
             policy, lambda: tokenizer, DECODING, log=self.log, policy_id="f" * 64, questions=[GOLD]
         )
-        service.include_router(
-            completion_routes(
-                ["round-1"],
-                lambda body, headers: self.model.complete(
-                    TurnRequest.model_validate_json(body), headers
-                ),
-            )
-        )
+        service.include_router(recorder_routes(self.model, "round-1"))
         self.client = openai.OpenAI(
             api_key="none",
             base_url="http://localhost/v1",
@@ -77,6 +68,10 @@ class Recorded:
         )
         messages.append(reply.choices[0].message.model_dump(exclude_none=True))
         return reply
+
+    def reward(self, conversation: str, reward: float) -> Any:
+        given = {"conversation": conversation, "reward": reward}
+        return self.client.post("http://localhost/reward", body=given, cast_to=dict)
 
     def read(self) -> tuple[list[Trajectory], Recording]:
         return recorded_trajectories([self.path], "search-r1")
@@ -144,8 +139,8 @@ def test_samples_with_equal_turns_keep_their_own_conversations_and_rewards(tmp_p
         result(messages, "x")
     last = recorded.ask(two).id
     recorded.ask(one)
-    recorded.model.reward(json.dumps({"conversation": last, "reward": 1}).encode())
-    recorded.model.reward(json.dumps({"conversation": names[0], "reward": 0.25}).encode())
+    recorded.reward(last, 1)
+    recorded.reward(names[0], 0.25)
     trajectories, _ = recorded.read()
     assert [(each.answer, each.rewards) for each in trajectories] == [
         ("Ada.", {"answer": 1.0, "format": 1.0, "total": 1.0, "given": 1}),
@@ -155,8 +150,8 @@ def test_samples_with_equal_turns_keep_their_own_conversations_and_rewards(tmp_p
         "q1/0@ffffffffffff",
         "q1/1@ffffffffffff",
     ]
-    with pytest.raises(InputError, match="there is no conversation 'other'"):
-        recorded.model.reward(b'{"conversation": "other", "reward": 1}')
+    with pytest.raises(openai.NotFoundError, match="there is no conversation 'other'"):
+        recorded.reward("other", 1)
 
 
 def changed_result(messages: list[dict[str, Any]]) -> None:
@@ -218,7 +213,7 @@ def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path)
     again = Recorded(path, "Bo.", template="qwen2_5")
     answers = {"x-steep-answers": '["Bo", "Bob"]'}
     again.ask([{"role": "user", "content": "Who else?"}], extra_headers=answers)
-    again.model.reward(json.dumps({"conversation": first, "reward": 0}).encode())
+    again.reward(first, 0)
     trajectories, counts = again.read()
     assert [each.answers for each in trajectories] == [["Ada"], ["Bo", "Bob"]]
     assert (trajectories[0].rewards or {})["total"] == 0
@@ -252,7 +247,7 @@ def test_recorded_trajectories_stand_in_for_sampling_and_are_scored_and_paired(
     recorded.ask(messages)
     for _ in range(2):
         last = recorded.ask([*ASKED]).id
-    recorded.model.reward(json.dumps({"conversation": last, "reward": 1}).encode())
+    recorded.reward(last, 1)
     CliRunner().invoke(
         app, ["import", "--recorded", str(recorded.path), "-o", str(tmp_path / "t.jsonl")]
     )
@@ -274,6 +269,7 @@ def test_recorded_trajectories_stand_in_for_sampling_and_are_scored_and_paired(
         inputs[name] = context.output
     assert counts == {"pairs": 1, "trajectories": 3}
     [made] = read_records(tmp_path / "pair/pairs.parquet", Pair)
+    assert json.loads(made.tools or "") == [SEARCH]
     totals = made.chosen_rewards["total"], made.rejected_rewards["total"]
     assert (made.chosen_id, made.rejected_id, totals) == (
         "q1/0@ffffffffffff", "q1/1@ffffffffffff", (1.0, pytest.approx(0.2)),
