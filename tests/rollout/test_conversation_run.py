@@ -72,7 +72,9 @@ def conversation(question: str, answer: str, calls: int) -> list[dict[str, Any]]
     ]
 
 
-def write_model(directory: Path, asked: list[tuple[str, str]]) -> None:
+def write_model(
+    directory: Path, asked: list[tuple[str, str]], tool: Any = FORMATS["search-r1"].tool
+) -> None:
     """A model that calls the tool once or twice, and answers like one of the questions."""
     chance, answers = random.Random(0), [answer for _, answer in asked[:4]]
     lessons = [
@@ -80,9 +82,9 @@ def write_model(directory: Path, asked: list[tuple[str, str]]) -> None:
         for number in range(64)
     ]
     texts = [message["content"] for lesson in lessons for message in lesson]
-    tokenizer = train_tokenizer("qwen2.5", [*texts, json.dumps(FORMATS["search-r1"].tool)] * 3)
+    tokenizer = train_tokenizer("qwen2.5", [*texts, json.dumps(tool)] * 3)
     tokenizer.chat_template = FILES["qwen2_5"].read_text(encoding="utf-8")
-    template = ChatTemplate(tokenizer, [FORMATS["search-r1"].tool])
+    template = ChatTemplate(tokenizer, [tool])
     encoded = []
     for lesson in lessons:
         built = template.build(lesson)

@@ -73,11 +73,13 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
     [file] = tmp_path.rglob("nq_sampling.jsonl")
     Path("questions.jsonl").write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     records = [json.loads(line) for line in Path("questions.jsonl").read_text().splitlines()]
-    write_model(model, [(record["question"], record["answer"][0]) for record in records])
-
     [program] = blocks(PAGE, "python")
-    options = ("record", "--policy", "base", "--questions", "questions.jsonl")
     agent: dict[str, Any] = {}
+    exec(program.partition("client = ")[0], agent)
+    asked = [(record["question"], record["answer"][0]) for record in records]
+    write_model(model, asked, {"type": "function", "function": agent["SEARCH"]})
+
+    options = ("record", "--policy", "base", "--questions", "questions.jsonl")
     with (
         served(tmp_path, "serve", "--policy", "none") as (index, _),
         served(tmp_path, *options, "-o", "recorded.jsonl") as (address, output),
@@ -88,13 +90,13 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
         given = {"conversation": last.id, "reward": 0.5}
         assert agent["httpx"].post(f"{address}/reward", json=given).json() == given
         assert agent["httpx"].get(f"{address}/v1/models", headers={"host": "x"}).status_code == 421
-    asked = 8 * len(records) + 1
-    assert f"of {asked} conversations: {asked} trajectories (all turns joined)" in output[-1]
+    count = 8 * len(records) + 1
+    assert f"of {count} conversations: {count} trajectories (all turns joined)" in output[-1]
 
     steep(tmp_path, "import", "--recorded", "recorded.jsonl", "-o", "recorded-1.jsonl")
     trajectories = read_records("recorded-1.jsonl", Trajectory)
-    assert len(trajectories) == asked
-    assert sum(trajectory.format_ok for trajectory in trajectories) > asked / 2
+    assert len(trajectories) == count
+    assert sum(trajectory.format_ok for trajectory in trajectories) > count / 2
     step = next(step for trajectory in trajectories for step in trajectory.steps)
     assert (step.subquery, bool(step.context[0].text)) == ("who?", True)
     longest = max(trajectories, key=lambda trajectory: len(trajectory.token_ids))
