@@ -39,7 +39,15 @@ from pipeline.rollout.answering import question_record
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.recorded import RecordedReward, RecordedTurn, read_recording
 from pipeline.serving.completions import NotFound, completion_routes, respond
-from pipeline.serving.turns import PlainModel, Prepared, Turn, TurnRequest, numbered, shown
+from pipeline.serving.turns import (
+    PlainModel,
+    Prepared,
+    Turn,
+    TurnRequest,
+    numbered,
+    received,
+    shown,
+)
 
 MOST_OPEN = 2048  # conversations that can be continued; the oldest are forgotten
 ANSWERS, CONVERSATION = "x-steep-answers", "x-steep-conversation"
@@ -141,7 +149,7 @@ class RecordedModel(PlainModel):
 
     def prepare(self, asked: TurnRequest, headers: Mapping[str, str]) -> Prepared:
         template, parser = self.declared(asked.declared)
-        messages = uniform(asked.messages)
+        messages = received(asked)
         calls = [str(call.get("id")) for each in messages for call in each.get("tool_calls", ())]
         messages = numbered(messages)
         known = self._open.get(_first_user(messages), [])

@@ -128,7 +128,7 @@ class PlainModel:
     def prepare(self, asked: TurnRequest, headers: Mapping[str, str]) -> Prepared:
         """Render a request."""
         template, parser = self.declared(asked.declared)
-        messages = shown(template, numbered(uniform(asked.messages)))
+        messages = shown(template, numbered(received(asked)))
         return Prepared(parser, self.request(asked, template.ids(messages)))
 
     def request(self, asked: TurnRequest, ids: list[int]) -> GenerationRequest:
@@ -194,13 +194,19 @@ class PlainModel:
         return opened(), None
 
 
-def shown(template: ChatTemplate, messages: Sequence[Message]) -> list[Message]:
-    """Uniform messages as the template gets them, with added tokens escaped.
+def received(asked: TurnRequest) -> list[Message]:
+    """The uniform messages of a request.
 
-    Raises InputError unless they end with a user's message or a tool's.
+    Raises InputError for malformed messages, and unless they end with a user's or a tool's.
     """
+    messages = uniform(asked.messages)
     if messages[-1]["role"] == "assistant":
         raise InputError("messages: the last is an assistant's; end with a user's or a tool's")
+    return messages
+
+
+def shown(template: ChatTemplate, messages: Sequence[Message]) -> list[Message]:
+    """Uniform messages as the template gets them, with added tokens escaped."""
     prompt, turns = split_turns(messages)
     escaped = template.prompt_messages(prompt)
     for turn, *inserted in turns:
