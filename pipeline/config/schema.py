@@ -9,6 +9,7 @@ blocks, which the base may have, and rules that validators compute
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pipeline.config.base import Block
@@ -20,8 +21,9 @@ _ROUND = "^[1-9][0-9]{0,3}$"
 _HOPS = "^[1-9][0-9]?$"
 
 
+@cache
 def file_schema() -> Schema:
-    """The schema of a configuration file; numbers as keys in YAML become texts."""
+    """The schema of a configuration file, not to be changed; numbers as keys become texts."""
     schema = Config.model_json_schema(mode="validation")
     blocks: Schema = schema.pop("$defs")
     for block in blocks.values():

@@ -122,6 +122,7 @@ def test_the_committed_weights_have_the_checksum_of_the_readme() -> None:
     assert config["bos_token_id"] is None
 
 
+@pytest.mark.slow
 def test_the_committed_reader_knows_famous_facts_and_reads_passages() -> None:
     from benchmarks.tiny_reader.evaluate import evaluate_chats, load
 

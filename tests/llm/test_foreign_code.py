@@ -69,7 +69,13 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+@pytest.mark.parametrize(
+    "opening",
+    [
+        pytest.param(text, id=name, marks=[] if name == "engine" else pytest.mark.slow)
+        for name, text in OPENINGS.items()
+    ],
+)
 def test_a_model_that_needs_code_of_its_own_is_refused_even_with_yes_on_standard_input(
     opening: str, foreign: Path
 ) -> None:

@@ -70,9 +70,9 @@ class Running:
             self.thread.join(0.01)
 
 
-def served(retriever, identity=IDENTITY, *, port=0, names=()):
+def served(retriever, identity=IDENTITY, *, port=0, names=(), token=None):
     """The retrieval service over ``retriever``, running within a block."""
-    app = create_app(retriever, identity, {"chunks": 2}, names=names)
+    app = create_app(retriever, identity, {"chunks": 2}, names=names, token=token)
     return Running(app, port)
 
 

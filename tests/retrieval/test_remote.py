@@ -21,6 +21,7 @@ from pipeline.retrieval.remote.wire import (
     HEADER,
     MAX_QUERIES,
     MAX_TEXT,
+    TOKEN,
     decode_answers,
     decode_queries,
     encode_answers,
@@ -161,6 +162,18 @@ def test_addresses_and_allowed_names_are_answered(host):
     with served(FakeRetriever(), names=("index-host",)) as running:
         answer = httpx.get(f"{running.url}/health", headers={"host": host}, trust_env=False)
     assert answer.status_code == 200
+
+
+def test_a_service_with_a_token_answers_only_clients_that_send_it(monkeypatch):
+    with served(FakeRetriever(), token="secret") as running:
+        for sent, status in ((None, 401), ("Bearer other", 401), ("Bearer secret", 200)):
+            headers = {} if sent is None else {"authorization": sent}
+            answer = httpx.get(f"{running.url}/health", headers=headers, trust_env=False)
+            assert answer.status_code == status
+        monkeypatch.setenv(TOKEN, "secret")
+        client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
+        assert len(client.retrieve([WHO])) == 1
+        client.close()
 
 
 def test_failing_query_fails_only_its_own_request():

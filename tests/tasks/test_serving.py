@@ -244,6 +244,7 @@ async def by_mcp(url: str) -> tuple[list[str], Any, Any]:
         return tools, found.structured_content, answered.structured_content
 
 
+@pytest.mark.slow
 def test_another_address_than_the_loopback_needs_a_token(configuration, monkeypatch):
     monkeypatch.setenv("STEEP_TOKEN", "secret")
     with serving("--config", str(configuration), "--policy", "none", "--host", "0.0.0.0") as url:

@@ -98,7 +98,10 @@ def trained(kind: Any, base: Path, folder: Path, per_device: int) -> tuple[Histo
     return history, trainer
 
 
-@pytest.mark.parametrize("kind", [sft, dpo, dpo_sum, grpo])
+@pytest.mark.parametrize(
+    "kind",
+    [dpo, grpo, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (sft, dpo_sum))],
+)
 def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: Path, kind: Any):
     import torch
 
