@@ -103,15 +103,15 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "serve": retrieval.serve,
         "record": retrieval.record,
     },
-    "Store": {"verify": store.verify, "gc": store.gc},
+    "Store and settings": {"verify": store.verify, "gc": store.gc},
 }
 
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
-app.add_typer(export.app, name="export", rich_help_panel="Take away, settings")
-app.command("publish", rich_help_panel="Take away, settings")(export.publish)
-app.add_typer(config.app, name="config", rich_help_panel="Take away, settings")
+app.add_typer(export.app, name="export", rich_help_panel="Store and settings")
+app.command("publish", rich_help_panel="Store and settings")(export.publish)
+app.add_typer(config.app, name="config", rich_help_panel="Store and settings")
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."
 

@@ -49,7 +49,7 @@ def synthesise(
     api_key_env: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write questions about the documents with a language model, verified by its own answers.
+    """Write questions about the documents with a language model, and verify them.
 
     Every reply is kept, so that an interrupted synthesis continues. The corpus and the graph of the
     run must be complete.
