@@ -385,6 +385,6 @@ def open_turns_in_process(context: dict[str, Any], policy: Policy) -> Iterator[O
     hold_devices()
     engine = StageContext.from_json(context).models.policy_engine(policy.adapter)
     try:
-        yield OpenPolicy(lambda questions: iter(()), SharedEngine(engine))
+        yield OpenPolicy(lambda questions, watch=None: iter(()), SharedEngine(engine))
     finally:
         engine.close()
