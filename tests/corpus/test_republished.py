@@ -78,7 +78,9 @@ def test_real_rows_of_search_r1_are_equal_with_and_without_the_fields_of_flashra
 
 @pytest.mark.parametrize(("dataset", "hop"), [("hotpotqa", "multi"), ("questions", "multi")])
 def test_flashrags_supporting_facts_are_evidence(tmp_path: Path, dataset: str, hop: str) -> None:
-    path = write(tmp_path, flashrag({"type": "comparison", "level": "hard", **FACTS}, ["yes"]))
+    context = {**FACTS["context"], "content": None}  # in one table with 2WikiMultiHopQA
+    metadata = {"type": "comparison", "level": "hard", **FACTS, "context": context}
+    path = write(tmp_path, flashrag(metadata, ["yes"]))
     (question,) = load_questions(path, dataset)
     assert question.evidence == ["A: A is a river.", "B: B is a river."]
     assert (question.hop, question.hops, question.type) == (hop, 2, "comparison")
@@ -87,7 +89,7 @@ def test_flashrags_supporting_facts_are_evidence(tmp_path: Path, dataset: str, h
 
 def test_flashrags_2wiki_calls_the_sentences_content(tmp_path: Path) -> None:
     context = FACTS["context"]
-    renamed = {"title": context["title"], "content": context["sentences"]}
+    renamed = {"title": context["title"], "content": context["sentences"], "sentences": None}
     path = write(tmp_path, flashrag({**FACTS, "context": renamed}, ["yes"]))
     (question,) = load_questions(path, "2wiki")
     assert question.evidence == ["A: A is a river.", "B: B is a river."]

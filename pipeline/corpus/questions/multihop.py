@@ -222,7 +222,7 @@ def _context(row: RawRecord) -> list[tuple[str, list[str]]]:
     context = []
     value = _listed(row, "context")
     # FlashRAG calls the sentences of 2WikiMultiHopQA content.
-    texts = "content" if isinstance(value, dict) and "content" in value else "sentences"
+    texts = "content" if isinstance(value, dict) and value.get("content") else "sentences"
     for number, value in enumerate(_pairs(row, "context", ("title", texts))):
         field = f"context.{number}"
         title, sentences = row.checked_items(value, field, length=2)
