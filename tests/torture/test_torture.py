@@ -193,6 +193,7 @@ def tutorial() -> Iterator[str]:
 
 def output(run: RunFolder, command: str) -> str:
     """What a command of the tutorial prints in the folder of ``run``; it has to succeed."""
+    command, given, redirection = command.partition(" < ")
     words = shlex.split(command)
     if words[0] == "make":
         recipe = ["make", "--dry-run", "--no-print-directory", "-o", ".venv/.from-lock"]
@@ -205,7 +206,7 @@ def output(run: RunFolder, command: str) -> str:
             words += ["--config", "small.yaml", *(f"--set={setting}" for setting in TINY)]
         command = shlex.join(words)
     done = subprocess.run(
-        command,
+        command + given + redirection,
         shell=True,
         cwd=run.root,
         env=environment(),
@@ -215,6 +216,33 @@ def output(run: RunFolder, command: str) -> str:
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_page_about_using_a_policy_works(trained: RunFolder) -> None:
+    """`tests/tasks/test_serving.py` serves a policy."""
+    [file] = trained.root.glob("data/closed_world/world/*/nq_test.jsonl")
+    question = json.loads(file.read_text().splitlines()[0])["question"]
+    (trained.root / "questions.txt").write_text(f"{question}\n")
+    page = (shipped.ROOT / "docs" / "howto" / "use-a-policy.md").read_text(encoding="utf-8")
+    page = page.replace("QUESTION", question).replace("FILE", str(file))
+    for old in ("--policy 3", "sft,3", "--round 2"):
+        page = page.replace(old, f"{old[:-1]}1")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    lines = [line for kind, text in blocks if not kind for line in text.splitlines()]
+    printed = {}
+    for line in lines:
+        command = line.partition("  #")[0].strip()
+        if command.startswith("steep ") and command != "steep serve":
+            printed[command] = output(trained, command)
+    assert len(printed) == 6
+    answered = json.loads((trained.root / "answers.jsonl").read_text())
+    assert (answered["question"], answered["policy"]) == (question, "round-1")
+    [program] = [text for kind, text in blocks if kind == "python"]
+    subprocess.run([sys.executable, "-c", program], cwd=trained.root, check=True, env=environment())
+    for name in ("policy", "merged"):
+        assert "| questions | musique, nq |" in (trained.root / name / "README.md").read_text()
 
 
 @pytest.mark.slow
