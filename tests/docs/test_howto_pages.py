@@ -192,6 +192,7 @@ def test_rejection_sampling_needs_no_decomposed_questions(own: Path) -> None:
         ("judges.md", "embedded-hiprag.yaml"),
         ("../executors.md", "tearag-llama3-8b.yaml"),
         ("own-data.md", "embedded.yaml"),
+        ("own-tool.md", "embedded-tools.yaml"),
     ],
 )
 def test_the_settings_of_a_page_are_valid(page: str, base: str, tmp_path: Path) -> None:
@@ -200,7 +201,9 @@ def test_the_settings_of_a_page_are_valid(page: str, base: str, tmp_path: Path) 
     for number, text in enumerate(found):
         file = tmp_path / f"{number}.yaml"
         own_base = text.startswith("base: ")
-        lines = text.partition("\n")[2] if own_base else f"name: example\n{text}"
+        named = "\nname: " in f"\n{text}"
+        lines = text.partition("\n")[2] if own_base else text
+        lines += "" if named else "name: example\n"
         file.write_text(f"base: {CONFIGS / base}\n{lines}", encoding="utf-8")
         assert not own_base or text.split()[1] == base
         load(file, (f"data.root={tmp_path}",))
