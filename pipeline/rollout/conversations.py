@@ -24,6 +24,7 @@ from pipeline.retrieval.base import Query
 from pipeline.rollout.partial import PartialTrajectory
 
 NOTICE = "No further search is possible."
+_CUT_OFF = "no answer: the last turn is longer than its limit"
 
 
 class ToolConversations:
@@ -67,6 +68,8 @@ class ToolConversations:
         There is none where all calls are malformed, or call tools of the user.
         """
         if result.finish == "length":
+            trajectory.messages.append({"role": "assistant", "content": result.text})
+            trajectory.problem = _CUT_OFF
             return Finish("max_tokens")
         turn = self._parser.parse(result.token_ids)
         message = _message(turn, len(trajectory.messages))
@@ -125,9 +128,9 @@ class ToolConversations:
 
     def parse(self, trajectory: PartialTrajectory, max_steps: int) -> ParsedOutput:
         """Steps, answer and verdict of a finished trajectory."""
-        parsed = parse(
-            self.grammar.name, trajectory.messages, max_steps, answered=self._answers_malformed
-        )
+        cut_off = trajectory.problem == _CUT_OFF
+        complete = trajectory.messages[:-1] if cut_off else trajectory.messages
+        parsed = parse(self.grammar.name, complete, max_steps, answered=self._answers_malformed)
         if trajectory.problem is not None:
             parsed.answer, parsed.format_ok = None, False
             parsed.format_error = trajectory.problem

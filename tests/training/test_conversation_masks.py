@@ -70,6 +70,17 @@ def test_the_texts_of_a_pair_are_compared_with_its_ids(real_data: Path) -> None:
         encode_pairs(tokenizer, [replace(pair, chosen_spans=inverted)])
 
 
+def test_a_rejected_side_may_end_in_the_middle_of_a_turn(real_data: Path) -> None:
+    chosen = rolled(real_data, "qwen2.5", call("", "a"), "Answer: x")
+    turns = (call("", "a"), "Answer: " + "word " * 90)
+    rejected = rolled(real_data, "qwen2.5", *turns, max_segment_tokens=80)
+    assert (rejected.stop, rejected.answer, rejected.format_ok) == ("max_tokens", None, False)
+    pair = pair_of(chosen, rejected, "format", [], ({}, {}), round=1, tools="[]")
+    [encoded] = encode_pairs(opened(real_data, "qwen2.5").tokenizer, [pair])
+    assert sum(encoded.rejected_mask) == rejected.tokens.thinking
+    assert pair.rejected[-1].content.startswith("Answer: word word")
+
+
 def test_a_step_pair_of_conversations_trains_its_last_turn(real_data: Path) -> None:
     tokenizer = opened(real_data, "qwen2.5").tokenizer
     sides = []
