@@ -102,12 +102,26 @@ def _run(
     names: Names, method: Callable[..., None] | None, cause: str, *arguments: Any, **keywords: Any
 ) -> None:
     call = method or _find(names)[1]
+    compute_without_amx()
     logging.getLogger(names[0]).addFilter(CauseFile(cause))
     if names == ENGINE_CORE:
         with ending_with_parent(_WORKER, cause):
             call(*arguments, **keywords)
     else:
         call(*arguments, **keywords)
+
+
+def compute_without_amx() -> None:
+    """Make vLLM compute with AVX-512 in this process where it would with AMX.
+
+    On a CPU with AMX, vLLM 0.32 multiplies weights of at most 1 MiB by one kernel for up to four
+    rows and by another for more. The log-probabilities of a segment then depend on how many others
+    run beside it, and a killed run does not end with the bytes of an uninterrupted one.
+    """
+    import torch
+
+    cpu: Any = torch.cpu
+    cpu._is_amx_tile_supported = lambda: False
 
 
 def _find(names: Names) -> tuple[Any, Callable[..., None]]:

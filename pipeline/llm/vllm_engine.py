@@ -15,7 +15,7 @@ import sys
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import DependencyError, EngineError, model_problem
@@ -27,6 +27,7 @@ from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, Generat
 from pipeline.llm.engine_processes import (
     ENGINE_CORE,
     EngineWatch,
+    compute_without_amx,
     ending_with_parent,
     start_error,
 )
@@ -205,7 +206,7 @@ def engine_arguments(
         # parts. Log-probabilities then differ by up to 0.03 with the others of its batch.
         os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")
         _answer_for_llvmlite()
-        _attend_without_amx()
+        compute_without_amx()
         if config.enforce_eager:
             # The ranking of log-probabilities would still be compiled at the first token of every
             # process (17 s on two busy cores), by a C++ compiler that may not be installed.
@@ -244,18 +245,6 @@ def engine_arguments(
         trust_remote_code=False,
         **settings,
     )
-
-
-def _attend_without_amx() -> None:
-    """Make vLLM attend with AVX-512 where it would with AMX, whose results depend on the batch.
-
-    With AMX (vLLM 0.32) log-probabilities of equal segments differ by a few percent, and a run that
-    was killed does not end with the bytes of an uninterrupted one.
-    """
-    import torch
-
-    cpu: Any = torch.cpu
-    cpu._is_amx_tile_supported = lambda: False
 
 
 def _answer_for_llvmlite() -> None:
