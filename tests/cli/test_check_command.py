@@ -85,7 +85,9 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     notes = [line for line in printed.splitlines() if line.startswith("data.")]
     assert notes == [
         "data.test: 1 questions whose answers are articles and punctuation alone; every prediction "
-        f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]'
+        f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]',
+        "data.sampling: rewards.kind tearag fits: 300 of 300 questions have evidence, so the "
+        "process reward can compare it with the retrieved texts",
     ]
     made = json.loads(check(*options, "--json")[1])
     assert (made["faults"], made["notes"]) == ([], notes)

@@ -49,7 +49,8 @@ def test_a_killed_stage_continues_from_its_checkpoint(workspace):
     directory = run(task(Second, workspace))
     assert executions(workspace).count("batch 0") == 1
     assert executions(workspace).count("batch 1") == 1
-    assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", "total.txt"]
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == ["README.md", "manifest.json", "total.txt"]
     assert (directory / "total.txt").read_text() == "15"
 
 
