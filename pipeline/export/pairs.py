@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -28,7 +28,6 @@ from pipeline.export.directory import card, new_directory
 from pipeline.export.sources import Source
 
 Form: TypeAlias = Literal["trl", "llama-factory", "kto", "parquet"]
-FORMS: tuple[Form, ...] = get_args(Form)
 Row: TypeAlias = dict[str, Any]
 Table: TypeAlias = tuple[Iterator[Row], dict[str, pa.DataType]]
 _SIDES = ("chosen", "rejected")

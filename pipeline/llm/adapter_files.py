@@ -70,8 +70,7 @@ def adapter_settings(adapter: Path) -> dict[str, Any]:
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         problem = f"r is {rank!r}; expected a whole number from 1"
     elif not isinstance(alpha, int | float) or isinstance(alpha, bool) or not alpha:
-        problem = f"lora_alpha is {alpha!r}; expected a number other than 0, because an adapter "
-        "with 0 changes nothing"
+        problem = f"lora_alpha is {alpha!r}; expected a number other than 0, which changes nothing"
     elif not names or not all(isinstance(name, str) and name for name in names):
         problem = f"target_modules is {targets!r}; expected names of modules"
     if problem is not None:
