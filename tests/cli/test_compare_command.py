@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -56,13 +57,22 @@ def finish(name: str, right: int, *overrides: str) -> Path:
     return report.settings.run_dir
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of one configuration, and one seed of another with a different k_f in evaluation."""
+    directory = tmp_path_factory.mktemp("finished")
+    with contextlib.chdir(directory):
+        finish("all", 5)
+        finish("all-1", 4, "seed=1")
+        finish("few", 2, "evaluation.retrieval.top_k=3")
+    return directory
+
+
+@pytest.fixture
+def runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A copy of these runs in the folder of the test."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    finish("all", 5)
-    finish("all-1", 4, "seed=1")
-    finish("few", 2, "evaluation.retrieval.top_k=3")
     return ["all", "runs/all-1", "few"]
 
 

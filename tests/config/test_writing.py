@@ -47,7 +47,7 @@ PRINTABLE = st.text(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=TRICKY | PRINTABLE)
 def test_every_text_is_read_back_as_a_text(text: str) -> None:
