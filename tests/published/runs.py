@@ -14,18 +14,22 @@ from typing import Any
 import yaml
 
 from pipeline import config
+from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.steps import FORMATS
 from pipeline.core import shipped
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.graph.extract import TRIPLETS
 from pipeline.graph.facts import FACTS
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published import encoders, lessons
 from tests.published.data_files import write_data
 from tests.published.language_models import (
+    TOKENIZERS,
     Family,
+    encode,
+    encode_conversation,
     write_language_model,
     write_untied,
-    write_with_tokenizer,
 )
 from tests.published.replacements import MODELS, Places, published, stand_in
 
@@ -37,6 +41,7 @@ POLICIES = {
     ("hiprag", "qwen2.5-tied"): "hiprag-qwen2.5-3b",
     ("prograph", "qwen2.5-tied"): "prograph-qwen2.5-3b",
 }
+TOOLS = "tearag-qwen3-4b-tools"
 PLACES = Places(Path("/work"), Path("/models"), "http://localhost:1/v1")
 ENGINE_PROCESSES = ("prograph-qwen2.5-3b",)  # runs with vLLM's multi-process engine
 
@@ -75,28 +80,23 @@ def _write_model(models: Path, name: str, data: Path, method: str) -> None:
         encoders.write_bi_encoder(partial, texts, "mean" if name == "e5" else "cls")
     elif name == "reranker":
         encoders.write_reranker(partial, texts)
-    elif name == "qwen3":
-        settings = config.load("tearag-qwen3-4b-tools", data=str(data))
-        write_with_tokenizer(
-            Path(os.environ["STEEP_DATA"]) / "tokenizers/qwen3",
-            str(settings.model.chat_template),
-            FORMATS[settings.grammar].tool,
-            partial,
-            lessons.conversations(
-                data,
-                "tearag",
-                settings.prompt.system,
-                settings.retrieval.shows[0],
-                random.Random(0),
-            ),
-            steps=STEPS,
-        )
     elif name == "qwen2.5":
         _write_model(models, "qwen2.5-tied", data, method)
         write_untied(models / "qwen2.5-tied", partial)
     else:
-        family: Family = "llama3" if name == "llama3" else "qwen2.5"
-        write_language_model(partial, family, learned(data, method, name), steps=STEPS)
+        family: Family = next(one for one in TOKENIZERS if name.startswith(one))
+        source = Path(os.environ["STEEP_DATA"]) / "tokenizers" / TOKENIZERS[family]
+        if name == "qwen3":
+            settings = config.load(TOOLS, data=str(data))
+            tokenizer: Any = model_tokenizer(source, str(settings.model.chat_template))
+            chat = ChatTemplate(tokenizer, [FORMATS[settings.grammar].tool], thinking=False)
+            system, kind = settings.prompt.system, settings.retrieval.shows[0]
+            made = lessons.conversations(data, method, system, kind, random.Random(0))
+            encoded = [encode_conversation(chat, messages) for messages in made]
+        else:
+            tokenizer = model_tokenizer(source)
+            encoded = [encode(tokenizer, lesson) for lesson in learned(data, method, name)]
+        write_language_model(partial, family, tokenizer, encoded, steps=STEPS)
     models.mkdir(exist_ok=True)
     partial.rename(models / name)
 

@@ -1,4 +1,4 @@
-"""The published configurations on stand-ins, from the raw files to the report.
+"""The published configurations on stand-ins with real tokenizers, from the raw files to the report.
 
 The run of ProGraph-R1 with the 3B model has vLLM's multi-process engine, as on GPUs.
 """
@@ -31,8 +31,13 @@ OTHERS = ("embedded", "musique-sample", "real-passages", "single-gpu", "variants
 
 
 @pytest.fixture(scope="module")
-def new_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], StandInRun]:
-    """Gives the run of a configuration; the runs of a method share data files, models and caches."""
+def new_run(
+    tmp_path_factory: pytest.TempPathFactory, real_data: Path
+) -> Callable[[str], StandInRun]:
+    """Gives the run of a configuration; the runs of a method share data files, models and caches.
+
+    The tokenizers of the models are in the real data.
+    """
     pytest.importorskip("vllm", reason="vLLM is not installed")
     root = tmp_path_factory.mktemp("published")
 
@@ -85,10 +90,8 @@ def finished(run: StandInRun, **variables: str) -> str:
     ],
 )
 def test_the_configuration_runs_whole_on_stand_ins(
-    name: str, new_run: Callable[[str], StandInRun], request: pytest.FixtureRequest
+    name: str, new_run: Callable[[str], StandInRun]
 ) -> None:
-    if MODELS["Qwen/Qwen3-4B"] in stand_in(name, PLACES)["model.base"]:
-        request.getfixturevalue("real_data")  # which has the real tokenizer
     run = new_run(name)
     with watched(f"{MARK}={name}") as processes:
         messages = finished(run, **{MARK: name})

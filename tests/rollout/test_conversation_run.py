@@ -22,8 +22,8 @@ from pipeline.core import shipped
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, SftExample, Trajectory
 from pipeline.grammars.spans import pieces
-from tests.conversations.test_chat_template import FILES
-from tests.published.language_models import Encoded, new_model, teach, train_tokenizer
+from pipeline.grammars.tokenizer import model_tokenizer
+from tests.published.language_models import encode_conversation, write_language_model
 
 SYSTEM = "Search, then write Answer: and the answer."
 SETTINGS = """
@@ -81,22 +81,11 @@ def write_model(
         conversation(chance.choice(asked)[0], chance.choice(answers), 1 + number % 2)
         for number in range(64)
     ]
-    texts = [message["content"] for lesson in lessons for message in lesson]
-    tokenizer = train_tokenizer("qwen2.5", [*texts, json.dumps(tool)] * 3)
-    tokenizer.chat_template = FILES["qwen2_5"].read_text(encoding="utf-8")
-    template = ChatTemplate(tokenizer, [tool])
-    encoded = []
-    for lesson in lessons:
-        built = template.build(lesson)
-        assert built.mismatch == ""
-        learned = [False] * len(built.prompt_ids)
-        for start, end, writer in built.token_spans:
-            learned += [writer == "model"] * (end - start)
-        encoded.append(Encoded(built.prompt_ids + built.token_ids, learned))
-    model = new_model("qwen2.5", tokenizer, seed=0)
-    teach(model, encoded, steps=160, seed=0)
-    model.bfloat16().save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    source = Path(os.environ["STEEP_DATA"]) / "tokenizers/qwen2.5"
+    tokenizer: Any = model_tokenizer(source)
+    chat = ChatTemplate(tokenizer, [tool])
+    encoded = [encode_conversation(chat, lesson) for lesson in lessons]
+    write_language_model(directory, "qwen2.5", tokenizer, encoded, steps=160)
 
 
 def steep(work: Path, *arguments: str) -> str:
