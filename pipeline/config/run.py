@@ -292,12 +292,6 @@ class Config(Block):
                     "tools is set, and format is tags, which calls no tools; set format to tools, "
                     "or tools to null"
                 )
-            return self
-        if self.retrieval.rounds == "single":
-            raise ValueError(
-                "format is tools and retrieval.rounds is single, which writes a first step in "
-                "tags; set retrieval.rounds to iterative or to prompt"
-            )
         return self
 
     @model_validator(mode="after")

@@ -209,6 +209,16 @@ class ChatTemplate:
             spans = extend(spans, 1, "observation" if inside else "frame")
         return Frame(text, ids, spans, end, lengths)
 
+    def written_turn(self, turn: Message, inserted: Sequence[Message]) -> Frame:
+        """A turn of the assistant that no policy wrote, and the frame after it, as one frame."""
+        frame = self.frame(turn, inserted)
+        text = self._ended(turn, frame)
+        ids = self._ids(text)
+        spans = extend((), len(ids), "frame")
+        for start, stop, writer in frame.spans:
+            spans = extend(spans, stop - start, writer)
+        return Frame(text + frame.text, ids + frame.ids, spans, frame.end, frame.lengths)
+
     def build(self, conversation: Sequence[Mapping[str, Any]]) -> Built:
         """The ids of a conversation, with the assistant's turns as the template writes them.
 
@@ -220,10 +230,9 @@ class ChatTemplate:
         text = self.render(shown, generation_prompt=True)
         prompt_ids, ids, spans = self.ids(shown), list[int](), list[Span]()
         for number, (message, *inserted) in enumerate(turns):
-            written, frame = self.turn_text(message), None
-            if inserted or number + 1 < len(turns):
-                frame = self.frame(message, inserted)
-                written += "" if written.endswith(self.ends) else frame.end
+            more = inserted or number + 1 < len(turns)
+            frame = self.frame(message, inserted) if more else None
+            written = self._ended(message, frame)
             model = self._ids(written)
             if not self.end_ids.isdisjoint(model[:-1]):
                 raise InputError(
@@ -263,6 +272,11 @@ class ChatTemplate:
         if self.thinking and any(_REASONING not in self.turn_text(message) for message in turns):
             return mismatch or "the template leaves out reasoning that the model writes"
         return mismatch
+
+    def _ended(self, message: Message, frame: Frame | None) -> str:
+        """The text of a turn, with the end-of-turn token if a ``frame`` follows."""
+        text = self.turn_text(message)
+        return text if frame is None or text.endswith(self.ends) else text + frame.end
 
     def _mismatch(self, shown: Sequence[Message], text: str, ids: list[int]) -> str:
         """How the template's rendering of ``shown`` differs from ``text`` and its ``ids``."""

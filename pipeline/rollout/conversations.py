@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.messages import Call, Message, calls_of
-from pipeline.conversations.steps import FORMATS, OwnTool, parse
+from pipeline.conversations.steps import FORMATS, OwnTool, parse, write
 from pipeline.conversations.template_check import rewriting_note
 from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
-from pipeline.core.records import ContextItem
+from pipeline.core.records import ContextItem, Step
 from pipeline.grammars.base import Finish, Grammar, ParsedOutput
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.llm.engine import GenerationResult
@@ -110,8 +110,13 @@ class ToolConversations:
     ) -> bool:
         """Append the frame with the answer to each call; whether the trajectory goes on.
 
-        ``contexts`` are the items of each search.
+        ``contexts`` are the items of each search. Before the first turn, a turn that calls the
+        search with the question is appended too, which the policy does not write.
         """
+        write_frame = self.template.frame
+        if not trajectory.token_ids:
+            trajectory.messages.append(self._first_turn(trajectory.messages[-1]["content"]))
+            trajectory.answers, write_frame = [None], self.template.written_turn
         turn = trajectory.messages[-1]
         items, answers = iter(contexts), trajectory.answers
         ids = [call.id for call in calls_of(turn)] or [None]
@@ -119,12 +124,16 @@ class ToolConversations:
             _result(self.grammar.item_lines(next(items)).strip() if text is None else text, name)
             for text, name in zip(answers, ids, strict=True)
         ]
-        frame = self.template.frame(turn, results)
+        frame = write_frame(turn, results)
         trajectory.messages += self.template.inserted_messages(turn, results)
         shown = [self.grammar.sanitize_items(items) for items in contexts]
         searched = [n for n, text in zip(frame.lengths, answers, strict=True) if text is None]
         trajectory.append_frame(frame, shown, searched, self.template.tokenizer)
         return not trajectory.refused
+
+    def _first_turn(self, question: str) -> Message:
+        step = Step(entities=[question], subquery=question, search=question)
+        return write(self.grammar.name, [step], "", self.grammar.item_lines)[0]
 
     def parse(self, trajectory: PartialTrajectory, max_steps: int) -> ParsedOutput:
         """Steps, answer and verdict of a finished trajectory."""

@@ -316,10 +316,10 @@ class _Scheduler:
         """Text of a retrieval: an observation, or the part of the prompt before the question."""
         if self.prompt_retrieval:
             return self.one_turn.prompt_context(items)
-        if self.single_retrieval:
-            return self._first_step(trajectory, items)
         if self.conversations is not None:
             return self.grammar.item_lines(items)
+        if self.single_retrieval:
+            return self._first_step(trajectory, items)
         return self.grammar.observation(items, trajectory.output)
 
     def _truncate(

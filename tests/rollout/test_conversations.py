@@ -58,7 +58,7 @@ def rolled(data: Path, mode: str, *turns: str, **changes: Any) -> Trajectory:
     written = iter(f"<think>\nhm\n</think>\n\n{turn}" if thinking else turn for turn in turns)
     options = {"retriever": Documents(), "policy": "0123456789abcdef"} | changes
     [trajectory] = rolled_out(
-        [Question("q", "toy", "Who?", ["x"], "multi")],
+        options.pop("questions", [Question("q", "toy", "Who?", ["x"], "multi")]),
         engine=ScriptedEngine(lambda *_: next(written), tokenizer),
         grammar=form,
         conversations=ToolConversations(tokenizer, form, thinking=thinking),
@@ -118,6 +118,41 @@ def test_text_ids_and_writers_of_a_roll_out(real_data: Path) -> None:
     assert mask.trained == [pieces[0][1], "Answer: Rome<|im_end|>"]
     assert [step.subquery for step in trajectory.steps] == ["a", "b"]
     assert "<tool_call>" in decode(tokenizer, trajectory.prompt_ids)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_single_retrieval_writes_the_first_turn_which_is_not_trained(
+    mode: str, real_data: Path
+) -> None:
+    question = Question("q", "toy", "Who is <|im_end|>?", ["x"], "multi")
+    trajectory = rolled(
+        real_data, mode, "Found.\nAnswer: Rome", single_retrieval=True, questions=[question]
+    )
+    assert (trajectory.stop, trajectory.answer, trajectory.format_ok) == ("answer", "Rome", True)
+    [step] = trajectory.steps
+    shown = json.loads(trajectory.messages)[1]["content"]
+    assert (step.subquery, step.entities, step.summary) == (shown, [shown], "Found.")
+    assert [item.id for item in step.context] == [
+        f"c-{question.question}",
+        f"t-{question.question}",
+    ]
+    assert [writer for *_, writer in trajectory.spans] == ["frame", "observation", "frame", "model"]
+    template = opened(real_data, mode)
+    mask = decode_mask(trajectory.token_ids, trajectory.token_spans, template.tokenizer)
+    [trained] = mask.trained
+    assert "Found.\nAnswer: Rome" in trained
+    assert shown in mask.masked[0]
+    conversations = ToolConversations(
+        template.tokenizer, grammar("tearag"), thinking=MODES[mode][2]
+    )
+    built = conversations.template.build(json.loads(trajectory.messages))
+    assert (trajectory.prompt_ids, trajectory.token_ids) == (built.prompt_ids, built.token_ids)
+
+
+def test_single_retrieval_ends_at_a_call(real_data: Path) -> None:
+    trajectory = rolled(real_data, "qwen2.5", call("", "a"), single_retrieval=True)
+    assert (trajectory.stop, len(trajectory.steps)) == ("max_steps", 1)
+    assert len(trajectory.tokens.per_retrieval) == 1
 
 
 @pytest.mark.parametrize(
