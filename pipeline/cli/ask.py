@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pipeline.cli.options import Chosen, with_configuration
+from pipeline.cli.options import Chosen, PolicyOption, with_configuration
 from pipeline.cli.printing import console, print_json
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, Question, Step
@@ -35,13 +35,7 @@ def ask(
             show_default=False,
         ),
     ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
-            "trained policy",
-        ),
-    ] = None,
+    policy: PolicyOption = None,
     compare: Annotated[
         str | None,
         typer.Option(

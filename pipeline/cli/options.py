@@ -55,6 +55,14 @@ WorkersOption = Annotated[int | None, typer.Option("--workers", help="stages run
 NoCheckOption = Annotated[
     bool, typer.Option("--no-check", help="start without the checks of steep check")
 ]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
+        "trained policy",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 Source = Annotated[str, typer.Argument(metavar="FILE", help="JSONL or Parquet file; - is stdin")]
 OptionalSource = Annotated[

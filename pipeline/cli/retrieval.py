@@ -14,7 +14,14 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.options import Chosen, JsonOption, Output, Source, with_configuration
+from pipeline.cli.options import (
+    Chosen,
+    JsonOption,
+    Output,
+    PolicyOption,
+    Source,
+    with_configuration,
+)
 from pipeline.cli.printing import print_json, print_tables
 from pipeline.cli.records import Record, View, parse_view, read_input
 from pipeline.core.errors import InputError
@@ -278,13 +285,7 @@ def serve(
 @with_configuration
 def record(
     chosen: Chosen,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
-            "trained policy",
-        ),
-    ] = None,
+    policy: PolicyOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
