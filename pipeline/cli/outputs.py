@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 _REASONS_SHOWN = 100  # lines left out that `steep import` names; the rest are counted
 
 
+_Tools = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Python file that declares tools, as the setting tools"),
+]
+
+
 @dataclasses.dataclass
 class OutputView:
     """The fields that ``parse`` reads."""
@@ -75,10 +81,15 @@ def parse(
         Literal["tags", "tools"],
         typer.Option(help="tags: parse output; tools: parse messages with tool calls"),
     ] = "tags",
+    tools: _Tools = None,
 ) -> None:
     """Add steps, answer, format_ok and format_error, parsed from output or messages."""
     from pipeline import grammars
+    from pipeline.conversations.steps import load_tools
 
+    if tools is not None and format == "tags":
+        raise InputError("--tools declares tools of conversations; add --format tools")
+    load_tools(tools)
     parser = grammars.grammar(grammar)
 
     def parsed() -> Iterator[Record]:
@@ -234,11 +245,14 @@ def import_outputs(
     grammar: Annotated[GrammarName, typer.Option(help="grammar of the outputs")] = DEFAULT_IMPORT,
     hop: Annotated[HopType | None, typer.Option(help="for files that do not say")] = None,
     recorded: Annotated[bool, typer.Option(help="files of steep record, and of rewards")] = False,
+    tools: _Tools = None,
 ) -> None:
     """Convert outputs of other systems into trajectories for parse, score and pair."""
+    from pipeline.conversations.steps import load_tools
     from pipeline.rollout.importers import iterate_outputs
     from pipeline.rollout.recorded import recorded_trajectories
 
+    load_tools(tools)
     if recorded:
         trajectories, counts = recorded_trajectories(sources, grammar)
         write_jsonl(output, trajectories)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.rollout.conversations import NOTICE, ToolConversations
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import continue_trajectories
 from pipeline.rollout.turns import before_turn, turns_of
+from tests.cli.malformed_inputs import steep
 from tests.conversations.test_chat_template import MODES, opened
 from tests.docs.test_howto_pages import blocks
 from tests.llm.scripted_engine import ScriptedEngine
@@ -270,30 +272,34 @@ def test_errors_of_malformed_calls_are_answered_and_counted(real_data: Path) -> 
     assert (spent.stop, spent.malformed_calls) == ("malformed", 0)
 
 
-def test_the_tool_of_the_how_to_page_is_called_beside_the_search(
-    real_data: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def calculator(tmp_path: Path) -> Iterator[Path]:
+    """The file of the how-to page; its tool is forgotten after the test."""
     [code] = blocks("own-tool.md", "python")
     assert code.count("\n") <= 40
     file = tmp_path / "calculator.py"
     file.write_text(code, encoding="utf-8")
     before = dict(FORMATS)
-    try:
-        load_tools(str(file))
-        assert FORMATS["tearag"].tools[1]["function"]["parameters"]["required"] == ["expression"]
+    yield file
+    FORMATS.update(before)
 
-        def calculate(text: str) -> str:
-            made = json.dumps({"name": "calculate", "arguments": {"expression": text}})
-            return f"<tool_call>\n{made}\n</tool_call>"
 
-        turns = (
-            f"{calculate('2*(3+4)')}\n{call('', 'a')}",
-            f"Found.\n{calculate('import x')}",
-            "So.\nAnswer: 14",
-        )
-        trajectory = rolled_with(real_data, file, *turns)
-    finally:
-        FORMATS.update(before)
+def test_the_tool_of_the_how_to_page_is_called_beside_the_search(
+    real_data: Path, calculator: Path
+) -> None:
+    load_tools(str(calculator))
+    assert FORMATS["tearag"].tools[1]["function"]["parameters"]["required"] == ["expression"]
+
+    def calculate(text: str) -> str:
+        made = json.dumps({"name": "calculate", "arguments": {"expression": text}})
+        return f"<tool_call>\n{made}\n</tool_call>"
+
+    turns = (
+        f"{calculate('2*(3+4)')}\n{call('', 'a')}",
+        f"Found.\n{calculate('import x')}",
+        "So.\nAnswer: 14",
+    )
+    trajectory = rolled_with(real_data, calculator, *turns)
     assert results(trajectory)[0] == "14"
     assert results(trajectory)[1].startswith("Evidence 1")
     assert results(trajectory)[2].startswith("Error: ")
@@ -302,6 +308,47 @@ def test_the_tool_of_the_how_to_page_is_called_beside_the_search(
     assert (trajectory.format_ok, trajectory.answer, trajectory.malformed_calls) == (True, "14", 0)
     assert len(trajectory.tokens.per_retrieval) == 1
     assert "calculate" in decode(opened(real_data, "qwen2.5").tokenizer, trajectory.prompt_ids)
+
+
+def test_logs_with_calls_of_own_tools_are_parsed_and_imported(
+    calculator: Path, tmp_path: Path
+) -> None:
+    made = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for name, arguments in (
+            ("calculate", '{"expression": "7*2"}'),
+            ("search", '{"query": "a", "entities": ["Ada"]}'),
+        )
+    ]
+    log = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "", "tool_calls": made},
+        {"role": "tool", "tool_call_id": "calculate", "content": "14"},
+        {"role": "tool", "tool_call_id": "search", "content": "Evidence 1: Triplet: a b c"},
+        {"role": "assistant", "content": "Found.\nAnswer: 14"},
+    ]
+    file = tmp_path / "log.jsonl"
+    file.write_text(
+        json.dumps({"messages": log, "answers": ["14"], "hop": "single"}) + "\n", encoding="utf-8"
+    )
+
+    def verdicts(*options: str) -> Iterator[tuple[bool, str | None, list[str]]]:
+        for command in (["parse", "--format", "tools"], ["import"]):
+            status, printed, complaint = steep(
+                [*command, str(file), "--grammar", "tearag", *options]
+            )
+            assert status == 0, complaint
+            record = json.loads(printed)
+            steps = [step["subquery"] for step in record["steps"]]
+            yield record["format_ok"], record["format_error"], steps
+
+    assert list(verdicts()) == [(False, "tool 'calculate' is not declared", [])] * 2
+    assert list(verdicts("--tools", str(calculator))) == [(True, None, ["a"])] * 2
+    status, _, complaint = steep(["parse", str(file), "--tools", str(calculator)])
+    assert (status, "add --format tools" in complaint) == (2, True)
+    absent = ["import", str(file), "--tools", str(tmp_path / "absent.py")]
+    status, _, complaint = steep(absent)
+    assert (status, "absent.py" in complaint) == (2, True)
 
 
 def test_without_a_retriever_the_prompt_has_no_tools(real_data: Path) -> None:
