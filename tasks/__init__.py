@@ -15,6 +15,7 @@ from tasks.questions import QuestionsSampling as QuestionsSampling
 from tasks.questions import QuestionsSft as QuestionsSft
 from tasks.questions import QuestionsTest as QuestionsTest
 from tasks.questions import QuestionsValidation as QuestionsValidation
+from tasks.coverage import Coverage as Coverage
 from tasks.sft_data import SftData as SftData
 from tasks.sft import Sft as Sft
 from tasks.policy import GivenPolicy as GivenPolicy, Start as Start

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.config import CorpusFile
+from pipeline.core.records import Chunk
+from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import is_read
-from pipeline.corpus.first_records import document_faults, skipped_documents
+from pipeline.corpus.first_records import document_faults, is_small, skipped_documents
 from pipeline.corpus.folders import find_files
-from pipeline.corpus.prose import missing_package
+from pipeline.corpus.prose import is_converted, missing_package
+from pipeline.stages.corpus import read_corpus
+from pipeline.stages.questions import question_files
+from tasks.base import StageTask
 from tasks.opened import Opened, Work
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import CHUNK_BYTES, CORPUS_BYTES_PER_CHUNK
@@ -27,7 +32,17 @@ class Corpus(DataTask):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(file.path for file in self.settings.corpus.files)
+        """The files of documents; with ``corpus.add_gold`` also the files of questions."""
+        questions = question_files(self.settings) if self.settings.corpus.add_gold else []
+        documents = (file.path for file in self.settings.corpus.files)
+        return (*documents, *(file.path for file in questions))
+
+    def upstream(self) -> dict[str, StageTask]:
+        """The closed world; with ``corpus.add_gold`` also all questions."""
+        from tasks.questions import question_sets  # it is declared after this stage
+
+        questions = question_sets(self) if self.settings.corpus.add_gold else {}
+        return {**super().upstream(), **questions}
 
     def files(self) -> dict[str, Path | str]:
         """The files of documents; a missing package is one too, so its installation is noticed."""
@@ -56,6 +71,22 @@ class Corpus(DataTask):
             for reason, count in skipped_documents(self._root, file).items():
                 noun = "file" if count == 1 else "files"
                 yield f"corpus.files: {file.path}: {count:,} {noun} skipped: {reason}"
+
+    def small(self) -> Iterator[Chunk] | None:
+        """The chunks of the files, without gold that is added.
+
+        None if the files have more than 64 MiB, must be converted, or are not written yet. Raises
+        InputError.
+        """
+        files = self.settings.corpus.files
+        found = (one for file in files for one in find_files(self._root, file.path))
+        paths = [one.path for one in found if one.problem is None]
+        written = len(list(self._raw_files())) == len(files)
+        if not written or any(map(is_converted, paths)) or not is_small(*paths):
+            return None
+        counts = {"files": 0, "documents": 0, "documents_without_text": 0}
+        documents = read_corpus(self.settings.corpus, self._root, counts, [])
+        return chunk_documents(documents, self.settings.corpus.chunk_words)
 
     def _raw_files(self) -> Iterator[CorpusFile]:
         """The files, directories and globs that exist before the run."""

@@ -16,6 +16,7 @@ import luigi
 
 from pipeline.config import Config, QuestionFile
 from pipeline.config.run import SFT
+from pipeline.core.records import Question
 from pipeline.corpus.first_records import is_small, question_faults
 from pipeline.corpus.questions.load import Notes
 from pipeline.methods import method
@@ -61,11 +62,19 @@ class Questions(DataTask, LightTask):
         Every record is read, unless a file has more than 64 MiB or is not written yet. Raises
         InputError for a malformed record.
         """
-        files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
-        if len(files) == len(self._question_files):
-            notes = Notes()
-            read_split(self.split, files, self.settings.seed, notes)
+        notes = Notes()
+        if self.small(notes) is not None:
             yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
+
+    def small(self, notes: Notes | None = None) -> list[Question] | None:
+        """The questions, unless a file has more than 64 MiB or is not written yet.
+
+        The training splits still have the repetitions of held-out questions. Raises InputError.
+        """
+        files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
+        if len(files) < len(self._question_files):
+            return None
+        return read_split(self.split, files, self.settings.seed, notes or Notes())
 
     def _raw_questions(self) -> Iterator[tuple[QuestionFile, Path]]:
         """The question files that exist before the run."""
@@ -189,3 +198,15 @@ def questions(task: StageTask, split: str) -> StageTask:
     else:
         of_split = task.clone(SPLITS[split])
     return of_split
+
+
+def question_sets(task: StageTask) -> dict[str, Questions]:
+    """The tasks of all questions of a run, as inputs, questions of single rounds included."""
+    config = task.run_settings
+    used = [split for split in SPLITS if split != "sft" or config.start == SFT]
+    sets = {f"questions-{split}": task.clone(SPLITS[split]) for split in used}
+    for number in range(1, config.rounds + 1):
+        if config.of_round(number).data.sampling != config.data.sampling:
+            of_round = task.clone(QuestionsSampling, round=number)
+            sets[f"questions-sampling-{number}"] = of_round
+    return sets

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.config.writing import differing_settings
 from pipeline.core.atomic import replacing
 from tasks.base import LightTask, StageTask
+from tasks.coverage import Coverage
 from tasks.evaluate import Evaluate, evaluated_policies
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.index import searched
@@ -27,7 +28,7 @@ class Report(LightTask):
 
     stage = "report"
     help = "the HTML report"
-    version = 7  # without figures whose numbers are in tables
+    version = 8  # with gold coverage
     entry = "pipeline.report.page:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included
@@ -40,6 +41,8 @@ class Report(LightTask):
             **searched(self.clone(EvaluatePolicy)),  # evaluation may search where training does not
             **searched(self),
         }
+        if "corpus" in needs:
+            needs["coverage"] = self.clone(Coverage)
         first = policy(self, 0)
         cold_start = isinstance(first, Sft)
         for split in SPLITS:

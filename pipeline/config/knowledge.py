@@ -147,6 +147,11 @@ class Corpus(Block):
         description="whether a file of a directory or a glob that cannot be read stops the run; by "
         "default it is skipped, counted, and listed in skipped.json",
     )
+    add_gold: Annotated[bool, Indirect()] = Field(
+        False,
+        description="whether gold passages that the files lack are added from the question files "
+        "that hold them; off for comparisons with papers",
+    )
 
 
 class Graph(AskedModel):

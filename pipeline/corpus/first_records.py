@@ -110,9 +110,9 @@ def _faults(path: Path, use: str, records: Callable[[], Iterable[object]]) -> It
             yield str(error)
 
 
-def is_small(path: Path) -> bool:
-    """Whether a file has at most 64 MiB, so that reading all of it takes seconds."""
-    return path.stat().st_size <= _WHOLE_BYTES
+def is_small(*paths: Path) -> bool:
+    """Whether files have at most 64 MiB together, so that reading all of them takes seconds."""
+    return sum(path.stat().st_size for path in paths) <= _WHOLE_BYTES
 
 
 def _absent(path: Path, use: str) -> str | None:

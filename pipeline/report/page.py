@@ -21,8 +21,14 @@ from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
 from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
+from pipeline.report import (
+    coverage_section,
+    failures_section,
+    recall_section,
+    rewards_section,
+    usage_section,
+)
 from pipeline.report import data as collect
-from pipeline.report import failures_section, recall_section, rewards_section, usage_section
 from pipeline.report.html_pages import page_environment
 from pipeline.run.context import StageContext
 from pipeline.run.progress import duration
@@ -81,6 +87,9 @@ def figures(found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "settings": found["differing"],
         "recall": [asdict(recall) for recall in found["recalls"]],
+        "coverage": [asdict(row) for row in found["coverage"]],
+        "answerable": list(found["answerable"].values()),
+        "added_gold": len(found["added_gold"]),
         "verdict": found["reward_verdict"],
         "constant_judges": found["constant_judges"],
         "rewards": [
@@ -127,6 +136,9 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "evaluated": context.config.for_evaluation().retrieval,
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
+        **coverage_section.values(
+            inputs, _policies(rows), context.config.evaluation.split, context.seed
+        ),
         **failures_section.values(rows, inputs["evaluate"] if rows else None),
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
@@ -155,7 +167,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
 
 def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str, Any]:
     """Results of the evaluated policies; empty when the run stopped before evaluation."""
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    policies = _policies(rows)
     split = rows[0]["split"] if rows else ""
     main = [row for row in rows if row["split"] == split]
     result: dict[str, Any] = {
@@ -193,6 +205,10 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
             evaluate, policy_title(first), policy_title(last)
         ),
     }
+
+
+def _policies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["policy"] for row in rows))
 
 
 def _by_measure(

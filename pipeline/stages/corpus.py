@@ -2,29 +2,37 @@
 
 Input: the files of the configuration's ``corpus`` block. Output: ``chunks.parquet``, the same rows
 uncompressed in ``chunks.arrow``, for memory-mapping, and ``skipped.json``: the files that were not
-read, with the reasons.
+read, with the reasons. With ``corpus.add_gold`` the questions are inputs, and ``added_gold.json``
+has title and file of every gold passage that was added.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
+from pipeline.config import Corpus
 from pipeline.core.atomic import parquet_writer, write_json
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
 from pipeline.corpus.chunk import chunk_documents
+from pipeline.corpus.coverage import GoldCoverage
 from pipeline.corpus.documents import read_documents, skips
 from pipeline.corpus.folders import find_files
 from pipeline.corpus.prose import is_converted
+from pipeline.corpus.questions.load import read_contexts
 from pipeline.corpus.raw_records import Document
 from pipeline.index.embed import open_cache
 from pipeline.run.context import StageContext
+from pipeline.stages.coverage import questions_by_split
+from pipeline.stages.questions import question_files
 
+ADDED = "added_gold.json"
 _ROWS = 16_384  # chunks per row group and record batch: about 30 MB of Python objects
 
 
@@ -36,12 +44,17 @@ def run(context: StageContext) -> dict[str, int]:
     """
     counts = {"files": 0, "documents": 0, "documents_without_text": 0, "duplicate_passages": 0}
     skipped: list[dict[str, str]] = []
-    documents = _documents(context, counts, skipped)
+    for file in context.config.corpus.files:
+        context.resolve(file.path)
+    kept = cache(lambda: open_cache(context.config.cache_dir))
+    settings = context.config.corpus
+    documents = read_corpus(settings, context.data_root, counts, skipped, kept)
     context.progress.start(None, "chunks")
-    chunks = counted(
-        chunk_documents(documents, context.config.corpus.chunk_words, counts), context.progress
-    )
-    counts["chunks"] = write_chunks(context.output, chunks)
+    if settings.add_gold:
+        chunks = _with_gold(context, documents, counts)
+    else:
+        chunks = chunk_documents(documents, settings.chunk_words, counts)
+    counts["chunks"] = write_chunks(context.output, counted(chunks, context.progress))
     counts["skipped_files"] = len(skipped)
     write_json(context.output / "skipped.json", skipped)
     first = f"{skipped[0]['file']}: {skipped[0]['reason']}" if skipped else ""
@@ -81,17 +94,23 @@ def write_chunks(folder: Path, chunks: Iterable[Chunk]) -> int:
     return total
 
 
-def _documents(
-    context: StageContext, counts: dict[str, int], skipped: list[dict[str, str]]
+def read_corpus(
+    settings: Corpus,
+    root: Path,
+    counts: dict[str, int],
+    skipped: list[dict[str, str]],
+    kept: Callable[[], ContentCache | None] = lambda: None,
 ) -> Iterator[Document]:
-    settings = context.config.corpus
-    conversions = cache(lambda: open_cache(context.config.cache_dir))
+    """The documents of a corpus; ``kept`` opens the cache of converted files.
+
+    Adds to the counts of files and documents, and to the skipped files. Raises InputError and
+    DependencyError for files that must not be skipped.
+    """
     for file in settings.files:
-        context.resolve(file.path)
-        for found in find_files(context.data_root, file.path):
+        for found in find_files(root, file.path):
             try:
-                kept = conversions() if is_converted(found.path) else None
-                for document in read_documents(found, file.format, file.dataset, kept):
+                cached = kept() if is_converted(found.path) else None
+                for document in read_documents(found, file.format, file.dataset, cached):
                     counts["documents"] += 1
                     counts["documents_without_text"] += not document.text.strip()
                     yield document
@@ -102,3 +121,37 @@ def _documents(
                 reason = str(error).removeprefix(str(found.path)).lstrip(": ")
                 reason = f"line {reason}" if reason[:1].isdigit() else reason
                 skipped.append({"file": found.name, "reason": reason})
+
+
+def _with_gold(
+    context: StageContext, documents: Iterator[Document], counts: dict[str, int]
+) -> Iterator[Chunk]:
+    """The chunks of all documents, then of the gold passages that these lack."""
+    coverage = GoldCoverage(questions_by_split(context.inputs))
+    added: list[dict[str, str]] = []
+
+    def gold() -> Iterator[Document]:
+        for file in question_files(context.config):
+            for document in _paragraphs(context.resolve(file.path), file.dataset):
+                if coverage.find_gold(document.title, document.text):
+                    added.append({"title": document.title, "file": file.path})
+                    yield Document(document.title, document.text, source=file.path)
+
+    # gold() begins after the chunks of all other documents.
+    everything = chain(documents, gold())
+    for chunk in chunk_documents(everything, context.config.corpus.chunk_words, counts):
+        coverage.find_gold(chunk.title, chunk.text)
+        yield chunk
+    counts["gold_passages_added"] = len(added)
+    write_json(context.output / ADDED, added)
+    print(f"corpus.add_gold: {len(added):,} gold passages of question files added ({ADDED})")
+
+
+def _paragraphs(path: Path, dataset: str) -> Iterator[Document]:
+    """The paragraphs of a question file; none, and a line in the log, if it holds none."""
+    documents = read_contexts(path, dataset)
+    try:
+        yield from islice(documents, 1)
+    except InputError as error:
+        print(f"corpus.add_gold: {error}")
+    yield from documents

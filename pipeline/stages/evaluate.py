@@ -38,7 +38,7 @@ from pipeline.stages.files.shards import added, joined_trajectories, shard_direc
 from pipeline.stages.files.trajectory_columns import FILE
 
 _JUDGED = "judge-"
-_RESAMPLES = 1000  # of the bootstrap
+RESAMPLES = 1000  # of the bootstrap
 _ANY_QUESTIONS = "questions"  # the split that ``evaluate-any`` records
 _QUESTIONS, _ROWS = "questions.parquet", "rows.json"
 
@@ -155,7 +155,7 @@ def merge_policies(
     directories: Mapping[str, Path],
     output: Path,
     *,
-    resamples: int = _RESAMPLES,
+    resamples: int = RESAMPLES,
     seed: int = 0,
     given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
@@ -199,7 +199,7 @@ class Compared:
 def compare_policies(
     directories: Mapping[str, Path],
     *,
-    resamples: int = _RESAMPLES,
+    resamples: int = RESAMPLES,
     seed: int,
     given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,

@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config import QuestionFile
+from pipeline.config import Config, QuestionFile
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
@@ -34,7 +34,7 @@ from pipeline.run.context import StageContext
 FILE = "questions.parquet"
 TRAINED = ("sft", "sampling")
 HELD_OUT = ("validation", "test")
-_PREFIX = "questions-"
+PREFIX = "questions-"
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -44,7 +44,7 @@ def run(context: StageContext) -> dict[str, int]:
     file is unusable, a question id is repeated, or all questions of a split that trains repeat
     held-out questions.
     """
-    split = context.stage.removeprefix(_PREFIX)
+    split = context.stage.removeprefix(PREFIX)
     files: Sequence[QuestionFile] = getattr(context.config.data, split)
     context.progress.start(len(files), "files")
     notes = Notes()
@@ -101,6 +101,18 @@ def read_split(
     return questions
 
 
+def question_files(config: Config) -> list[QuestionFile]:
+    """The question files of all splits and rounds; a file that is named twice comes once."""
+    rounds = (config.of_round(number) for number in range(1, config.rounds + 1))
+    named = (
+        file
+        for settings in (config, *rounds)
+        for split in (*TRAINED, *HELD_OUT)
+        for file in getattr(settings.data, split)
+    )
+    return list({file.path: file for file in named}.values())
+
+
 def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator[str]:
     """A sentence for each reason to leave out or notice questions of the set ``name``."""
     for reason, count in notes.counts.items():
@@ -125,7 +137,7 @@ def _without_overlaps(
     """The questions that repeat no held-out question, and the overlaps by held-out split."""
     dropped: dict[str, list[Overlap]] = {}
     for heldout in HELD_OUT:
-        held = read_records(context.inputs[_PREFIX + heldout] / FILE, Question)
+        held = read_records(context.inputs[PREFIX + heldout] / FILE, Question)
         dropped[heldout] = find_overlaps(questions, held) if questions and held else []
         if count := len(dropped[heldout]):
             print(f"data.{split}: {count:,} questions repeat one of data.{heldout}; left out")

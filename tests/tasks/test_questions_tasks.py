@@ -98,3 +98,27 @@ def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> N
         contents.append(questions.content_of(questions.files()))
     assert contents[0].keys() == contents[1].keys() == {str(file)}
     assert contents[0] != contents[1]
+
+
+def test_gold_that_is_added_reads_all_questions_and_is_in_no_fingerprint_when_off(
+    configuration: Path,
+) -> None:
+    plain, repaired = (
+        task("corpus", configuration, f"corpus.add_gold={value}") for value in ("false", "true")
+    )
+    assert plain.key.inputs == {}
+    assert set(plain.key.settings["corpus"]) == {"files", "chunk_words", "strict"}
+    splits = {f"questions-{split}" for split in ("sft", "sampling", "validation", "test")}
+    assert repaired.key.inputs.keys() == splits
+    assert set(repaired.key.files) == {"documents.jsonl", "train.jsonl", "test.jsonl"}
+
+
+def test_a_check_before_a_run_says_what_the_corpus_lacks(configuration: Path) -> None:
+    """The document has no x, and no question has an answer besides."""
+    assert list(task("coverage", configuration, "corpus.add_gold=true").notes()) == [
+        f"data.{split}: questions whose gold passages or answers the corpus lacks: {count} of "
+        f"{count} nq (100.0%)"
+        for split, count in (("sampling", 3), ("test", 2))
+    ]
+    world = task("coverage", configuration, "data={closed_world: {}}")
+    assert list(world.notes()) == []  # its files are not written yet
