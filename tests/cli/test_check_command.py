@@ -76,6 +76,14 @@ def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
     assert train["device_bytes"] == pytest.approx(sum(train["parts"].values()), abs=10)
 
 
+COVERED = {
+    "sft": "300 musique (0.0%)",
+    "sampling": "300 musique (0.0%)",
+    "validation": "3 musique (0.0%)",
+    "test": "1 popqa (0.0%)",
+}
+
+
 def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     data = write_published_files(folder / "data_files", decomposed=100)
     write_lines(data / "popqa/test.jsonl", [{"question": "Who is A?", "golden_answers": ["The"]}])
@@ -90,6 +98,10 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
         f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]',
         "data.sampling: rewards.kind tearag fits: 300 of 300 questions have evidence, so the "
         "process reward can compare it with the retrieved texts",
+        *(
+            f"data.{split}: questions whose gold passages or answers the corpus lacks: 0 of {counts}"
+            for split, counts in COVERED.items()
+        ),
     ]
     made = json.loads(check(*options, "--json")[1])
     assert (made["faults"], made["notes"]) == ([], notes)

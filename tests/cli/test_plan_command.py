@@ -21,7 +21,7 @@ def test_a_run_is_planned_without_its_data_and_for_another_machine(folder):
     assert (status, complaint) == (0, "")
     unknown, stages, heading, *rows = printed.splitlines()
     assert "the state of its stages is unknown: psgs_w100.tsv: no such file" in unknown
-    assert stages.startswith("27 stages would run: corpus, graph, index, ")
+    assert stages.startswith("28 stages would run: corpus, graph, index, ")
     assert ", sample (3), score (3), pair (3), train (3), evaluate-policy (4), " in stages
     assert heading.startswith("memory in GiB")
     (train,) = [row for row in rows if row.startswith("│ train")]
@@ -30,7 +30,7 @@ def test_a_run_is_planned_without_its_data_and_for_another_machine(folder):
     assert rows[-1] == "about 406.5 GPU hours, computed and not measured"
     made = json.loads(steep([*options, "--json"])[1])
     assert made["plan"]["gpu_hours"] == pytest.approx(406.5, abs=0.1)
-    assert len(made["running"]) == 27
+    assert len(made["running"]) == 28
     assert not list(folder.iterdir())
 
 

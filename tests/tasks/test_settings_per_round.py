@@ -57,7 +57,9 @@ def test_the_stages_of_a_run_before_the_change_keep_their_fingerprints(
     sampling = changed("per_round.2.sampling.temperature=0.7")
     assert sampling == FROM_PAIR_2 | {"sample-2", "score-2"}
     questions = "[{dataset: nq, path: nq_sampling.jsonl}]"
-    assert changed(f"per_round.2.data.sampling={questions}") == sampling | {"questions-sampling-2"}
+    assert changed(f"per_round.2.data.sampling={questions}") == sampling | {
+        "questions-sampling-2", "coverage",
+    }  # fmt: skip
     shards = {f"{stage}-shard-2-00{n}" for stage in ("sample", "score") for n in (0, 1)}
     assert changed("per_round.2.sampling.shards=2") == shards
 
