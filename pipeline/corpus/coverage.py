@@ -53,66 +53,46 @@ class CoverageRow:
         return self.without_passage + self.without_answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Gold:
-    """A gold passage under one reading of its title; ``number`` is the number of its need."""
-
-    number: int
-    text: str  # normalized, between spaces
-    words: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """What a question needs, by the numbers of gold passages and of lists of answers."""
-
-    split: str
-    dataset: str
-    question_id: str
-    passages: tuple[int, ...]
-    answer: int | None
-
-
 class GoldCoverage:
     """Finds gold passages and answers among passages, which are given one after the other."""
 
     def __init__(self, questions: Mapping[str, Iterable[Question]]) -> None:
         """``questions`` are the questions of each split."""
+        # Needs are numbered: a gold passage in all readings, or a list of answers.
         self._numbers: dict[tuple[Passage, ...] | tuple[str, ...], int] = {}
         self._titles: dict[int, str] = {}  # of gold passages
-        self._by_title: dict[str, list[_Gold]] = {}
+        self._by_title: dict[str, list[tuple[int, str]]] = {}  # normalized gold texts
         self._by_word: dict[str, list[tuple[int, str]]] = {}  # answers by their longest word
         self._before: tuple[str, list[str]] = ("", [])  # title and last words of a passage
-        self._needs = [
-            self._needed(split, question) for split, of in questions.items() for question in of
-        ]
+        self._rows: dict[tuple[str, str], CoverageRow] = {}
+        self._questions: list[tuple[CoverageRow, str, tuple[int, ...]]] = []  # ids and needs
+        for split, of_split in questions.items():
+            for question in of_split:
+                self._add(split, question)
         self._missing = set(self._numbers.values())
 
-    def _needed(self, split: str, question: Question) -> _Needs:
-        passages = tuple(self._number_of(readings) for readings in gold_readings(question))
-        answer = None
-        if not passages:
-            texts = tuple(t for t in map(normalize, question.answers) if t not in ("", "yes", "no"))
-            answer = self._number_of_answers(texts) if texts else None
-        return _Needs(split, question.dataset, question.question_id, passages, answer)
-
-    def _number_of(self, readings: tuple[Passage, ...]) -> int:
-        number = self._numbers.setdefault(readings, len(self._numbers))
-        if number not in self._titles:
-            self._titles[number] = readings[0][0]
-            for title, text in readings:
-                plain = normalize(text)
-                gold = _Gold(number, f" {plain} ", frozenset(plain.split()))
-                self._by_title.setdefault(_key(title), []).append(gold)
-        return number
-
-    def _number_of_answers(self, texts: tuple[str, ...]) -> int:
-        known = len(self._numbers)
-        number = self._numbers.setdefault(texts, known)
-        for text in texts if number == known else ():
-            longest = max(text.split(), key=len)
-            self._by_word.setdefault(longest, []).append((number, f" {text} "))
-        return number
+    def _add(self, split: str, question: Question) -> None:
+        place = split, question.dataset
+        row = self._rows.setdefault(place, CoverageRow(*place))
+        row.n += 1
+        passages, needs = gold_readings(question), []
+        row.by_passage += bool(passages)
+        for readings in passages:
+            needs.append(number := self._numbers.setdefault(readings, len(self._numbers)))
+            if number not in self._titles:
+                self._titles[number] = readings[0][0]
+                for title, text in readings:
+                    gold = (number, f" {normalize(text)} ")
+                    self._by_title.setdefault(_key(title), []).append(gold)
+        texts = tuple(t for t in map(normalize, question.answers) if t not in ("", "yes", "no"))
+        if texts and not passages:
+            row.by_answer += 1
+            known = len(self._numbers)
+            needs.append(number := self._numbers.setdefault(texts, known))
+            for text in texts if number == known else ():
+                longest = max(text.split(), key=len)
+                self._by_word.setdefault(longest, []).append((number, f" {text} "))
+        self._questions.append((row, question.question_id, tuple(needs)))
 
     def look(self, title: str, text: str) -> None:
         """Look for gold passages and answers in the next passage."""
@@ -131,48 +111,44 @@ class GoldCoverage:
     def find_gold(self, title: str, text: str) -> bool:
         """Look for gold passages alone; returns whether a missing one was found."""
         key = _key(title)
-        wanted = [gold for gold in self._by_title.get(key, ()) if gold.number in self._missing]
+        wanted = [gold for gold in self._by_title.get(key, ()) if gold[0] in self._missing]
         if not wanted:
             return False
         own = normalize(text).split()
         words = [*(self._before[1] if self._before[0] == key else ()), *own]
-        length = max(_CUT, *(gold.text.count(" ") for gold in wanted))
-        self._before = (key, words[-length:])
-        present, whole = set(words), f" {' '.join(own)} "
-        found = {
-            gold.number
-            for gold in wanted
-            if len(gold.words & present) >= HELD * len(gold.words) or whole in gold.text
-        }
+        self._before = (key, words[-max(_CUT, *(len(gold.split()) for _, gold in wanted)) :])
+        present, whole, found = set(words), f" {' '.join(own)} ", set()
+        for number, gold in wanted:
+            needed = set(gold.split())
+            if len(needed & present) >= HELD * len(needed) or whole in gold:
+                found.add(number)
         self._missing -= found
         return bool(found)
 
     def rows(self) -> list[CoverageRow]:
         """The counts of each split and data set, in the order of the questions."""
-        rows: dict[tuple[str, str], CoverageRow] = {}
-        for needs in self._needs:
-            place = needs.split, needs.dataset
-            row = rows.setdefault(place, CoverageRow(*place))
-            row.n += 1
-            row.by_passage += bool(needs.passages)
-            row.by_answer += needs.answer is not None
-            row.without_passage += not self._missing.isdisjoint(needs.passages)
-            row.without_answer += needs.answer in self._missing
-        return list(rows.values())
+        rows = list(self._rows.values())
+        for row in rows:
+            row.without_passage = row.without_answer = 0
+        for row, _, needs in self._lacking():
+            row.without_passage += needs[0] in self._titles
+            row.without_answer += needs[0] not in self._titles
+        return rows
 
     def uncovered(self) -> dict[str, list[str]]:
         """The ids of the questions of each split that are not covered."""
-        ids: dict[str, list[str]] = {}
-        for needs in self._needs:
-            of_split = ids.setdefault(needs.split, [])
-            if not self._missing.isdisjoint((*needs.passages, needs.answer)):
-                of_split.append(needs.question_id)
+        ids: dict[str, list[str]] = {split: [] for split, _ in self._rows}
+        for row, question_id, _ in self._lacking():
+            ids[row.split].append(question_id)
         return ids
 
     def missing_titles(self) -> list[str]:
         """The titles of the first gold passages that the corpus lacks."""
         titles = dict.fromkeys(t for n, t in self._titles.items() if n in self._missing)
         return list(titles)[:_TITLES_NAMED]
+
+    def _lacking(self) -> Iterator[tuple[CoverageRow, str, tuple[int, ...]]]:
+        return (one for one in self._questions if not self._missing.isdisjoint(one[2]))
 
 
 def gold_readings(question: Question) -> list[tuple[Passage, ...]]:
