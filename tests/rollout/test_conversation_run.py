@@ -89,7 +89,7 @@ def write_model(
 
 
 def steep(work: Path, *arguments: str) -> str:
-    named = () if arguments[0] == "import" else ("-c", "tools.yaml")
+    named = () if {"import", "--variant"} & {*arguments} else ("-c", "tools.yaml")
     environment = {**os.environ, "PYTHONPATH": str(shipped.ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "pipeline.cli", *arguments, *named],
@@ -145,3 +145,51 @@ def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_p
         assert sampled[example.example_id].answer in sampled[example.example_id].answers
     rows = json.loads((tmp_path / "runs/sft/metrics.json").read_text())
     assert {row["policy"] for row in rows} == {"sft"}
+
+
+SMALL = (
+    "data.closed_world.documents=600",
+    "data.closed_world.musique_train=1000",
+    *(f"data.closed_world.{name}_sampling=16" for name in ("nq", "hotpotqa")),
+    *(f"data.closed_world.{name}_dev=4" for name in ("nq", "hotpotqa")),
+    *(f"data.closed_world.{name}_test=6" for name in ("nq", "hotpotqa")),
+    *(f"data.closed_world.{name}=0" for name in ("musique_sampling", "wiki2_test", "musique_test")),
+    *(
+        f"data.{split}=[{{dataset: nq, path: nq_{file}.jsonl}}, "
+        f"{{dataset: hotpotqa, path: hotpotqa_{file}.json}}]"
+        for split, file in (("sampling", "sampling"), ("validation", "dev"), ("test", "test"))
+    ),
+    "sft_data.sizes={1: 150, 2: 230, 3: 200, 4: 120}",
+    "sft_data.test_sizes={}",
+    "rounds=1",
+    "workers=1",
+    "shards=1",
+    "sampling.samples=6",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["hiprag-tools", "prograph-tools"])
+def test_a_cold_start_teaches_calls_and_a_round_trains_on_them(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    steep(tmp_path, "run", "--variant", name, *(word for one in SMALL for word in ("--set", one)))
+    store = tmp_path / "runs" / name / "store"
+    [file] = store.glob("sample/*/trajectories.parquet")
+    trajectories = read_records(file, Trajectory)
+    assert len(trajectories) == 192
+    assert {trajectory.format for trajectory in trajectories} == {"tools"}
+    assert sum(trajectory.format_ok for trajectory in trajectories) > 20
+    steps = [step for trajectory in trajectories for step in trajectory.steps]
+    assert all(step.context for step in steps if step.retrieved)
+    assert len({step.search or step.query for step in steps}) > 20
+    rows = json.loads((tmp_path / "runs" / name / "metrics.json").read_text())
+    assert {row["policy"] for row in rows} == {"sft", "round-1"}
+    if name == "hiprag-tools":
+        [file] = store.glob("pair/*/pairs.parquet")
+        assert len(read_records(file, Pair)) > 8
+        assert any(not step.retrieved for step in steps)
+    else:
+        [file] = store.glob("score/*/trajectories.parquet")
+        rewards = [trajectory.rewards for trajectory in read_records(file, Trajectory)]
+        assert sum(len(terms["steps"]) > 1 for terms in rewards if terms) > 20
