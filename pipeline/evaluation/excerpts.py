@@ -132,7 +132,11 @@ def text_of(trajectory: Trajectory) -> list[Segment]:
     """
     if not trajectory.messages:
         return segments(trajectory.output, trajectory.spans)
-    return [Segment(*piece) for piece in by_turns(prompt_and_turns(trajectory.messages)[1])]
+    pieces = by_turns(prompt_and_turns(trajectory.messages)[1])
+    writers = [writer for *_, writer in trajectory.spans if writer != "frame"]
+    if writers[:1] == ["observation"]:  # of single-round retrieval, whose first turn is not sampled
+        pieces[1] = (pieces[1][0], "frame")
+    return [Segment(*piece) for piece in pieces]
 
 
 def texts_of(side: PairSide) -> list[Segment]:

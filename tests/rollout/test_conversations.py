@@ -12,6 +12,7 @@ import pytest
 from pipeline.conversations.steps import FORMATS, load_tools
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
+from pipeline.evaluation.excerpts import text_of
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import control_tokens, decode, decode_mask
 from pipeline.rollout.conversations import NOTICE, ToolConversations
@@ -139,6 +140,9 @@ def test_single_retrieval_writes_the_first_turn_which_is_not_trained(
         f"t-{question.question}",
     ]
     assert [writer for *_, writer in trajectory.spans] == ["frame", "observation", "frame", "model"]
+    assert [part.writer for part in text_of(trajectory)] == [
+        "frame", "frame", "frame", "observation", "frame", "model",
+    ]  # fmt: skip
     template = opened(real_data, mode)
     mask = decode_mask(trajectory.token_ids, trajectory.token_spans, template.tokenizer)
     [trained] = mask.trained
