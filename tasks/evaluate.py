@@ -14,7 +14,7 @@ class Evaluate(LightTask):
 
     stage = "evaluate"
     help = "metrics of all policies"
-    version = 4  # averages by number of hops
+    version = 5  # with words of answers
     entry = "pipeline.stages.evaluate:merge"
     reads = ("seed",)
     reads_at_times = ("evaluation.policies",)  # they are inputs

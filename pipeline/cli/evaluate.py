@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tasks.evaluations import Evaluation
 
-_TESTED = ("em", "f1", "steps", "total")  # measures whose tests the terminal shows
+_TESTED = ("em", "f1", "cem", "words", "steps", "total")  # measures whose tests the terminal shows
 
 
 @with_configuration
@@ -89,38 +89,45 @@ def evaluate(
 
 
 def _print(done: Evaluation) -> None:
+    from pipeline.evaluation.compare import parted
+
     terminal = console()
     terminal.print(f"{done.questions.count:,} questions of {done.questions.source}", markup=False)
     terminal.print(_metrics_table([r for r in done.rows if r["split"] == done.questions.name]))
     if done.tests:
         terminal.print(_tests_table(done.tests))
+        for sentence in parted(test for test in done.tests if test["dataset"] == "all"):
+            terminal.print(sentence, markup=False)
     for policy in done.policies:
         terminal.print(f"{policy.name}: {policy.source}", markup=False, soft_wrap=True)
         terminal.print(f"  trajectories: {done.directories[policy.name]}", soft_wrap=True)
 
 
 def _metrics_table(rows: list[dict[str, Any]]) -> Table:
-    names = ("policy", "data set", "n", "EM", "F1", "95 %", "CEM", "format", "steps", "tokens")
-    made = table(names)
+    made = table(
+        ("policy", "data set", "n", "EM", "F1", "95 %", "CEM", "words", "format", "steps", "tokens")
+    )
     for row in rows:
         em, f1, cem, format_ok = (f"{row[name]:.3f}" for name in ("em", "f1", "cem", "format_ok"))
         interval = _interval(row["ci"]["f1"], ".3f")
-        steps, total = f"{row['steps']:.2f}", f"{row['tokens']['total']:.0f}"
+        words, steps = (f"{row[name]:.2f}" for name in ("words", "steps"))
+        total = f"{row['tokens']['total']:.0f}"
         of_row = (row["policy"], row["dataset"], f"{row['n']:,}")
-        add_row(made, *of_row, em, f1, interval, cem, format_ok, steps, total)
+        add_row(made, *of_row, em, f1, interval, cem, words, format_ok, steps, total)
     return made
 
 
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
     """Paired t-tests over all questions, of the measures in `_TESTED`."""
+    from pipeline.evaluation.compare import p_text
+
     made = table(("before", "after", "measure", "n", "difference", "95 %", "p"))
     for test in tests:
         if test["dataset"] == "all" and test["measure"] in _TESTED:
-            measure, p = "tokens" if test["measure"] == "total" else test["measure"], test["p"]
+            measure = "tokens" if test["measure"] == "total" else test["measure"]
             of_row = (test["before"], test["after"], measure, f"{test['n']:,}")
             interval = _interval(test["interval"], "+.3f")
-            chance = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-            add_row(made, *of_row, f"{test['difference']:+.3f}", interval, chance)
+            add_row(made, *of_row, f"{test['difference']:+.3f}", interval, p_text(test["p"]))
     return made
 
 

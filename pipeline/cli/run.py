@@ -79,7 +79,7 @@ def result_lines(run_dir: Path) -> Iterator[str]:
     figures = read_json(run_dir / "report.json")
     if rows:
         yield from _results(rows)
-    for sentence in (figures["verdict"], *figures["constant_judges"]):
+    for sentence in (*figures["parted"], figures["verdict"], *figures["constant_judges"]):
         if sentence:
             yield sentence
     yield f"report:  {run_dir / 'report.html'}"

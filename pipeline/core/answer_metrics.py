@@ -52,6 +52,11 @@ def cover_exact_match(answer: str | None, golds: Sequence[str]) -> float:
     return _best(answer, golds, lambda predicted, gold: float(f" {gold} " in f" {predicted} "))
 
 
+def answer_words(answer: str | None) -> int:
+    """The number of words of an answer, 0 without one; in scripts without spaces, of characters."""
+    return len(spaced(answer or "").split())
+
+
 def _best(answer: str | None, golds: Sequence[str], score: Callable[[str, str], float]) -> float:
     predicted = normalize(answer or "")
     if not predicted:

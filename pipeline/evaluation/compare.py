@@ -7,7 +7,7 @@ t-test, p < 0.05.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.core.errors import StoreError
 
 LEVEL = 0.95
+SIGNIFICANT = 0.05
 _BATCH_CELLS = 20_000_000  # resampled numbers in memory at a time (160 MB)
 
 
@@ -115,3 +116,61 @@ def compare(
                 row = {"before": first, "after": second, "dataset": dataset, "split": split}
                 result.append({**row, "measure": measure, "n": len(ids), **test})
     return result
+
+
+def p_text(p: float | None) -> str:
+    """A p value for tables."""
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+_TOLD = {
+    "em": ("EM", 100, 1),
+    "f1": ("F1", 100, 1),
+    "cem": ("CEM", 100, 1),
+    "words": ("words of the answer", 1, 2),
+}
+
+
+def parted(tests: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence for every comparison in which EM moves otherwise than F1 or cover EM.
+
+    They part if only one of them changes significantly, or both in opposite directions, and the
+    changes differ by more than half of the larger one. Where EM rises alone, answers may have
+    become shorter and not right more often. ``tests`` are of one data set or average.
+    """
+    groups: dict[tuple[str, ...], dict[str, Mapping[str, Any]]] = {}
+    for test in tests:
+        names = tuple(test[key] for key in ("before", "after", "policy") if key in test)
+        groups.setdefault(names, {})[test["measure"]] = test
+    for (before, after, *policy), by_measure in groups.items():
+        em = by_measure.get("em")
+        others = [
+            _TOLD[name][0]
+            for name in ("f1", "cem")
+            if em is not None and name in by_measure and _part(em, by_measure[name])
+        ]
+        if others:
+            changes = "; ".join(_change(name, by_measure) for name in _TOLD if name in by_measure)
+            where = "".join(f", {name}" for name in policy)
+            yield (
+                f"{before} to {after}{where}: EM and {' and '.join(others)} part, so EM alone "
+                f"misleads ({changes})"
+            )
+
+
+def _part(em: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    a, b = em["difference"], other["difference"]
+    return _move(em) != _move(other) and abs(a - b) > max(abs(a), abs(b)) / 2
+
+
+def _move(test: Mapping[str, Any]) -> int:
+    """1 for a significant rise, -1 for a significant fall, else 0."""
+    if test["p"] is None or test["p"] >= SIGNIFICANT:
+        return 0
+    return 1 if test["difference"] > 0 else -1
+
+
+def _change(name: str, by_measure: Mapping[str, Mapping[str, Any]]) -> str:
+    (title, scale, digits), test = _TOLD[name], by_measure[name]
+    change = f"{scale * test['difference']:+.{digits}f}".replace("-", "−")
+    return f"{title} {change}, p {p_text(test['p']) or 'unknown'}"

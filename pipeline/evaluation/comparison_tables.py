@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
+from pipeline.evaluation.compare import p_text, parted
 from pipeline.evaluation.policy_names import in_order
 from pipeline.evaluation.run_comparison import Comparison
 
@@ -18,6 +19,7 @@ _SHOWN = {
     "em": ("EM", 100, 1),
     "f1": ("F1", 100, 1),
     "cem": ("CEM", 100, 1),
+    "words": ("words of the answer", 1, 2),
     "format_ok": ("well-formed", 100, 1),
     "steps": ("steps", 1, 2),
     "searches": ("searches", 1, 2),
@@ -143,7 +145,7 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
             "" if test["interval"] is None else " to ".join(
                 _signed(bound, test["measure"]) for bound in test["interval"]
             ),
-            "" if test["p"] is None else "< 0.001" if test["p"] < 0.001 else f"{test['p']:.3f}",
+            p_text(test["p"]),
         ]
         for test in shown
     ]  # fmt: skip
@@ -154,7 +156,8 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
         rows,
         "differences are averaged over seeds, and every question has equal weight; p: two-sided "
         "paired t-test, not corrected for multiple tests; it generalizes to other questions, not "
-        f"to other seeds{left_out if len(shown) < len(tests) else ''}",
+        f"to other seeds{left_out if len(shown) < len(tests) else ''}"
+        + "".join(f"\n{sentence}" for sentence in parted(shown)),
     )
 
 

@@ -1,9 +1,10 @@
 """Metrics of trajectories, averaged per policy and data set.
 
 Input: trajectories with their gold answers. Output: one `Outcome` per question, and the rows of
-``metrics.json``: EM, F1, CEM, share of well-formed trajectories, steps, tokens and seconds, with
-bootstrap intervals, and the counts of failure modes. TeaRAG (arXiv 2511.05385) 5.1.1 and tables 6
-to 10. The row ``dataset: "all"`` is the average over data sets, so every data set has equal weight.
+``metrics.json``: EM, F1, CEM, words of the answer, share of well-formed trajectories, steps, tokens
+and seconds, with bootstrap intervals, and the counts of failure modes. TeaRAG (arXiv 2511.05385)
+5.1.1 and tables 6 to 10. The row ``dataset: "all"`` is the average over data sets, so every data
+set has equal weight.
 If the questions are of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c).
 If their numbers of hops differ, "1-hop", "2-hop", … are averages over the questions with that
 number.
@@ -21,6 +22,7 @@ import numpy as np
 from pipeline.core.answer_metrics import (
     ALL,
     HOP_AVERAGES,
+    answer_words,
     cover_exact_match,
     exact_match,
     f1,
@@ -32,7 +34,9 @@ from pipeline.evaluation.failures import FailureMode, diagnose
 from pipeline.judges.search_errors import SearchErrors
 
 # Measures with one number per question; rows have their mean and its interval.
-MEASURES = ("em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total")
+MEASURES = (
+    "em", "f1", "cem", "words", "format_ok", "steps", "searches", "thinking", "retrieved", "total"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Outcome:
     Attributes:
         part: the question's part of its split, such as "unseen".
         em, f1, cem: exact match, F1 and cover exact match of the answer, from 0 to 1.
+        words: number of words of the answer; 0 without one.
         searches: number of retrieval calls.
         thinking, retrieved: tokens that the model wrote and tokens that retrieval inserted.
         failure_mode, failed_hop, hops: the diagnosis, with hops counted from 1.
@@ -54,6 +59,7 @@ class Outcome:
     em: float
     f1: float
     cem: float
+    words: int
     format_ok: bool
     steps: int
     searches: int
@@ -86,6 +92,7 @@ def measure(trajectory: Trajectory, part: str | None, question: Question | None 
         em=exact_match(answer, gold),
         f1=f1(answer, gold),
         cem=cover_exact_match(answer, gold),
+        words=answer_words(answer),
         format_ok=trajectory.format_ok,
         steps=len(trajectory.steps),
         searches=len(trajectory.tokens.per_retrieval),
@@ -195,7 +202,7 @@ def _row(
         "dataset": dataset,
         "split": split,
         "n": sum(len(sample) for sample in samples),
-        **{name: float(mean[name]) for name in ("em", "f1", "cem", "format_ok", "steps")},
+        **{name: float(mean[name]) for name in MEASURES[:6]},
         "tokens": {
             **{name: float(mean[name]) for name in ("thinking", "retrieved", "total")},
             "per_retrieval": _per_retrieval(samples),

@@ -23,7 +23,7 @@ from pipeline.evaluation.compare import paired_test
 from pipeline.evaluation.metrics import MEASURES, Outcome
 from pipeline.evaluation.policy_names import in_order
 
-COMPARED = ("em", "f1", "cem", "format_ok", "steps", "searches", "total")
+COMPARED = ("em", "f1", "cem", "words", "format_ok", "steps", "searches", "total")
 RATES = ("osr", "usr")  # over all steps of a data set, and only where judged
 _HOPS = {name: hop for hop, name in HOP_AVERAGES.items()}
 PairsByRound = Mapping[int, Counter[str]]  # the number of pairs of each kind
@@ -171,7 +171,7 @@ def _means(group: Sequence[RunResults]) -> Iterable[dict[str, Any]]:
 
 
 def _value(row: Mapping[str, Any], measure: str) -> float | None:
-    value = row["tokens"]["total"] if measure == "total" else row[measure]
+    value = row["tokens"]["total"] if measure == "total" else row.get(measure)
     return None if value is None else float(value)
 
 

@@ -17,6 +17,7 @@ from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_averag
 from pipeline.core.atomic import json_text, write_json, write_text
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
+from pipeline.evaluation.compare import SIGNIFICANT, parted
 from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
 from pipeline.pairs.anchors import EXPORT
@@ -34,7 +35,6 @@ from pipeline.run.context import StageContext
 from pipeline.run.progress import duration
 
 TEMPLATES = Path(__file__).parent / "templates"
-_SIGNIFICANT = 0.05
 _LOSS = {
     "dpo": (
         ("DPO + SFT loss (eq. 15–17)", {"loss": "-"}, "loss"),
@@ -90,6 +90,7 @@ def figures(found: Mapping[str, Any]) -> dict[str, Any]:
         "coverage": [asdict(row) for row in found["coverage"]],
         "answerable": list(found["answerable"].values()),
         "added_gold": len(found["added_gold"]),
+        "parted": found["parted"],
         "verdict": found["reward_verdict"],
         "constant_judges": found["constant_judges"],
         "rewards": [
@@ -134,7 +135,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "name": context.config.name,
         "config": context.config,
         "evaluated": context.config.for_evaluation().retrieval,
-        "significant": _SIGNIFICANT,
+        "significant": SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
         **coverage_section.values(
             inputs, _policies(rows), context.config.evaluation.split, context.seed
@@ -188,18 +189,25 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
         "learning": _learning(policies, main),
     }
     if evaluate is None:
-        return {**result, "first_to_last": {}, "policy_examples": []}
+        return {**result, "first_to_last": {}, "parted": [], "policy_examples": []}
     tests = collect.read_json(evaluate / "comparison.json")
     trained = result["trained"]
     first, last = trained[0], trained[-1]
     return {
         **result,
         "against_previous": {
-            after: by_dataset[ALL]["em"]
+            after: by_dataset[ALL]
             for before, after in pairwise(trained)
             if "em" in (by_dataset := _by_measure(tests, before, after)).get(ALL, {})
         },
         "first_to_last": _by_measure(tests, first, last),
+        "parted": [
+            *parted(
+                {**test, **{key: policy_title(test[key]) for key in ("before", "after")}}
+                for test in tests
+                if test["dataset"] == ALL
+            )
+        ],
         **_steps_and_tokens(policies, main, collect.read_json(evaluate / "distributions.json")),
         "policy_examples": collect.policy_examples(
             evaluate, policy_title(first), policy_title(last)

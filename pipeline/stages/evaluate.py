@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.answer_metrics import ALL
+from pipeline.core.answer_metrics import ALL, answer_words
 from pipeline.core.atomic import text_output, write_json
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
@@ -118,7 +118,9 @@ def write_measured(
             for number, trajectory in enumerate(trajectories):
                 question = questions[trajectory.question_id]
                 outcome = measure(trajectory, question.split_part, question)
-                write(", " * (number > 0) + json.dumps(asdict(outcome), allow_nan=False))
+                values = asdict(outcome)
+                del values["words"]  # `read_outcomes` counts them
+                write(", " * (number > 0) + json.dumps(values, allow_nan=False))
                 yield trajectory
 
         count = write_parquet(output / FILE, measured_in_passing(), Trajectory)
@@ -251,7 +253,7 @@ class Measured:
 
 
 def read_outcomes(evaluated: Path) -> Measured:
-    """Read what `write_measured` wrote.
+    """Read what `write_measured` wrote; the words of the answers are counted in the trajectories.
 
     Raises StoreError when a part is missing, InputError when the file is missing or broken.
     """
@@ -259,7 +261,14 @@ def read_outcomes(evaluated: Path) -> Measured:
     measured = read_json(path)
     if missing := {"split", "seconds", "outcomes"} - measured.keys():
         raise StoreError(f"{path}: no {min(missing)}; rerun evaluate-policy with --force")
-    outcomes = [parse_record(Outcome, value, path, None) for value in measured["outcomes"]]
+    words = {
+        row["question_id"]: answer_words(row["answer"])
+        for row in iterate_parquet(evaluated / FILE, ["question_id", "answer"])
+    }
+    outcomes = [
+        parse_record(Outcome, {**value, "words": words.get(value["question_id"], 0)}, path, None)
+        for value in measured["outcomes"]
+    ]
     return Measured(measured["split"], outcomes, measured["seconds"])
 
 

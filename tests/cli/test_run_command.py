@@ -15,6 +15,7 @@ from tasks.run import task_for, walk
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import commit, commit_policy, settings
 
+PARTED = "SFT to Round 1: EM and CEM part, so EM alone misleads"
 VERDICT = "In round 1 the process reward prefers right answers."
 
 
@@ -40,7 +41,7 @@ def write(folder: Path, rows: list[dict], judges: tuple[str, ...] = ()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.html").write_text("<html>")
     (folder / "metrics.json").write_text(json.dumps(rows))
-    figures = {"verdict": VERDICT, "constant_judges": list(judges)}
+    figures = {"parted": [PARTED], "verdict": VERDICT, "constant_judges": list(judges)}
     (folder / "report.json").write_text(json.dumps(figures))
     return folder
 
@@ -53,6 +54,7 @@ def test_the_result_is_em_by_policy_the_verdict_and_where_to_look_next(tmp_path:
         "SFT             27.0  22.8 to 31.5",
         "Round 1         48.0",
         "400 questions of test, average over 2 data sets",
+        PARTED,
         VERDICT,
         "Judging of round 1: all 60 verdicts are 'no'",
         f"report:  {run}/report.html",
@@ -70,7 +72,7 @@ def test_judged_policies_have_cover_em_too(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stops_before_evaluation_names_its_report(tmp_path: Path) -> None:
-    assert next(result_lines(write(tmp_path, []))) == VERDICT
+    assert list(result_lines(write(tmp_path, [])))[:2] == [PARTED, VERDICT]
 
 
 def test_a_whole_run_prints_its_result_last_and_a_stage_its_directory(

@@ -22,13 +22,13 @@ def outcome(question: str, dataset: str, em: float, part: str | None = None) -> 
     mode = FailureMode.RIGHT if em else FailureMode.OTHER
     scores = (em, em, em)
     return Outcome(
-        question, dataset, part, *scores, True, 2, 2, 40, 60, "answer", mode, None, 2, "multi"
+        question, dataset, part, *scores, 1, True, 2, 2, 40, 60, "answer", mode, None, 2, "multi"
     )
 
 
 def test_answers_are_scored_against_the_gold_answers() -> None:
     measured = measure(trajectory("q", "the Ostar city", steps=2), "unseen")
-    assert (measured.em, measured.f1, measured.cem) == (0.0, 2 / 3, 1.0)
+    assert (measured.em, measured.f1, measured.cem, measured.words) == (0.0, 2 / 3, 1.0, 3)
     assert (measured.steps, measured.searches) == (2, 2)
     assert (measured.thinking, measured.retrieved) == (40, 60)
     assert (measured.part, measured.stop, measured.format_ok) == ("unseen", "answer", True)
@@ -117,6 +117,7 @@ def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
         "em": 1.0,
         "f1": 1.0,
         "cem": 1.0,
+        "words": 1.0,
         "format_ok": 1.0,
         "steps": 2.0,
         "tokens": {"thinking": 40.0, "retrieved": 60.0, "total": 100.0, "per_retrieval": 30.0},
@@ -127,7 +128,18 @@ def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
         "seconds": {"generation": 2.0},
         # One question cannot be resampled.
         "ci": dict.fromkeys(
-            ["em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total"]
+            [
+                "em",
+                "f1",
+                "cem",
+                "words",
+                "format_ok",
+                "steps",
+                "searches",
+                "thinking",
+                "retrieved",
+                "total",
+            ]
         ),
         "failure_modes": {
             mode: {"n": int(mode == "right"), "share": float(mode == "right")}

@@ -24,7 +24,23 @@ SECTION = re.compile(r'<section id="failure-modes">.*?<section id="cost">', re.D
 
 def outcome(question: str, dataset: str, failure_mode: FailureMode) -> Outcome:
     return Outcome(
-        question, dataset, None, 0, 0, 0, True, 2, 2, 40, 60, "answer", failure_mode, 1, 2, "multi"
+        question,
+        dataset,
+        None,
+        0,
+        0,
+        0,
+        1,
+        True,
+        2,
+        2,
+        40,
+        60,
+        "answer",
+        failure_mode,
+        1,
+        2,
+        "multi",
     )
 
 

@@ -22,10 +22,16 @@ from pipeline.report.page import run
 from pipeline.report.usage_section import usages
 from pipeline.rewards.search_r1 import SearchR1Rewards
 from pipeline.rewards.tearag import TeaRagRewards
+from pipeline.stages.evaluate import merge_policies
 from pipeline.stages.files.trajectory_columns import FILE
 from tests.report.test_report_page import Page
 from tests.smallest import write_paired, write_scored
-from tests.stages.fabricated_run import preference_pair, trajectory, write_run
+from tests.stages.fabricated_run import (
+    preference_pair,
+    trajectory,
+    write_evaluation,
+    write_run,
+)
 
 DECOMPOSED = [
     Decomposed("Where was Ann born?", "Vell", "Ann"),
@@ -126,6 +132,27 @@ def test_the_page_and_report_json_have_the_same_figures(tmp_path: Path) -> None:
     assert figures["verdict"] in text
     for row in figures["pair_order"]:
         assert f" {row['hop']}-hop {row['pairs']} {row['rejected_higher']} " in text
+
+
+def test_the_report_says_when_em_and_cover_em_part_and_tests_all_answer_measures(
+    tmp_path: Path,
+) -> None:
+    """Round 1 answers in one word what SFT answered in four."""
+    context = write_run(tmp_path / "run")
+    directories = {}
+    for policy, answer in (("sft", "It is Ostar now"), ("round-1", "Ostar")):
+        trajectories = [trajectory(f"q{n}", answer if n % 2 else "Vell") for n in range(20)]
+        directories[policy] = write_evaluation(tmp_path / policy, trajectories)
+    context.inputs["evaluate"] = tmp_path / "evaluate"
+    merge_policies(directories, tmp_path / "evaluate", resamples=9)
+    run(context)
+    [sentence] = json.loads((context.output / "report.json").read_text())["parted"]
+    assert sentence.startswith("SFT to Round 1: EM and CEM part, so EM alone misleads (EM +50.0, p")
+    text = Page((context.output / "report.html").read_text()).text
+    assert sentence in text
+    assert "EM F1 CEM Words Well-formed Steps Tokens p (EM) p (F1) p (CEM) " in text
+    assert "CEM difference p Words difference p Steps difference p" in text
+    assert " +0.0 1.000 −1.50 [" in text
 
 
 def scored(

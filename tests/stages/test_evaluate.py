@@ -13,8 +13,9 @@ from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
+from pipeline.evaluation.compare import parted
 from pipeline.run.context import StageContext
-from pipeline.stages.evaluate import merge_policies, run
+from pipeline.stages.evaluate import compare_policies, merge_policies, run, write_measured
 from pipeline.training.lineage import policy_fingerprint
 from tests.llm.small_models import small_adapter, small_model
 from tests.smallest import small_config
@@ -102,3 +103,29 @@ def test_verdicts_on_other_trajectories_and_incomplete_rows_are_refused(tmp_path
     (evaluated / "rows.json").write_text('{"split": "test", "seconds": {}}')
     with pytest.raises(StoreError, match=r"rows\.json: no outcomes; rerun evaluate-policy"):
         merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2)
+
+
+def test_em_that_rises_by_shorter_answers_alone_is_told_apart_from_cover_em(tmp_path: Path) -> None:
+    """SFT answers ten of 20 questions in four words that have the gold answer, and round 1 in one word.
+
+    F1 of "It is Ostar now" is 2 * 1 / (4 + 1) = .4, so EM rises by 50 points, F1 by 30, CEM by none.
+    """
+    directories = {}
+    for policy, answer in (("sft", "It is Ostar now"), ("round-1", "Ostar")):
+        trajectories = [trajectory(f"q{n}", answer if n % 2 else "Vell") for n in range(20)]
+        directories[policy] = tmp_path / policy
+        questions = {f"q{n}": question(f"q{n}", None) for n in range(20)}
+        directories[policy].mkdir()
+        write_measured(
+            directories[policy], trajectories, questions, split="test", seconds={"total": 1.0}
+        )
+    assert "words" not in json.loads((directories["sft"] / "rows.json").read_text())["outcomes"][0]
+    compared = compare_policies(directories, resamples=9, seed=0)
+    assert [row["words"] for row in compared.metrics if row["dataset"] == "all"] == [2.5, 1.0]
+    overall = [test for test in compared.tests if test["dataset"] == "all"]
+    assert list(parted(overall)) == [
+        "sft to round-1: EM and CEM part, so EM alone misleads (EM +50.0, p < 0.001; F1 +30.0, "
+        "p < 0.001; CEM +0.0, p 1.000; words of the answer −1.50, p < 0.001)"
+    ]
+    together = [test for test in overall if test["measure"] != "cem"]
+    assert list(parted(together)) == []
