@@ -35,7 +35,11 @@ def write_own_folder(folder: Path, documents: int = 400, sizes: Mapping[str, int
             page = f"<title>{html.escape(title)}</title><h1>{html.escape(title)}</h1><p>{html.escape(text)}"
             (docs / "pages" / f"{name}.html").write_text(page)
         elif number % 5 == 2:
-            (docs / "plain" / f"{title}.txt").write_text(text)
+            named = docs / "plain" / f"{title}.txt"  # a title may occur twice
+            if named.exists():
+                named = docs / "plain" / name / f"{title}.txt"
+                named.parent.mkdir()
+            named.write_text(text)
     with (docs / "tables" / "rest.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["title", "text"])
