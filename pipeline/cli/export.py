@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.cli.options import Chosen, OptionalSource, with_configuration
+from pipeline.cli.printing import silence_model_loading
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.records import Pair
 
@@ -132,6 +133,7 @@ def model(
     from pipeline.export.model import export_adapter, export_merged
 
     policy = _trained(chosen.task("report"), round)
+    silence_model_loading()
     if merged:
         export_merged(policy, output, dtype.value)
     else:

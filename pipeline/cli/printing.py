@@ -71,3 +71,13 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Print lines, without control characters."""
     for line in lines:
         typer.echo(visible(line), err=err)
+
+
+def silence_model_loading() -> None:
+    """Turn off progress bars and warnings that libraries print while a model loads."""
+    import logging
+
+    from transformers.utils import logging as transformers_logging
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()

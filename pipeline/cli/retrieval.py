@@ -22,7 +22,7 @@ from pipeline.cli.options import (
     Source,
     with_configuration,
 )
-from pipeline.cli.printing import print_json, print_tables
+from pipeline.cli.printing import print_json, print_tables, silence_model_loading
 from pipeline.cli.records import Record, View, parse_view, read_input
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
@@ -196,7 +196,7 @@ def recall(
 
     documents = tuple(path.absolute() for path in corpus or ())
     files = run.InputFiles(documents, _absolute(questions), dataset)
-    run.silence_model_loading()
+    silence_model_loading()
     measured = run.run_recall(
         find_configuration(chosen.config if chosen.given else "real-passages"),
         files,
@@ -224,7 +224,6 @@ def search(
 
     The query is also the key entity. Nothing of the run is made or changed.
     """
-    from pipeline.recall.run import silence_model_loading
     from tasks.asking import search as find
 
     if not query.strip():
@@ -279,6 +278,7 @@ def serve(
     task = chosen.task("index")
     from tasks.serve import serve as serve_until_signal
 
+    silence_model_loading()
     serve_until_signal(task, policy, host, port, allow_host or ())
 
 
@@ -311,4 +311,5 @@ def record(
 
     path = output or task.run_settings.run_dir / "recorded.jsonl"
     asked = (questions, dataset) if questions else None
+    silence_model_loading()
     record_until_signal(task, policy, path, host, port, allow_host or (), asked)

@@ -73,16 +73,6 @@ class RecallResult:
         return {"config": self.config, "sizes": self.sizes, "rows": rows, "notes": self.notes}
 
 
-def silence_model_loading() -> None:
-    """Turn off progress bars and warnings that libraries print while a model loads."""
-    import logging
-
-    from transformers.utils import logging as transformers_logging
-
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    transformers_logging.disable_progress_bar()
-
-
 def run_recall(
     config: Path,
     files: InputFiles,
