@@ -123,7 +123,8 @@ def p_text(p: float | None) -> str:
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-_TOLD = {
+# Measures of answers: title, factor and decimals that tables show.
+OF_ANSWERS = {
     "em": ("EM", 100, 1),
     "f1": ("F1", 100, 1),
     "cem": ("CEM", 100, 1),
@@ -145,12 +146,14 @@ def parted(tests: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for (before, after, *policy), by_measure in groups.items():
         em = by_measure.get("em")
         others = [
-            _TOLD[name][0]
+            OF_ANSWERS[name][0]
             for name in ("f1", "cem")
             if em is not None and name in by_measure and _part(em, by_measure[name])
         ]
         if others:
-            changes = "; ".join(_change(name, by_measure) for name in _TOLD if name in by_measure)
+            changes = "; ".join(
+                _change(name, by_measure) for name in OF_ANSWERS if name in by_measure
+            )
             where = "".join(f", {name}" for name in policy)
             yield (
                 f"{before} to {after}{where}: EM and {' and '.join(others)} part, so EM alone "
@@ -171,6 +174,6 @@ def _move(test: Mapping[str, Any]) -> int:
 
 
 def _change(name: str, by_measure: Mapping[str, Mapping[str, Any]]) -> str:
-    (title, scale, digits), test = _TOLD[name], by_measure[name]
+    (title, scale, digits), test = OF_ANSWERS[name], by_measure[name]
     change = f"{scale * test['difference']:+.{digits}f}".replace("-", "−")
     return f"{title} {change}, p {p_text(test['p']) or 'unknown'}"

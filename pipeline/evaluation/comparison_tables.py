@@ -10,16 +10,13 @@ from typing import Any, NamedTuple
 
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
-from pipeline.evaluation.compare import p_text, parted
+from pipeline.evaluation.compare import OF_ANSWERS, p_text, parted
 from pipeline.evaluation.policy_names import in_order
 from pipeline.evaluation.run_comparison import Comparison
 
 # For each measure its title, the factor of its values and their decimals.
 _SHOWN = {
-    "em": ("EM", 100, 1),
-    "f1": ("F1", 100, 1),
-    "cem": ("CEM", 100, 1),
-    "words": ("words of the answer", 1, 2),
+    **OF_ANSWERS,
     "format_ok": ("well-formed", 100, 1),
     "steps": ("steps", 1, 2),
     "searches": ("searches", 1, 2),

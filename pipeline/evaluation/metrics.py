@@ -202,7 +202,7 @@ def _row(
         "dataset": dataset,
         "split": split,
         "n": sum(len(sample) for sample in samples),
-        **{name: float(mean[name]) for name in MEASURES[:6]},
+        **{name: float(mean[name]) for name in ("em", "f1", "cem", "words", "format_ok", "steps")},
         "tokens": {
             **{name: float(mean[name]) for name in ("thinking", "retrieved", "total")},
             "per_retrieval": _per_retrieval(samples),

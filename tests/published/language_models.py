@@ -148,7 +148,7 @@ def encode(tokenizer: Any, lesson: Lesson) -> Encoded:
 
 
 def encode_conversation(chat: ChatTemplate, messages: list[Any]) -> Encoded:
-    """A conversation with tool calls, of which the model learns what it writes."""
+    """Encode a conversation with tool calls; the turns of the model are learned."""
     built = chat.build(messages)
     assert built.mismatch == ""
     learned = [False] * len(built.prompt_ids)
