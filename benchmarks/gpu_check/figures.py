@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,3 +103,26 @@ def timed(seconds: list[float]) -> Iterator[None]:
     yield
     synchronize()
     seconds.append(time.perf_counter() - start)
+
+
+@contextmanager
+def watched(place: Place) -> Iterator[dict[str, int]]:
+    """The largest use of the GPU's memory by all processes while the block runs, and its size."""
+    peak, ended = {"used": 0, "of": 0}, threading.Event()
+
+    def watch() -> None:
+        import torch
+
+        while not ended.wait(0.02):
+            free, total = torch.cuda.mem_get_info()
+            peak.update(used=max(peak["used"], total - free), of=total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if place.cuda:
+        watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        if place.cuda:
+            watcher.join()

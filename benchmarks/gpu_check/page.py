@@ -45,7 +45,7 @@ def write_results(page: Path, about: dict[str, Any], results: dict[str, Any]) ->
     for name, result in results.items():
         if result["state"] != "skipped" or name not in parts:
             kept = {key: value for key, value in result.items() if key != "late"}
-            parts[name] = {**kept, "measured": about["measured"], "commit": about["commit"]}
+            parts[name] = {**kept, **{key: about[key] for key in ("measured", "commit", "torch")}}
     write_json(file, {"machine": about, "parts": parts})
     text = page.read_text(encoding="utf-8") if page.is_file() else f"{BEGIN}\n{END}\n"
     before_text, _, rest = text.partition(BEGIN)
@@ -91,6 +91,8 @@ def table(about: dict[str, Any], parts: dict[str, Any]) -> str:
             continue
         result = parts[part.name]
         state = result["state"] + (f": {result['reason']}" if result["reason"] else "")
+        if (torch := result.get("torch", about["torch"])) != about["torch"]:
+            state += f" (torch {torch})"
         seconds = f"{result['seconds']:.0f} s in all" if result["seconds"] else ""
         lines.append(f"| **{part.name}** | {part.title} | {_cell(state)} | {seconds} |")
         for row in result["figures"]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.gpu_check.figures import Figures, Place, add_peak, reset_peak, timed
+from benchmarks.gpu_check.figures import GIB, Figures, Place, reset_peak, timed, watched
 from benchmarks.gpu_check.models import (
     BF16_NATS,
     Shape,
@@ -169,8 +169,6 @@ def engine_against_trainer(
         kind=kind, dtype=place.dtype, max_model_len=min(2048, shape.positions), adapters="loaded",
         max_num_seqs=requests, gpu_memory_utilization=0.85,
     )  # fmt: skip
-    reset_peak()
-    engine = opened(config, directory, adapter=adapter, seed=0)
     prompts = _prompts(shape, requests, 16 if place.tiny else 256)
     warm, asked = (
         [
@@ -181,16 +179,23 @@ def engine_against_trainer(
         ]
         for name, of in (("w", [ids[::-1] for ids in prompts]), ("r", prompts))
     )  # fmt: skip
-    engine.generate(warm)  # compiles kernels and captures graphs; no prompt shares a prefix
-    seconds: list[float] = []
-    with timed(seconds):
-        results = engine.generate(asked)
-    written = sum(len(result.token_ids) for result in results)
-    figures.add("tokens", written / seconds[0], "tokens/s")
-    add_peak(figures)
-    engine.close()
+    reset_peak()
+    starting: list[float] = []
+    generating: list[float] = []
+    with watched(place) as peak:
+        with timed(starting):
+            engine = opened(config, directory, adapter=adapter, seed=0)
+        engine.generate(warm)  # compiles kernels and captures graphs; no prompt shares a prefix
+        with timed(generating):
+            results = engine.generate(asked)
+        engine.close()
     del engine
     reset_peak()
+    written = sum(len(result.token_ids) for result in results)
+    figures.add("start of the engine", starting[0], "s")
+    figures.add("tokens", written / generating[0], "tokens/s")
+    if place.cuda:  # vLLM's model is in a process of its own
+        figures.add("peak of the GPU's memory", peak["used"] / GIB, "GiB")
     # Neighbors have similar lengths, so the compared prompts are far apart.
     compared = list(zip(prompts, results, strict=True))[:: max(1, requests // 16)]
     exact = _exact_logps(directory, adapter, place, compared)

@@ -9,9 +9,8 @@ settings. The vector indexes of the published corpus are replaced by an allocati
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu_check.encoders import clustered
-from benchmarks.gpu_check.figures import GIB, Figures, Place, reset_peak, timed
+from benchmarks.gpu_check.figures import GIB, Figures, Place, reset_peak, timed, watched
 from benchmarks.gpu_check.models import (
     embedder_directory,
     language_model_directory,
@@ -80,7 +79,7 @@ def rollout(place: Place, figures: Figures, opened: Callable[..., Engine] = open
     count = 4 if place.tiny else 512 if settings.engine.kind == "vllm" else 64
     reset_peak()
     with (
-        _watched(place) as peak,
+        watched(place) as peak,
         closing(opened(settings.engine, directory, adapter=adapter, seed=0)) as engine,
         closing(
             open_retriever(
@@ -215,26 +214,3 @@ def _planned(settings: Config, watched: dict[str, int]) -> float:
     sizes = sizes_of(settings, published_count)
     opened = [policy_engine(settings), *retrieval(settings)]
     return peak(settings, opened, sizes, [Gpu("this", watched["of"])]).size
-
-
-@contextmanager
-def _watched(place: Place) -> Iterator[dict[str, int]]:
-    """The largest use of the GPU's memory by all processes while the block runs, and its size."""
-    peak, ended = {"used": 0, "of": 0}, threading.Event()
-
-    def watch() -> None:
-        import torch
-
-        while not ended.wait(0.02):
-            free, total = torch.cuda.mem_get_info()
-            peak.update(used=max(peak["used"], total - free), of=total)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    if place.cuda:
-        watcher.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        if place.cuda:
-            watcher.join()

@@ -151,9 +151,10 @@ def _processes(task: StageTask, parts: Parts, gpus: Sequence[Gpu]) -> tuple[int,
             return 1, processes_here(one.settings, run, gpus)
     each = max((one.gpus for one in opened), default=0)
     shards = len(task.shards()) or 1
-    at_once = min(run.workers or run.gpus + 1, shards) if parts.device or opened else 1
-    if run.gpus and each:
-        at_once = min(at_once, run.gpus // each)
+    owned = run.gpus or len(gpus)
+    at_once = min(run.workers or owned + 1, shards) if parts.device or opened else 1
+    if owned and each:
+        at_once = min(at_once, owned // each)
     return each, max(1, at_once)
 
 

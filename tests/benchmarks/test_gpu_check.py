@@ -301,5 +301,7 @@ def test_a_later_run_of_other_parts_keeps_the_figures(tmp_path: Path) -> None:
     assert "old" not in text
     assert "| | pairs | 12,346 pairs/s |  |" in text
     assert "| **kill** |" in text
+    write_results(page, {**about, "torch": "3"}, {"margin": result})
+    assert page.read_text().count("done (torch 2)") == 2  # the earlier parts
     write_results(page, {**about, "device": "another"}, {"kill": result})
     assert "reranker-flag" not in page.read_text()

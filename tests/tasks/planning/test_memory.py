@@ -44,6 +44,23 @@ def test_training_takes_about_what_the_paper_measured(shape, paper: float) -> No
     assert memory.total / 1e9 == pytest.approx(paper, rel=0.15)
 
 
+@pytest.mark.parametrize(("rows", "length", "measured"), [(16, 2500, 39.2), (4, 8192, 34.2)])
+def test_the_plan_covers_what_training_reserved_on_a_gpu(rows, length, measured: float) -> None:
+    # GiB on an H100, without the CUDA context: docs/log.md, "First figures of a GPU".
+    memory = training_memory(
+        LLAMA, rows=rows, length=length, rank=8, targets=ATTENTION, dropout=True
+    )
+    assert measured < memory.total / GIB < 1.25 * measured
+
+
+def test_shards_take_turns_on_a_machine_with_one_gpu() -> None:
+    stages_of = {
+        count: plan("embedded", nominal_gpu(80), "sample", gpus=count).stages[0]
+        for count in (1, 2, 8)
+    }
+    assert {count: stage.gpus for count, stage in stages_of.items()} == {1: 1, 2: 2, 8: 2}
+
+
 def test_padded_rows_have_a_mask_of_every_token_by_every_token() -> None:
     settings = {"rank": 8, "targets": ATTENTION, "dropout": False}
     one, four = (training_memory(LLAMA, rows=n, length=8192, **settings) for n in (1, 4))
