@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.config.policy import RejectionSampling
+from pipeline.llm.models import TEACHER
 from tasks.base import RoundTask, StageTask
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.index import searched
 from tasks.limits import roll_out_faults
-from tasks.opened import Opened, Work, policy_engine, retrieval
+from tasks.opened import Opened, Remote, Work, policy_engine, retrieval
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import GivenPolicy, policy, policy_files
@@ -144,7 +146,7 @@ class SftSample(RollOutTask):
     entry = "pipeline.stages.sample:run"
     merge_entry = "pipeline.stages.sample:merge"
     reads = ("sampling", *ROLL_OUT)
-    reads_at_times = ("sft_data.rejection_sampling",)  # merged into ``sampling``
+    reads_at_times = ("sft_data.rejection_sampling",)  # the rest of it is merged into ``sampling``
 
     @cached_property
     def settings(self) -> Config:
@@ -164,6 +166,18 @@ class SftSample(RollOutTask):
             "questions": questions(self, "sft"),
             "policy": self.clone(GivenPolicy, source=self._own.teacher),
         }
+
+    def reading(self) -> tuple[str, ...]:
+        """Adds the endpoint of a teacher."""
+        return self.reads if self._own.endpoint is None else (*self.reads, TEACHER)
+
+    def opens(self) -> Iterator[Opened]:
+        """The teacher, in an engine or behind an endpoint, and the retriever."""
+        endpoint = self._own.endpoint
+        if endpoint is None:
+            return super().opens()
+        remote = Remote(key=TEACHER, name=endpoint.base_url, block=TEACHER, settings=endpoint)
+        return itertools.chain([remote], retrieval(self.settings))
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions["sft"] * self._own.samples

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,7 +260,7 @@ def _trainer_logps(
     trajectories = [
         EncodedTrajectory(
             result.id, "q", prompt, list(result.token_ids), [1] * len(result.token_ids),
-            list(result.logprobs), [0.0] * len(result.token_ids),
+            cast(list[float], list(result.logprobs)), [0.0] * len(result.token_ids),
         )
         for prompt, result in compared
     ]  # fmt: skip

@@ -43,15 +43,15 @@ class GenerationResult:
 
     ``token_ids`` are the ids as sampled, including an end-of-sequence id. ``logprobs`` are their
     log-probabilities in nats under the distribution that was sampled from (temperature and top-p
-    applied; the unmodified distribution for greedy decoding). ``text`` decodes the ids, including
-    sampled control tokens but without the id that ended the sequence
-    (`pipeline.grammars.tokens.segment_text`). ``finish`` is "stop" for a stop string, "length" for
-    the token budget and "eos" for an end-of-sequence id.
+    applied; the unmodified distribution for greedy decoding), or None where the engine has none.
+    ``text`` decodes the ids, including sampled control tokens but without the id that ended the
+    sequence (`pipeline.grammars.tokens.segment_text`). ``finish`` is "stop" for a stop string,
+    "length" for the token budget and "eos" for an end-of-sequence id.
     """
 
     id: str
     token_ids: list[int]
-    logprobs: list[float]
+    logprobs: Sequence[float | None]
     text: str
     finish: FinishReason
 

@@ -9,23 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config.base import AskedModel, EngineConfig
+from pipeline.config.base import AskedModel, Endpoint, EngineConfig
 from pipeline.config.policy import Model
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.model_files import model_hash
-from pipeline.grammars.tokenizer import read_template
+from pipeline.core.shipped import find_model
+from pipeline.grammars.tokenizer import model_tokenizer, read_template
 from pipeline.llm.chat import Chat, EngineChat, chat_cache, engine_identity
 from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import Engine
 from pipeline.llm.merged_adapter import merged_models
 from pipeline.llm.open_engine import open_engine
 
+TEACHER = "sft_data.rejection_sampling.endpoint"
+
 
 @dataclass(frozen=True)
 class Models:
     """Opens models; ``policy`` and ``engine`` are the settings of the policies.
 
-    ``hashes_file`` stores content hashes of local models.
+    ``hashes_file`` stores content hashes of local models. ``teacher`` is an endpoint that takes the
+    place of the policies.
     """
 
     policy: Model
@@ -33,6 +37,7 @@ class Models:
     cache_dir: str
     hashes_file: Path
     seed: int = 0
+    teacher: Endpoint | None = None
 
     def chat(self, block: str, settings: AskedModel, cache: ContentCache | None = None) -> Chat:
         """The chat model of a settings block; ``block`` is its name for error messages.
@@ -53,7 +58,13 @@ class Models:
         return EngineChat(load, engine_identity(model, engine, self.hashes_file), cache)
 
     def policy_engine(self, adapter: Path | None) -> Engine:
-        """The base model with ``adapter`` and the configured chat template."""
+        """The base model with ``adapter`` and the configured chat template, or the teacher."""
+        if self.teacher is not None:
+            from pipeline.llm.completions_engine import CompletionsEngine
+
+            tokenizer = model_tokenizer(find_model(self.policy.base), self.policy.chat_template)
+            length = self.engine.max_model_len
+            return CompletionsEngine(self.teacher, tokenizer, length, block=TEACHER)
         template = self._template()
         engine = open_engine(
             self.engine,

@@ -29,7 +29,13 @@ from pipeline.config import Config
 from pipeline.conversations.steps import load_tools
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import digest
-from pipeline.core.errors import DependencyError, InputError, RetrievalUnavailable, StoreError
+from pipeline.core.errors import (
+    DependencyError,
+    EngineError,
+    InputError,
+    RetrievalUnavailable,
+    StoreError,
+)
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
@@ -169,12 +175,13 @@ def roll_out_policy(
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]
     if repeated:
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
-    model = context.config.model.base
+    model, teacher = context.config.model.base, context.models.teacher
     policy = policy_in(policy_dir, model, context.config.hashes_file)
+    name = policy.fingerprint if teacher is None else teacher.model
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
-    rollout = digest(policy.fingerprint, deciding, str(context.seed), str(context.round))
+    rollout = digest(name, deciding, str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
         context.checkpoint_dir / "paths" / rollout.hex(),
         question_ids,
@@ -187,7 +194,7 @@ def roll_out_policy(
     log = logging.getLogger(__name__)
     log.info(
         "policy %s: %d of %d questions to roll out, %d trajectories each",
-        policy.fingerprint,
+        name,
         len(remaining),
         len(questions),
         samples,
@@ -205,7 +212,7 @@ def roll_out_policy(
                     grammar=grammar,
                     retriever=retriever,
                     settings=settings,
-                    policy=policy.fingerprint,
+                    policy=name,
                     samples=samples,
                     seed=context.seed,
                     round_number=context.round or 0,
@@ -217,7 +224,7 @@ def roll_out_policy(
                     context.progress.show(tokens_per_second=generated / seconds)
                     context.progress.advance()
                 checkpoints.flush(timer)
-            except RetrievalUnavailable:
+            except (EngineError, RetrievalUnavailable):
                 checkpoints.flush(timer)  # these questions finished before the outage
                 raise
     seconds_spent = {name: round(value, 1) for name, value in checkpoints.seconds.items()}

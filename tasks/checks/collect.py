@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
-from pipeline.llm.endpoint import ApiKey
+from pipeline.llm.endpoint_client import ApiKey
 from tasks.base import StageTask, walk_configured
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.machine import Machine, this_machine

@@ -19,9 +19,11 @@ _STARTS_WITHIN = 1500.0  # seconds on a busy machine; about 75 on an idle one
 
 
 class VllmServer:
-    """A context manager around the server process; its log is in ``folder``."""
+    """A context manager around the server process of a model; its log is in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, model: Path = MODEL, max_model_len: int = MAX_MODEL_LEN
+    ) -> None:
         self.log = folder / "vllm.log"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -29,8 +31,8 @@ class VllmServer:
         command = [
             *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
             *("--host", "127.0.0.1", "--port", str(self._port)),
-            *("--model", str(MODEL), "--served-model-name", NAME),
-            *("--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "16"),
+            *("--model", str(model), "--served-model-name", NAME),
+            *("--max-model-len", str(max_model_len), "--max-num-seqs", "16"),
             *("--dtype", "bfloat16", "--enforce-eager"),
         ]
         environment = {

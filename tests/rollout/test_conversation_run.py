@@ -11,6 +11,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, SftExample, Trajectory
 from pipeline.grammars.spans import pieces
 from pipeline.grammars.tokenizer import model_tokenizer
+from tests.llm.vllm_server import NAME, VllmServer
 from tests.published.language_models import encode_conversation, write_language_model
 
 SYSTEM = "Search, then write Answer: and the answer."
@@ -58,12 +60,13 @@ dpo: {{processes: 1, batch_size: 4, per_device_batch_size: 2, dtype: float32}}
 """
 
 
-def conversation(question: str, answer: str, calls: int) -> list[dict[str, Any]]:
+def conversation(question: str, answer: str, found: Sequence[str]) -> list[dict[str, Any]]:
+    """A call for each text of ``found``, and the answer."""
     made = {"type": "function", "function": {"name": "search", "arguments": {"query": "who?"}}}
     turns: list[dict[str, Any]] = []
-    for _ in range(calls):
+    for text in found:
         turns.append({"role": "assistant", "content": "I search.", "tool_calls": [made]})
-        turns.append({"role": "tool", "content": 'Doc 1(Title: "T") A text.'})
+        turns.append({"role": "tool", "content": text})
     return [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": question},
@@ -73,14 +76,26 @@ def conversation(question: str, answer: str, calls: int) -> list[dict[str, Any]]
 
 
 def write_model(
-    directory: Path, asked: list[tuple[str, str]], tool: Any = FORMATS["search-r1"].tool
+    directory: Path,
+    world: Path,
+    asked: list[tuple[str, str]],
+    tool: Any = FORMATS["search-r1"].tool,
 ) -> None:
-    """A model that calls the tool once or twice, and answers like one of the questions."""
+    """A model that calls the tool once or twice, and answers like one of the questions.
+
+    It has seen texts of the corpus below ``world`` as results; other tokens would disturb it.
+    """
     chance, answers = random.Random(0), [answer for _, answer in asked[:4]]
+    [corpus] = world.rglob("corpus.jsonl")
+    rows = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    texts = [f'Doc 1(Title: "{row["title"]}") {row["text"]}' for row in rows]
     lessons = [
-        conversation(chance.choice(asked)[0], chance.choice(answers), 1 + number % 2)
+        conversation(
+            chance.choice(asked)[0], chance.choice(answers),
+            ["\n".join(chance.sample(texts, 3)) for _ in range(1 + number % 2)],
+        )
         for number in range(64)
-    ]
+    ]  # fmt: skip
     source = Path(os.environ["STEEP_DATA"]) / "tokenizers/qwen2.5"
     tokenizer: Any = model_tokenizer(source)
     chat = ChatTemplate(tokenizer, [tool])
@@ -113,7 +128,7 @@ def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_p
     [file] = tmp_path.rglob("nq_sampling.jsonl")
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     asked = [(record["question"], record["answer"][0]) for record in records]
-    write_model(tmp_path / "model", asked)
+    write_model(tmp_path / "model", tmp_path, asked)
     steep(tmp_path, "run")
     store = tmp_path / "runs/tools/store"
     [file] = store.glob("sample/*/trajectories.parquet")
@@ -145,6 +160,20 @@ def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_p
         assert sampled[example.example_id].answer in sampled[example.example_id].answers
     rows = json.loads((tmp_path / "runs/sft/metrics.json").read_text())
     assert {row["policy"] for row in rows} == {"sft"}
+    # So do the right answers of a teacher behind a server.
+    with VllmServer(tmp_path, tmp_path / "model", 2048) as server:
+        server.wait()
+        endpoint = f"{{base_url: '{server.url}', model: {NAME}, timeout: 300}}"
+        cold = f"sft_data.rejection_sampling={{samples: 16, endpoint: {endpoint}}}"
+        options = ("start=sft", "name=taught", data, cold)
+        steep(tmp_path, "run", "sft-data", *(word for one in options for word in ("--set", one)))
+    store = tmp_path / "runs/taught/store"
+    [file] = store.glob("sft-sample/*/trajectories.parquet")
+    taught = read_records(file, Trajectory)
+    assert {one.policy for one in taught} == {NAME}
+    assert sum(one.format_ok for one in taught) > len(taught) / 2
+    [file] = store.glob("sft-data/*/train.parquet")
+    assert all(example.token_ids for example in read_records(file, SftExample))
 
 
 SMALL = (

@@ -77,7 +77,7 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
     agent: dict[str, Any] = {}
     exec(program.partition("client = ")[0], agent)
     asked = [(record["question"], record["answer"][0]) for record in records]
-    write_model(model, asked, {"type": "function", "function": agent["SEARCH"]})
+    write_model(model, tmp_path, asked, {"type": "function", "function": agent["SEARCH"]})
 
     options = ("record", "--policy", "base", "--questions", "questions.jsonl")
     with (
