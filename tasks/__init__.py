@@ -6,6 +6,7 @@
 """
 
 # isort: off
+from tasks import light_luigi as light_luigi
 from tasks.world import World as World
 from tasks.corpus import Corpus as Corpus
 from tasks.graph import Graph as Graph

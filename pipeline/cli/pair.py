@@ -33,7 +33,6 @@ from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Message, Pair, PairKind, Span, Stop
-from pipeline.pairs.candidates import pair_of
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Pairs
@@ -250,4 +249,6 @@ def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, system: str
     if not tools and chosen.messages:
         tools = declared_tools(chosen.grammar or DEFAULT_METHOD)
     text = tools if isinstance(tools, str | None) else json_text(tools)
+    from pipeline.pairs.candidates import pair_of  # imports numpy
+
     return pair_of(chosen, rejected, kind, prompt, rewards, round=0, tools=text)
