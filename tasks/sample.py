@@ -143,7 +143,7 @@ class SftSample(RollOutTask):
     help = "trajectories of the base model or of a teacher, for the cold start"
     spare_ram = Sample.spare_ram
     shards_block = "sampling"
-    entry = "pipeline.stages.sample:run"
+    entry = "pipeline.stages.sample:run_teacher"
     merge_entry = "pipeline.stages.sample:merge"
     reads = ("sampling", *ROLL_OUT)
     reads_at_times = ("sft_data.rejection_sampling",)  # the rest of it is merged into ``sampling``

@@ -28,8 +28,7 @@ TEACHER = "sft_data.rejection_sampling.endpoint"
 class Models:
     """Opens models; ``policy`` and ``engine`` are the settings of the policies.
 
-    ``hashes_file`` stores content hashes of local models. ``teacher`` is an endpoint that takes the
-    place of the policies.
+    ``hashes_file`` stores content hashes of local models.
     """
 
     policy: Model
@@ -37,7 +36,6 @@ class Models:
     cache_dir: str
     hashes_file: Path
     seed: int = 0
-    teacher: Endpoint | None = None
 
     def chat(self, block: str, settings: AskedModel, cache: ContentCache | None = None) -> Chat:
         """The chat model of a settings block; ``block`` is its name for error messages.
@@ -58,13 +56,7 @@ class Models:
         return EngineChat(load, engine_identity(model, engine, self.hashes_file), cache)
 
     def policy_engine(self, adapter: Path | None) -> Engine:
-        """The base model with ``adapter`` and the configured chat template, or the teacher."""
-        if self.teacher is not None:
-            from pipeline.llm.completions_engine import CompletionsEngine
-
-            tokenizer = model_tokenizer(find_model(self.policy.base), self.policy.chat_template)
-            length = self.engine.max_model_len
-            return CompletionsEngine(self.teacher, tokenizer, length, block=TEACHER)
+        """The base model with ``adapter`` and the configured chat template."""
         template = self._template()
         engine = open_engine(
             self.engine,
@@ -76,6 +68,13 @@ class Models:
         if template is not None:
             engine.tokenizer.chat_template = template
         return engine
+
+    def teacher_engine(self, endpoint: Endpoint) -> Engine:
+        """A model behind an endpoint, which writes in the tokens and the template of the policy."""
+        from pipeline.llm.completions_engine import CompletionsEngine
+
+        tokenizer = model_tokenizer(find_model(self.policy.base), self.policy.chat_template)
+        return CompletionsEngine(endpoint, tokenizer, self.engine.max_model_len, block=TEACHER)
 
     def policy_chat(self, adapter: Path | None) -> EngineChat:
         """Cached greedy answers of a policy, or of the base model without ``adapter``.

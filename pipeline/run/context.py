@@ -55,11 +55,8 @@ class StageContext:
         """Opens the language models of the configuration."""
         from pipeline.llm.models import Models
 
-        config, cold = self.config, self.config.sft_data.rejection_sampling
-        return Models(
-            config.model, config.engine, config.cache_dir, config.hashes_file, self.seed,
-            teacher=cold.endpoint if cold is not None and self.stage == "sft-sample" else None,
-        )  # fmt: skip
+        config = self.config
+        return Models(config.model, config.engine, config.cache_dir, config.hashes_file, self.seed)
 
     @property
     def data_root(self) -> Path:
