@@ -2,7 +2,7 @@
 
 Work: pairs of round 1 of a finished run. Ours is the trainer of the stage. It computes the
 log-probabilities of the reference once, batches records of similar length, and uses the lean
-forward pass (`pipeline.training.cpu_forward`). The peer is TRL's ``DPOTrainer`` with its defaults.
+forward pass (`pipeline.training.lean_forward`). The peer is TRL's ``DPOTrainer`` with its defaults.
 Its reference is a copy of the adapter, whose forward pass every step repeats, and it reads records
 in the order of the data. It gets our ids and masks, because it would train on retrieved text
 otherwise, and the same pairs in every optimizer step.
@@ -13,6 +13,10 @@ Trainer averages the micro-batches of a step, so a token of a short micro-batch 
 term is the mean over the tokens of the step, as in the equation (`pipeline.training.step_weights`).
 With several micro-batches in a step the two therefore report different losses for the same
 log-probabilities; `divided_losses` measures the difference.
+
+Row ``ranks``: the share of real tokens among those that all GPUs of a training could compute until
+the last is done with a step. Work: the batches of TeaRAG's training (5.1.3), by count, without
+computing them. The peer pads micro-batches of the shuffled order, as TRL does.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from pipeline.training.collate import StepSortedSampler, column_dataset
 from pipeline.training.dpo import COLUMNS, dpo_trainer
 from pipeline.training.encode import EncodedPair, encode_pairs
 from pipeline.training.history import History
+from pipeline.training.lean_forward import accelerator_groups
 from pipeline.training.lora import (
     continue_adapter,
     load_base,
@@ -42,6 +46,7 @@ from pipeline.training.lora import (
 from pipeline.training.trainer_args import shared_arguments, train
 
 CLOSE = 1e-4  # of a loss
+_STEP, _PER_DEVICE, _RANKS = 16, 2, 8  # TeaRAG's DPO, 5.1.3
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,45 @@ def divided_losses(work: Work) -> dict[str, Any]:
     }
 
 
+def ranks(lengths: Sequence[tuple[int, int]], repeats: int) -> Row:
+    """The share of real tokens, for pairs with sides of these ``lengths``; one seed a repeat."""
+
+    def share(seed: int, *, ours: bool) -> float:
+        longest, tokens = [max(pair) for pair in lengths], [sum(pair) for pair in lengths]
+        if ours:
+            sampler = StepSortedSampler(
+                longest, _STEP, seed, per_device=_PER_DEVICE, processes=_RANKS, tokens=tokens
+            )
+        else:
+            sampler = StepSortedSampler([0] * len(lengths), _STEP, seed)
+        order, real, waited = list(sampler), 0, 0
+        for first in range(0, len(order) - _STEP + 1, _STEP):
+            step = order[first : first + _STEP]
+            parts = [step[at : at + _PER_DEVICE] for at in range(0, _STEP, _PER_DEVICE)]
+            computed = [0] * _RANKS
+            for number, part in enumerate(parts):
+                rows = [side for at in part for side in lengths[at]]
+                computed[number % _RANKS] += (
+                    sum(len(group) * rows[group[0]] for group in accelerator_groups(rows))
+                    if ours
+                    else len(rows) * max(rows)
+                )
+            real += sum(tokens[at] for at in step)
+            waited += _RANKS * max(computed)
+        return real / waited
+
+    return Row(
+        "ranks",
+        f"{len(lengths)} pairs; steps of {_STEP} on {_RANKS} GPUs, {_PER_DEVICE} each at once",
+        "padded, in shuffled order",
+        [share(seed, ours=True) for seed in range(repeats)],
+        [share(seed, ours=False) for seed in range(repeats)],
+        "real tokens / (ranks × slowest rank)",
+        "≥ .85",
+        ours_over_peer=True,
+    )
+
+
 def relative_difference(left: Sequence[float], right: Sequence[float]) -> float:
     """The largest difference between the two losses of a step, as a share of the loss."""
     return max(abs(a - b) / abs(a) for a, b in zip(left, right, strict=True))
@@ -172,13 +216,18 @@ def rows(directory: Path, count: int, repeats: int) -> list[Row]:
     run, config = Run.from_directory(directory), load(directory / "config.yaml")
     base = locate_base(config.model.base)
     tokenizer = load_tokenizer(base, config.model)
+    pairs = encode_pairs(tokenizer, list(run.pairs(1)))
     update = {"round_epochs": (1.0,), "processes": 1, "dtype": "float32"}
     work = Work(
         base,
         run.policies()[0].directory / "adapter",
         tokenizer,
-        encode_pairs(tokenizer, list(islice(run.pairs(1), count))),
+        pairs[:count],
         config.dpo.model_copy(update=update),
         config.lora,
     )
-    return compared(work, repeats)
+    sides = [
+        (len(pair.prompt_ids) + len(pair.chosen_ids), len(pair.prompt_ids) + len(pair.rejected_ids))
+        for pair in pairs
+    ]
+    return [*compared(work, repeats), ranks(sides, repeats)]

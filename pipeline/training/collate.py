@@ -4,9 +4,8 @@ Input: encoded records. Output: a ``datasets.Dataset``, the order in which a tra
 the tensors of a batch. Every optimizer step sees the same records as under plain shuffling. Only
 *inside* a step are they sorted by length, so that micro-batches hold records of similar length and
 little padding, while the losses stay the same as with shuffled batches. (Trainer's
-``group_by_length`` groups whole steps by length, which changes them.) With several processes, the
-records of micro-batches that run concurrently are dealt out so that their total lengths are
-similar.
+``group_by_length`` groups whole steps by length, which changes them.) With several processes, each
+gets about as many tokens of a step, because none goes on before the last is done.
 """
 
 from __future__ import annotations
@@ -42,12 +41,13 @@ class StepSortedSampler:
     """Indices of one epoch: shuffled by seed and epoch, sorted by length inside each step.
 
     Args:
-        lengths: tokens of every record.
+        lengths: tokens of every record, of a pair those of its longer side.
         step: records per optimizer step, over all devices.
         seed: determines the order together with the epoch.
         per_device: records of a micro-batch.
         processes: number of micro-batches that run concurrently; they follow one another in the
             order.
+        tokens: tokens of every record, of a pair those of both sides; by default ``lengths``.
         groups: a name per record. Records of one name are shuffled as a unit and share an optimizer
             step, unless the step ends within them.
     """
@@ -60,16 +60,18 @@ class StepSortedSampler:
         *,
         per_device: int = 1,
         processes: int = 1,
+        tokens: Sequence[int] = (),
         groups: Sequence[str] = (),
     ) -> None:
         self.lengths = lengths
+        self.tokens = tokens or lengths
         members: dict[str, list[int]] = {}
         for index, name in enumerate(groups):
             members.setdefault(name, []).append(index)
         self.group_members = list(members.values())
         self.step = step
         self.seed = seed
-        self.concurrent = per_device * processes
+        self.per_device = per_device
         self.processes = processes
         self.epoch = 0
 
@@ -92,20 +94,29 @@ class StepSortedSampler:
             batch = order[start : start + self.step]
             # Longest first: if memory runs out, it does so in the first micro-batch.
             batch.sort(key=lambda index: -self.lengths[index])
-            for first in range(0, len(batch), self.concurrent):
-                yield from deal(batch[first : first + self.concurrent], self.processes)
+            concurrent = self.per_device * self.processes
+            whole = len(batch) - len(batch) % concurrent
+            shares = self._shares(batch[:whole])
+            for first in range(0, whole // self.processes, self.per_device):
+                for share in shares:
+                    yield from share[first : first + self.per_device]
+            yield from batch[whole:]
 
+    def _shares(self, records: Sequence[int]) -> list[list[int]]:
+        """Each process's share of sorted records: as many as of the others, and about the tokens.
 
-def deal(records: Sequence[int], processes: int) -> list[int]:
-    """Deal sorted records back and forth to ``processes`` shares; returns the shares concatenated.
-
-    A number of records that ``processes`` does not divide is returned unchanged.
-    """
-    if len(records) % processes:
-        return list(records)
-    rounds = [records[start : start + processes] for start in range(0, len(records), processes)]
-    turns = [row if number % 2 == 0 else row[::-1] for number, row in enumerate(rounds)]
-    return [turn[process] for process in range(processes) for turn in turns]
+        The largest record goes first, each to the process with the fewest tokens.
+        """
+        shares: list[list[int]] = [[] for _ in range(self.processes)]
+        if self.processes == 1:
+            return [list(records)]
+        loads, most = [0] * self.processes, len(records) // self.processes
+        for index in sorted(records, key=lambda index: -self.tokens[index]):
+            open_ones = [number for number, share in enumerate(shares) if len(share) < most]
+            number = min(open_ones, key=lambda number: loads[number])
+            shares[number].append(index)
+            loads[number] += self.tokens[index]
+        return [sorted(share, key=lambda index: -self.lengths[index]) for share in shares]
 
 
 def accumulation_steps(batch_size: int, per_device: int, processes: int, block: str) -> int:

@@ -26,10 +26,10 @@ from pipeline.core.atomic import save_array
 from pipeline.core.progress import Progress
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset
-from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encode import EncodedPair
 from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import DROP, History, history_callback
+from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
@@ -139,9 +139,8 @@ def dpo_trainer(
         disable_dropout=False,
     )  # fmt: skip
     check_processes(arguments, settings, "dpo")
-    lengths = lengths_of(pairs)
     trainer_class = _recorded_ids_trainer(eta, settings.eta_of)
-    trainer: DpoTrainer = sorted_steps(trainer_class, lengths, settings, seed)(
+    trainer: DpoTrainer = sorted_steps(trainer_class, pairs, settings, seed)(
         model=model,
         args=arguments,
         train_dataset=column_dataset(pairs, COLUMNS),

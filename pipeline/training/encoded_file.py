@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 E = TypeVar("E", bound=Encoded)
-_LENGTH = "length"
+_LENGTH, _TOKENS = "length", "tokens"
 _ROWS = 256  # rows of a record batch: the writer holds one batch
 
 
@@ -72,7 +72,8 @@ class EncodedFile(Sequence[E], Generic[E]):
         self._kind = kind
         stored = datasets.Dataset.from_file(str(path))
         self.lengths: array[int] = array("q", stored.data.column(_LENGTH).to_pylist())
-        self.dataset: Dataset = stored.remove_columns([_LENGTH])
+        self.tokens: array[int] = array("q", stored.data.column(_TOKENS).to_pylist())
+        self.dataset: Dataset = stored.remove_columns([_LENGTH, _TOKENS])
 
     def column(self, name: str) -> list[str]:
         """All values of a text field."""
@@ -97,6 +98,13 @@ def lengths_of(records: Sequence[Encoded]) -> array[int]:
     return array("q", (record.length for record in records))
 
 
+def tokens_of(records: Sequence[Encoded]) -> array[int]:
+    """The tokens of every record, [N], of a pair those of both sides; 8 bytes each."""
+    if isinstance(records, EncodedFile):
+        return records.tokens
+    return array("q", (record.tokens for record in records))
+
+
 def _schema(kind: type[Encoded]) -> pa.Schema:
     """Ids take 4 bytes, numbers 4 bytes, entries of a mask 1 byte."""
     import pyarrow as pa
@@ -109,6 +117,7 @@ def _schema(kind: type[Encoded]) -> pa.Schema:
                 for name, hint in typing.get_type_hints(kind).items()
             ),
             (_LENGTH, pa.int64()),
+            (_TOKENS, pa.int64()),
         ]
     )
 

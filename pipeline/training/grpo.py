@@ -35,9 +35,9 @@ from pipeline.core.progress import Progress
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.advantages import EncodedTrajectory, questions_of
 from pipeline.training.collate import column_dataset, trajectory_collator
-from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
+from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import is_quantized, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
@@ -98,11 +98,10 @@ def grpo_trainer(
         disable_dropout=False,
     )
     check_processes(arguments, settings, "grpo")
-    lengths = lengths_of(trajectories)
     # The advantages of a question sum to zero. Within one optimizer step they cancel on the tokens
     # that its trajectories share.
     questions = questions_of(trajectories)
-    trainer_class = sorted_steps(_cached_batch_trainer(), lengths, settings, seed, questions)
+    trainer_class = sorted_steps(_cached_batch_trainer(), trajectories, settings, seed, questions)
     trainer: GrpoTrainer = trainer_class(
         model=model,
         reward_funcs=_no_reward,

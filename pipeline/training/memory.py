@@ -26,7 +26,8 @@ bfloat16 (4 in float32), and a the parameters of the adapter::
 
 Where a row is padded, transformers (5.19) makes a boolean mask of R × N × N for the attention of
 PyTorch, whose kernel copies it in b bytes for the layer in work, and repeats keys and values for
-every head of the queries. Rows of one length need neither; the plan does not count on that.
+every head of the queries. Rows that run without a mask (`pipeline.training.lean_forward`) need
+neither; the plan does not count on that.
 
 The full logits, T × V × 4 bytes, never exist: TRL's head (1.16) computes log-probabilities in
 tiles. For 32,768 tokens of Llama-3 they would take 16.8 GB, and as much again for their gradients.

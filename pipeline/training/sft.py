@@ -14,10 +14,10 @@ from pathlib import Path
 from pipeline.config.policy import Sft
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset
-from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encode import EncodedSft
 from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
+from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import PeftModel, TrlTrainer
@@ -52,8 +52,7 @@ def sft_trainer(
         dataset_kwargs={"skip_prepare_dataset": True},
     )  # fmt: skip
     check_processes(arguments, settings, "sft")
-    lengths = lengths_of(examples)
-    trainer: TrlTrainer = sorted_steps(SFTTrainer, lengths, settings, seed)(
+    trainer: TrlTrainer = sorted_steps(SFTTrainer, examples, settings, seed)(
         model=model,
         args=arguments,
         train_dataset=column_dataset(examples, COLUMNS),

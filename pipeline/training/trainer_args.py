@@ -25,6 +25,8 @@ from pipeline.training.checkpoints import (
     last_checkpoint,
 )
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
+from pipeline.training.encode import Encoded
+from pipeline.training.encoded_file import lengths_of, tokens_of
 from pipeline.training.history import History
 from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.progress_callback import progress_callback
@@ -150,17 +152,18 @@ def check_processes(arguments: TrainingArguments, settings: Trainer, block: str)
 
 def sorted_steps(
     trainer_class: TrainerClass,
-    lengths: Sequence[int],
+    records: Sequence[Encoded],
     settings: Trainer,
     seed: int,
     groups: Sequence[str] = (),
 ) -> TrainerClass:
     """A subclass of ``trainer_class`` with StepSortedSampler as its training sampler.
 
-    ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together.
-    The adapter keeps its number format (`pipeline.training.trainer_args`), and the process trains
-    on one GPU.
+    ``groups`` are names of ``records`` that belong together. The adapter keeps its number format
+    (`pipeline.training.trainer_args`), and the process trains on one GPU.
     """
+
+    lengths, tokens = lengths_of(records), tokens_of(records)
 
     class StepSorted(trainer_class):
         def __init__(self, model: PeftModel, args: TrainingArguments, **arguments: object) -> None:
@@ -179,6 +182,7 @@ def sorted_steps(
                 seed,
                 per_device=settings.per_device_batch_size,
                 processes=settings.processes,
+                tokens=tokens,
                 groups=groups,
             )
 

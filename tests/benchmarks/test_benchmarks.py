@@ -155,3 +155,11 @@ def test_batched_scoring_needs_fewer_pairs_for_equal_rewards() -> None:
     assert calls.ratio
     assert pairs.ratio
     assert calls.ratio > pairs.ratio > 1
+
+
+def test_gpus_wait_less_without_padding_and_with_equal_tokens() -> None:
+    sides = [(100 * (number % 7 + 1), 130 * (number % 5 + 1)) for number in range(64)]
+    row = dpo.ranks(sides, 3)
+    assert row.ratio is not None
+    assert row.ratio > 1.3
+    assert all(0.85 < share < 1 for share in row.ours)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.records import Message, SftExample
 from pipeline.grammars.tokens import observation_ids
-from pipeline.training.collate import StepSortedSampler, accumulation_steps, deal
+from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.encode import (
     Distinct,
     EncodedPair,
@@ -286,4 +286,11 @@ def test_processes_get_micro_batches_of_similar_length() -> None:
     # With two micro-batches per process and step, the longest records still come first.
     sampler = StepSortedSampler(lengths, step=8, seed=0, per_device=2, processes=2)
     assert [lengths[i] for i in sampler] == [80, 50, 70, 60, 40, 10, 30, 20]
-    assert deal([1, 2, 3], 2) == [1, 2, 3]
+    # The tokens of both sides count: 80 + 20 against 70 + 60 would wait for the second process.
+    tokens = [90, 130, 100, 80, 60, 50, 40, 30]
+    sampler = StepSortedSampler(lengths, step=8, seed=0, per_device=4, processes=2, tokens=tokens)
+    order = list(sampler)
+    assert [sum(tokens[i] for i in part) for part in (order[:4], order[4:])] == [290, 290]
+    # The records of an unfinished micro-batch follow in their order.
+    sampler = StepSortedSampler(lengths[:5], step=8, seed=0, per_device=2, processes=2)
+    assert [lengths[i] for i in sampler] == [80, 50, 70, 60, 40]

@@ -7,7 +7,9 @@ differ, so that means of means are other numbers.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
+from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, random_adapter, write_base
@@ -103,7 +106,6 @@ def trained(kind: Any, base: Path, folder: Path, per_device: int) -> tuple[Histo
     [dpo, grpo, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (sft, dpo_sum))],
 )
 def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: Path, kind: Any):
-    import torch
 
     before = {
         name: value.clone()
@@ -111,20 +113,48 @@ def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: 
         if "lora_" in name
     }
     runs = {size: trained(kind, base, tmp_path / str(size), size) for size in (1, 2, 4)}
-    history, trainer = runs[4]
+    _, trainer = runs[4]
     whole = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
     changes = [value - before[name] for name, value in whole.items()]
     assert max(float(change.abs().max()) for change in changes) > 1e-3
     for size in (1, 2):
-        rows, other = runs[size]
-        assert [row["step"] for row in rows.rows] == [1, 2, 3, 4]
-        for row, expected in zip(rows.rows, history.rows, strict=True):
-            for name in ("loss", "grad_norm", "loss/sft", "loss/dpo", "lengths/chosen"):
-                if name in expected:
-                    assert row[name] == pytest.approx(expected[name], rel=2e-5), (size, name)
-        for name, value in other.model.named_parameters():
-            if value.requires_grad:
-                torch.testing.assert_close(value.detach(), whole[name], rtol=0, atol=BOUND)
+        assert_equal(runs[size], runs[4])
+
+
+def assert_equal(run: tuple[History, Any], other: tuple[History, Any]) -> None:
+    """The losses of all steps and the adapters are those of the other run."""
+    import torch
+
+    (history, trainer), (expected, whole) = run, other
+    assert [row["step"] for row in history.rows] == [1, 2, 3, 4]
+    for row, wanted in zip(history.rows, expected.rows, strict=True):
+        for name in ("loss", "grad_norm", "loss/sft", "loss/dpo", "lengths/chosen"):
+            if name in wanted:
+                assert row[name] == pytest.approx(wanted[name], rel=2e-5), name
+    weights = dict(whole.model.named_parameters())
+    for name, value in trainer.model.named_parameters():
+        if value.requires_grad:
+            found, wanted = value.detach(), weights[name].detach()
+            torch.testing.assert_close(found, wanted, rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize("kind", [dpo, grpo, pytest.param(sft, marks=pytest.mark.slow)])
+def test_the_pass_of_accelerators_changes_neither_losses_nor_adapters(
+    base: Path, tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer computes on a CPU, by the pass that it would take on a GPU."""
+    import torch
+
+    expected = trained(kind, base, tmp_path / "cpu", 4)
+    on_gpu = SimpleNamespace(device=torch.device("cuda"), bf16=False)
+
+    def install(trainer: Any, **_: object) -> bool:
+        parts = {"accelerator": trainer.accelerator, "model": trainer.model, "args": on_gpu}
+        return install_lean_forward(SimpleNamespace(**parts))  # type: ignore[arg-type]
+
+    module = import_module(f"pipeline.training.{kind.__name__}")
+    monkeypatch.setattr(module, "install_lean_forward", install)
+    assert_equal(trained(kind, base, tmp_path / "gpu", 2), expected)
 
 
 def test_the_held_out_loss_is_a_mean_over_examples(base: Path, tmp_path: Path):

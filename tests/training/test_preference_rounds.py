@@ -16,10 +16,10 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from pipeline.stages.files.training_data import encode_sft_data
 from pipeline.stages.train import run_round, run_sft, train_sft
-from pipeline.training.cpu_forward import row_groups
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs
 from pipeline.training.history import DROP, History
+from pipeline.training.lean_forward import row_groups
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import continue_adapter, load_base, locate_base, save_adapter
 from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter, trained_run

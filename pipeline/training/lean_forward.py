@@ -1,20 +1,21 @@
-"""A forward pass for training on a CPU that computes only what the loss reads.
+"""A forward pass for training that computes only what the loss reads.
 
 Input: a right-padded batch with labels. Output: TRL's ``FusedCausalLMOutput`` with the same values
 as TRL's fused head, with three exact savings. (1) Rows run in groups of similar length, which
 removes nearly all padding. (2) A causal model never attends from a token to padding on its right,
 so no attention mask is passed and attention runs its causal kernel, which skips the upper triangle.
 (3) Only positions with a label go through the LM head; observations, most of a trajectory, do not.
-Together they give 2 to 3 times the tokens per second of the plain pass on two cores. With
-``dtype: bfloat16`` the rows are concatenated without any padding under the packed attention of
-`pipeline.training.cpu_attention`. On accelerators TRL's kernels already do (3), so the plain pass
-stays.
+Together they give 2 to 3 times the tokens per second of the plain pass on two CPU cores. There,
+with ``dtype: bfloat16``, the rows are concatenated without any padding under the packed attention
+of `pipeline.training.cpu_attention`. On accelerators every group is a call of TRL's own pass, whose
+kernels do (3).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -30,22 +31,33 @@ FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
 GROUP_TOKENS = 8192  # larger groups exceed the cache; smaller ones add overhead per operator
 MIN_GROUP_TOKENS = 2048
 KEEP_RATIO = 0.85  # a row shorter than this share of its group's longest opens a new group
+# On accelerators a row of some hundred tokens keeps a large model busy, so hardly any is padded.
+ACCELERATOR_KEEP_RATIO = 0.95
+_PER_TOKEN = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
 
 # Rows [N], times [N] and hidden states [N, H] of labeled positions.
 _Labeled = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
 
 
-def row_groups(lengths: Sequence[int]) -> list[list[int]]:
+def row_groups(
+    lengths: Sequence[int],
+    *,
+    keep: float = KEEP_RATIO,
+    least: int = MIN_GROUP_TOKENS,
+    most: float = GROUP_TOKENS,
+) -> list[list[int]]:
     """Split rows into groups of similar length; ``lengths`` [B] are in tokens.
 
-    Every row is in exactly one group, and the first row of a group is its longest.
+    Every row is in exactly one group, and the first row of a group is its longest. A group of
+    ``least`` tokens takes no row shorter than ``keep`` times its longest, and no group has more
+    than ``most`` tokens, unless it is one row.
     """
     groups: list[list[int]] = []
     longest = 0
     for row in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         size = longest * len(groups[-1]) if groups else 0
-        full = size + longest > GROUP_TOKENS
-        shorter = size >= MIN_GROUP_TOKENS and lengths[row] < KEEP_RATIO * longest
+        full = size + longest > most
+        shorter = size >= least and lengths[row] < keep * longest
         if not groups or full or shorter:
             groups.append([])
             longest = lengths[row]
@@ -53,20 +65,26 @@ def row_groups(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
+def accelerator_groups(lengths: Sequence[int]) -> list[list[int]]:
+    """The groups of `row_groups` on an accelerator, where hardly any row is padded."""
+    return row_groups(lengths, keep=ACCELERATOR_KEEP_RATIO, least=0, most=math.inf)
+
+
 def install_lean_forward(trainer: TrlTrainer, temperature: float = 1.0) -> bool:
     """Replace the fused forward of a TRL trainer's model by the lean one if it is exact.
 
-    Returns whether it was replaced: only on a CPU and for the model types in ``FAMILIES``.
-    Afterwards ``model(..., fused_lm_head=True)`` runs the lean pass. Logits are divided by
-    ``temperature``, which must be the trainer's.
+    Returns whether it was replaced: only for the model types in ``FAMILIES``. Afterwards
+    ``model(..., fused_lm_head=True)`` runs the lean pass. Logits are divided by ``temperature``,
+    which must be the trainer's.
     """
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if is_sharded(policy):  # processes would gather the layers for different numbers of groups
         return False
     model = policy.get_base_model()
-    if trainer.args.device.type != "cpu" or model.config.model_type not in FAMILIES:
+    if model.config.model_type not in FAMILIES:
         return False
-    if trainer.args.bf16:
+    on_cpu = trainer.args.device.type == "cpu"
+    if on_cpu and trainer.args.bf16:
         register_attention()
         model.set_attn_implementation(ATTENTION)
     plain = model.forward
@@ -75,6 +93,10 @@ def install_lean_forward(trainer: TrlTrainer, temperature: float = 1.0) -> bool:
         fused = not args and kwargs.get("fused_lm_head", False)
         if not fused or not _right_padded(kwargs.get("attention_mask")):
             return plain(*args, **kwargs)
+        if not on_cpu:
+            return unpadded_forward(
+                plain, kwargs["input_ids"], kwargs["attention_mask"], kwargs["labels"]
+            )
         return lean_forward(
             self, kwargs["input_ids"], kwargs["attention_mask"], kwargs["labels"], temperature
         )
@@ -87,6 +109,47 @@ def _right_padded(attention_mask: torch.Tensor | None) -> bool:
     return attention_mask is not None and bool(
         (attention_mask[:, 1:] <= attention_mask[:, :-1]).all() and attention_mask[:, 0].all()
     )
+
+
+def unpadded_forward(
+    plain: Callable[..., FusedOutput],
+    input_ids_BT: torch.Tensor,
+    attention_mask_BT: torch.Tensor,
+    labels_BT: torch.Tensor,
+) -> FusedOutput:
+    """The output of ``plain``, TRL's fused pass, which runs each group of rows without a mask.
+
+    Arguments and values are those of `lean_forward`; fields that ``plain`` leaves out stay None.
+    """
+    import torch
+    from torch.nn.functional import pad
+    from trl.trainer.utils import FusedCausalLMOutput
+
+    lengths, width = attention_mask_BT.sum(1).tolist(), input_ids_BT.size(1)
+    groups = accelerator_groups(lengths)
+    outputs = [
+        plain(
+            input_ids=input_ids_BT[rows, : lengths[rows[0]]],
+            labels=labels_BT[rows, : lengths[rows[0]]],
+            fused_lm_head=True,
+        )
+        for rows in groups
+    ]
+    order = torch.tensor([row for rows in groups for row in rows]).argsort()
+
+    def joined(name: str) -> torch.Tensor | None:
+        parts = [getattr(output, name) for output in outputs]
+        if parts[0] is None:
+            return None
+        padded = [pad(part, (0, width - 1 - part.size(1))) for part in parts]
+        return torch.cat(padded)[order.to(input_ids_BT.device)]
+
+    values = {name: joined(name) for name in _PER_TOKEN}
+    mask, log_probs = labels_BT[:, 1:] != -100, values["log_probs"]
+    assert log_probs is not None
+    loss = -log_probs.sum() / mask.sum().clamp(min=1)
+    result: FusedOutput = FusedCausalLMOutput(loss=loss, label_mask=mask, **values)
+    return result
 
 
 def lean_forward(

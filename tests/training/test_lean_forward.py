@@ -1,0 +1,95 @@
+"""Concatenated rows, and groups of rows, give the same log-probabilities as single rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from trl.trainer.utils import add_fused_lm_head
+
+from pipeline.training.cpu_attention import ATTENTION, register_attention
+from pipeline.training.lean_forward import install_lean_forward, lean_forward
+
+
+def small_llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=50,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            initializer_range=0.2,
+        )
+    )
+
+
+def log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT):
+    """The definition: single rows without padding, with plain attention."""
+    result = torch.zeros(ids_BT.shape[0], ids_BT.shape[1] - 1)
+    for row, length in enumerate(lengths):
+        logp = model(ids_BT[row : row + 1, :length]).logits[0].log_softmax(-1)
+        for time in range(length - 1):
+            if labels_BT[row, time + 1] != -100:
+                result[row, time] = logp[time, ids_BT[row, time + 1]]
+    return result
+
+
+@pytest.mark.parametrize(("attention", "tolerance"), [("sdpa", 1e-4), (ATTENTION, 0.05)])
+def test_batched_log_probabilities_equal_those_of_single_rows(attention, tolerance):
+    register_attention()
+    model, lengths = small_llama(), [300, 40, 7]  # 300: more than one block of queries
+    ids_BT = torch.randint(0, 50, (3, 300))
+    mask_BT = torch.arange(300)[None] < torch.tensor(lengths)[:, None]
+    labels_BT = torch.where(mask_BT & (ids_BT % 3 > 0), ids_BT, -100)
+    expected = log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT)
+    model.set_attn_implementation(attention)
+    output = lean_forward(model, ids_BT, mask_BT.long(), labels_BT)
+    assert (output.log_probs - expected).abs().max() < tolerance
+    assert (output.log_probs == 0).equal(expected == 0)
+    output.loss.backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("outputs", [("log_probs",), ("log_probs", "entropy", "is_top1")])
+def test_on_an_accelerator_groups_without_padding_equal_trls_padded_pass(outputs):
+    """Values and gradients; the trainer says that it is on a GPU, and the tensors are on a CPU."""
+    plain, ours = small_llama(), small_llama()
+    for model in (plain, ours):
+        add_fused_lm_head(model, temperature=0.8, outputs=outputs)
+    lengths = [60, 300, 59, 7, 300]
+    ids_BT = torch.randint(0, 50, (5, 300))
+    mask_BT = (torch.arange(300)[None] < torch.tensor(lengths)[:, None]).long()
+    labels_BT = torch.where(mask_BT.bool() & (ids_BT % 3 > 0), ids_BT, -100)
+    calls = []
+    ours.model.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    assert install_lean_forward(on_gpu(ours))
+    batch = {"input_ids": ids_BT, "attention_mask": mask_BT, "labels": labels_BT}
+    expected, found = (model(**batch, fused_lm_head=True) for model in (plain, ours))
+    assert calls == [(2, 300), (2, 60), (1, 7)]
+    assert found.label_mask.equal(expected.label_mask)
+    for name in ("loss", *outputs):
+        assert torch.allclose(getattr(found, name), getattr(expected, name), atol=1e-5), name
+    assert found.mean_logits is None
+    for output in (expected, found):
+        output.log_probs.square().sum().backward()
+    for (name, weight), other in zip(plain.named_parameters(), ours.parameters(), strict=True):
+        assert torch.allclose(weight.grad, other.grad, atol=1e-4, rtol=1e-4), name
+    # Left padding, and calls without the fused head, take TRL's own way.
+    flipped = {name: tensor.flip(1) for name, tensor in batch.items()}
+    assert ours(**flipped, fused_lm_head=True).log_probs.shape == (5, 299)
+    assert ours(input_ids=ids_BT, attention_mask=mask_BT).logits.shape == (5, 300, 50)
+
+
+def on_gpu(model):
+    """What `install_lean_forward` reads of a trainer on a GPU."""
+    policy = SimpleNamespace(get_base_model=lambda: model, named_parameters=model.named_parameters)
+    accelerator = SimpleNamespace(unwrap_model=lambda _: policy)
+    args = SimpleNamespace(device=torch.device("cuda"), bf16=True)
+    return SimpleNamespace(accelerator=accelerator, model=policy, args=args)
