@@ -129,6 +129,7 @@ def _settings(place: Place) -> Config:
         f"model.base={language_model_directory(place)}", f"index.embedder.model={e5}",
         f"retrieval.reranker.model={bge}", f"cache_dir={mkdtemp(prefix='gpu-check-')}",
         f"sampling.max_steps={_STEPS}", f"index.gpu={str(on_gpu).lower()}",
+        f"index.embedder.dtype={place.dtype}",
     ]  # fmt: skip
     if not (place.cuda and find_spec("vllm")):  # generates padded batches, so fewer at once
         overrides += ["engine.kind=transformers", "engine.max_num_seqs=64"]

@@ -110,9 +110,9 @@ def test_sampling_with_a_share_of_85_percent_does_not_fit_80_gb() -> None:
     made = plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=share)
     found = parts(made)
     left = sum(found.values()) - found["vLLM (0.85 of the GPU)"]
-    assert left - found["embedder batch"] - found["reranker batch"] == pytest.approx(12.6, abs=0.15)
+    assert left - found["embedder batch"] - found["reranker batch"] == pytest.approx(12.4, abs=0.15)
     (fault,) = made.faults()
-    assert fault.startswith("sample needs 84.4 GiB on a GPU of 78.8 GiB")
+    assert fault.startswith("sample needs 83.5 GiB on a GPU of 78.8 GiB")
     assert "engine.gpu_memory_utilization" in fault
 
 
