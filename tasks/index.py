@@ -57,7 +57,7 @@ class Index(_Indexing):
 
     stage = "index"
     help = "embeddings and indexes of passages, entities and triplets"
-    version = 6
+    version = 7
 
     def upstream(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}
@@ -69,7 +69,8 @@ class Index(_Indexing):
         tokens += entities * a.entity_tokens
         work = self._work(clock, sizes.chunks + entities + sizes.triplets, tokens)
         linked = sizes.chunks * self.settings.index.links
-        ram, disk = max(work.ram, LINKING_BYTES * linked), work.disk + LINK_BYTES * linked
+        codes = memory.dimension(self.settings) / 8 * sizes.triplets
+        ram, disk = max(work.ram, LINKING_BYTES * linked), work.disk + LINK_BYTES * linked + codes
         return replace(work, ram=ram, disk=disk)
 
 

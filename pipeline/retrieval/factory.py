@@ -19,6 +19,7 @@ from pipeline.graph.tables import HYPEREDGE_COLUMNS, MEMBERS, NEIGHBOURS
 from pipeline.index.bm25 import BM25, Bm25
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex, load_vectors
+from pipeline.index.signs import SignCodes
 from pipeline.retrieval.base import ChunkRetriever
 from pipeline.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansion
 from pipeline.retrieval.graph import GraphRetrieval
@@ -134,6 +135,7 @@ class _Files:
             entity_index,
             self.embedder,
             reranker,
+            signs=SignCodes.load(self.index, "triplets"),
             num_candidate_entities=self.settings.num_candidate_entities,
             top_k_entities=self.settings.entities,
             num_candidates=self.settings.num_candidate_triplets,

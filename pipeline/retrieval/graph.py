@@ -3,8 +3,9 @@
 Input: subqueries q with key entities v. Stage one searches the entity index with ``Key entity: v.
 Query: q.`` for each v, reranks the candidates against the same text, and unites the best entities
 of all v into V_q. Stage two takes the triplets one hop from V_q, keeps the nearest to q by
-embedding and reranks them against q. Output: scored triplets. All pairs of a stage go to the
-reranker together.
+embedding and reranks them against q. Of very many triplets, those of a hub, the codes of
+`pipeline.index.signs` choose the ones whose embeddings are read. Output: scored triplets. All pairs
+of a stage go to the reranker together.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pipeline.core.columns import Columns
 from pipeline.graph.adjacency import Adjacency
 from pipeline.index.embed import Embedder, Vectors
 from pipeline.index.faiss_index import DECIMALS, VectorIndex
+from pipeline.index.signs import MANY, SignCodes
 from pipeline.retrieval.base import Query, ScoredTriplet, top_positions
 from pipeline.retrieval.rerank import Reranker, best_rows, score_candidates
 
@@ -41,6 +43,7 @@ class GraphRetrieval:
         embedder: Embedder,
         reranker: Reranker,
         *,
+        signs: SignCodes | None = None,
         num_candidate_entities: int = 10,
         top_k_entities: int = 5,
         num_candidates: int = 20,
@@ -49,12 +52,13 @@ class GraphRetrieval:
         """Columns of ``triplets``: id, head, relation, tail, chunk_id; of ``entities``: name.
 
         ``adjacency`` gives the triplets of each entity. ``triplet_TD`` may be memory-mapped: only
-        rows one hop from V_q are read.
+        rows one hop from V_q are read, or those that ``signs`` choose among more than `MANY`.
         """
         self._triplets = triplets
         self._entities = entities
         self._adjacency = adjacency
         self._triplet_TD = triplet_TD
+        self._signs = signs
         self._entity_index = entity_index
         self._embedder = embedder
         self._reranker = reranker
@@ -123,6 +127,8 @@ class GraphRetrieval:
         query_QD = self._embedder.encode([query.subquery for query in queries], "query")
         nearest = []
         for query_D, rows in zip(query_QD, self._adjacency.union(entities), strict=True):
+            if self._signs is not None and len(rows) > MANY:
+                rows = self._signs.nearest(query_D, rows)
             cosine_N = np.round(self._triplet_TD[rows] @ query_D, DECIMALS)
             kept = rows[top_positions(cosine_N, self._num_candidates)]
             nearest.append([self._triplets[row] for row in kept.tolist()])

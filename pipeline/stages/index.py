@@ -5,11 +5,12 @@
 Output: the vectors of every table as ``.npy``, in the row order of the table; FAISS indexes over
 the tables that are searched (triplets are only compared within one hop of an entity); and
 ``index.json`` with the embedder, the kind of each index and its measured recall, which the stage's
-manifest repeats. With ``index.links`` the stage ``index`` also writes BM25 and the links between
-chunks (`pipeline.index.bm25`, `pipeline.graph.links`). A shard embeds consecutive rows of every
-table and writes their vectors; the joined stage copies them in order and builds the indexes, for
-which it needs no model. The vectors, and the parts of a compressed index (`pipeline.index.ivf_pq`),
-are checkpoints until the stage is done.
+manifest repeats. A large table of triplets also gets codes (`pipeline.index.signs`), because an
+entity may have a million of them. With ``index.links`` the stage ``index`` also writes BM25 and the
+links between chunks (`pipeline.index.bm25`, `pipeline.graph.links`). A shard embeds consecutive
+rows of every table and writes their vectors; the joined stage copies them in order and builds the
+indexes, for which it needs no model. The vectors, and the parts of a compressed index
+(`pipeline.index.ivf_pq`), are checkpoints until the stage is done.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, p
 from pipeline.index.faiss_index import VectorIndex, resolve_kind
 from pipeline.index.ivf_pq import Bytes, Keep
 from pipeline.index.pq_codes import check_gpu
+from pipeline.index.signs import SignCodes
 from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import intact, save_array_checkpoint
 from pipeline.stages.files.shards import first_and_last, shard_directories
@@ -121,6 +123,8 @@ def _build(
             index.save(context.output / f"{name}.faiss")
             kinds[name] = index.about
             print(f"{name}: {index.about}")
+        elif name == "triplets":
+            SignCodes.write(vectors_ND, context.output, name)
     if context.config.index.links and "chunks" in counts:
         _link(context)
     about = {"embedder": embedder.identity, "counts": counts, "faiss": kinds}
