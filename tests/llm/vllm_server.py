@@ -34,6 +34,8 @@ class VllmServer:
             *("--model", str(model), "--served-model-name", NAME),
             *("--max-model-len", str(max_model_len), "--max-num-seqs", "16"),
             *("--dtype", "bfloat16", "--enforce-eager"),
+            "--no-enable-chunked-prefill",  # with seeds it fails on a CPU (vLLM 0.32)
+            *("--max-num-batched-tokens", "4096"),
         ]
         environment = {
             **os.environ,
