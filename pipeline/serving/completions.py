@@ -102,14 +102,14 @@ async def respond(request: Request, made: Callable[[bytes], Awaitable[Response]]
     except InputError as error:
         return _refusal(str(error), 400)
     except Busy as error:
-        return _refusal(str(error), error.status)
+        return _refusal(str(error), error.status, {"Retry-After": str(error.seconds)})
     except SteepError as error:
         return _refusal(str(error), 500)
 
 
-def _refusal(problem: str, status: int) -> Response:
+def _refusal(problem: str, status: int, headers: dict[str, str] | None = None) -> Response:
     kind = "invalid_request_error" if status < 429 else "server_error"
-    return JSONResponse(_error(problem, kind), status)
+    return JSONResponse(_error(problem, kind), status, headers)
 
 
 def _error(problem: str, kind: str) -> dict[str, Any]:

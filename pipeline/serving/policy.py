@@ -19,11 +19,12 @@ MOST_WAITING = 256  # questions and turns of all clients that have no answer yet
 
 
 class Busy(SteepError):
-    """The policy cannot take a question now."""
+    """The policy cannot take a question now; ask again after ``seconds``."""
 
-    def __init__(self, problem: str, status: int) -> None:
+    def __init__(self, problem: str, status: int, seconds: int) -> None:
         super().__init__(problem)
         self.status = status  # of HTTP: 429 or 503
+        self.seconds = seconds
 
 
 class ServedPolicy:
@@ -67,9 +68,9 @@ class ServedPolicy:
 
     async def _result(self, asked: Callable[[PolicyProcess], Future[T]]) -> T:
         if self.process is None:
-            raise Busy(f"the engine of policy {self.name} starts; ask again in a minute", 503)
+            raise Busy(f"the engine of policy {self.name} starts; ask again in a minute", 503, 30)
         if self._waiting >= MOST_WAITING:
-            raise Busy(f"{self._waiting} questions wait for the engine; ask again later", 429)
+            raise Busy(f"{self._waiting} questions wait for the engine; ask again later", 429, 5)
         self._waiting += 1
         try:
             return await asyncio.wrap_future(asked(self.process))

@@ -80,3 +80,14 @@ def test_steps_are_pieces_of_reasoning_and_the_answer_comes_last(client: openai.
     assert pieces[-1].choices[0].finish_reason == "stop"
     with pytest.raises(openai.APIError, match="the engine ended"):
         asked("Fail?")  # after the first step, so that the status was sent
+
+
+def test_clients_are_told_when_to_ask_again_while_the_engine_starts(tmp_path: Path) -> None:
+    """The clients of openai and of agents wait as long before they try again."""
+    write_chunks(tmp_path, [Chunk("c", "T", "on x", "d")])
+    policy, app = ServedPolicy("sft", tmp_path, failed=lambda error: None), FastAPI()
+    app.include_router(chat_routes(policy, PlainModel(policy, lambda: TOKENIZER, DECODING)))
+    body = {"model": "sft", "messages": [{"role": "user", "content": "Who?"}]}
+    response = TestClient(app).post("/v1/chat/completions", json=body)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "30")
+    assert "starts; ask again" in response.json()["error"]["message"]
