@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.gpu_check.page import write_between_marks
 from benchmarks.timing import LEAST_REPEATS, Row, machine
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import DependencyError, InputError, SteepError, StoreError
@@ -65,6 +66,9 @@ def main(
     ] = None,
     repeats: Annotated[int, typer.Option(help="timed rounds, at least 5")] = LEAST_REPEATS,
     output: Annotated[Path, typer.Option(help="JSON file")] = Path("runs/benchmarks.json"),
+    page: Annotated[
+        Path | None, typer.Option(help="page whose table is replaced, such as docs/bench.md")
+    ] = None,
 ) -> None:
     """Measure the rows, print them as a table and write them as JSON."""
     selected = _names(rows)
@@ -110,32 +114,50 @@ def main(
         "left_out": missing.reasons,
     }
     write_text(output, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    if page is not None:
+        write_between_marks(page, f"{_described(about)}.\n\n{_markdown(measured)}")
     for reason in missing.reasons:
         print(reason)
     print(f"written to {output}")
+
+
+_COLUMNS = ("row", "work", "ours", "peer", "", "unit", "ratio", "[lowest, highest]", "goal")
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.name,
+        row.work,
+        _short(median(row.ours)),
+        row.peer_name,
+        "–" if row.peer is None else _short(median(row.peer)),
+        row.unit,
+        "–" if row.ratio is None else f"{row.ratio:.2f}",
+        f"[{min(row.ratios):.2f}, {max(row.ratios):.2f}]" if row.ratios else "",
+        row.goal,
+    ]
+
+
+def _described(about: dict[str, Any]) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in about.items())
+
+
+def _markdown(rows: list[Row]) -> str:
+    lines = [list(_COLUMNS), ["---"] * len(_COLUMNS), *map(_cells, rows)]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def _print(rows: list[Row], about: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in about.items())
-    table = Table(title=title, title_justify="left")
-    for column in ("row", "work", "ours", "peer", "", "unit", "ratio", "[lowest, highest]", "goal"):
+    table = Table(title=_described(about), title_justify="left")
+    for column in _COLUMNS:
         numeric = column in ("ours", "", "ratio")
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(
-            row.name,
-            row.work,
-            _short(median(row.ours)),
-            row.peer_name,
-            "–" if row.peer is None else _short(median(row.peer)),
-            row.unit,
-            "–" if row.ratio is None else f"{row.ratio:.2f}",
-            f"[{min(row.ratios):.2f}, {max(row.ratios):.2f}]" if row.ratios else "",
-            row.goal,
-        )
+        table.add_row(*_cells(row))
     # A file or a pipe has no width, and a table folded to 80 columns is unreadable.
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 

@@ -47,10 +47,15 @@ def write_results(page: Path, about: dict[str, Any], results: dict[str, Any]) ->
             kept = {key: value for key, value in result.items() if key != "late"}
             parts[name] = {**kept, **{key: about[key] for key in ("measured", "commit", "torch")}}
     write_json(file, {"machine": about, "parts": parts})
+    write_between_marks(page, table(about, parts))
+
+
+def write_between_marks(page: Path, figures: str) -> None:
+    """Replace the text between the two marks of a page; a new page has nothing else."""
     text = page.read_text(encoding="utf-8") if page.is_file() else f"{BEGIN}\n{END}\n"
     before_text, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    write_text(page, f"{before_text}{BEGIN}\n{table(about, parts)}{END}{after}")
+    write_text(page, f"{before_text}{BEGIN}\n{figures}{END}{after}")
 
 
 def earlier_parts(page: Path) -> tuple[str | None, dict[str, Any]]:
