@@ -101,22 +101,31 @@ def main(
     measured: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="growth-") as temporary:
         folder = built or Path(temporary)
-        for name in selected:
-            try:
-                measured += measure[name]()
-            except (DependencyError, StoreError) as error:
-                missing.add(f"row {name} is left out: {error}")
-    _print(measured, about)
+        try:
+            for name in selected:
+                try:
+                    measured += measure[name]()
+                except (DependencyError, StoreError) as error:
+                    missing.add(f"row {name} is left out: {error}")
+        finally:  # an error in one row keeps the others
+            _write(measured, about, missing.reasons, output, page)
+
+
+def _write(
+    rows: list[Row], about: dict[str, Any], left_out: list[str], output: Path, page: Path | None
+) -> None:
+    """Print the rows, and write them as JSON and to the page."""
+    _print(rows, about)
     content = {
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": about,
-        "rows": [row.as_json() for row in measured],
-        "left_out": missing.reasons,
+        "rows": [row.as_json() for row in rows],
+        "left_out": left_out,
     }
     write_text(output, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     if page is not None:
-        write_between_marks(page, f"{_described(about)}.\n\n{_markdown(measured)}")
-    for reason in missing.reasons:
+        write_between_marks(page, f"{_described(about)}.\n\n{_markdown(rows)}")
+    for reason in left_out:
         print(reason)
     print(f"written to {output}")
 

@@ -23,6 +23,7 @@ from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Question, Span, Step, TokenCounts, Trajectory
 from pipeline.core.verdicts import Verdict
+from pipeline.rewards.tearag import TeaRagRewards
 from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import write_tables
 
@@ -100,19 +101,23 @@ def generate(count: int, folder: Path) -> None:
         for item in sampled[::SAMPLES]
     ]
     copies = -(-count // DISTINCT)
-    _write_copies(folder / "score-1" / _FILE, sampled, ("trajectory_id", "question_id"), copies)
+    ids, types = ("trajectory_id", "question_id"), {"rewards": TeaRagRewards}
+    _write_copies(folder / "score-1" / _FILE, sampled, ids, copies, types)
     _write_copies(folder / "judge" / "verdicts.parquet", verdicts, ("id",), copies)
     path = folder / "questions" / "questions.parquet"
     _write_copies(path, questions, ("question_id",), copies)
 
 
-def _write_copies(path: Path, records: Sequence[Any], ids: Sequence[str], copies: int) -> None:
+def _write_copies(
+    path: Path, records: Sequence[Any], ids: Sequence[str], copies: int, types: Any = None
+) -> None:
+    """Write the records ``copies`` times; ``types`` as in `write_parquet`."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     kind = type(records[0])
-    write_parquet(path, records, kind)
+    write_parquet(path, records, kind, types)
     one = pq.read_table(path)
 
     def tables() -> Iterator[pa.Table]:
@@ -124,7 +129,7 @@ def _write_copies(path: Path, records: Sequence[Any], ids: Sequence[str], copies
                 table = table.set_column(place, name, renamed)
             yield table
 
-    write_tables(path, tables(), kind)
+    write_tables(path, tables(), kind, types)
 
 
 def _context(folder: Path, stage: str, **values: Any) -> StageContext:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import dpo, kag, reward, sampling, store
+from benchmarks import browse, dpo, kag, reward, sampling, store
 from benchmarks.peers import Missing
 from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
@@ -163,3 +163,11 @@ def test_gpus_wait_less_without_padding_and_with_equal_tokens() -> None:
     assert row.ratio is not None
     assert row.ratio > 1.3
     assert all(0.85 < share < 1 for share in row.ours)
+
+
+def test_every_measured_page_of_the_browser_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse, "REPEATS", 1)
+    pages = {line["page"] for line in browse.measure(64, tmp_path)}
+    assert {"trajectories: the last page", "pairs: a rare word", "compare"} < pages
