@@ -152,7 +152,11 @@ def _described(about: dict[str, Any]) -> str:
 
 
 def _markdown(rows: list[Row]) -> str:
-    lines = [list(_COLUMNS), ["---"] * len(_COLUMNS), *map(_cells, rows)]
+    """A table of few columns, so that the work fits in a line or two."""
+    lines = [["row and work", "peer", "ours, and the peer's", "ratio", "goal"], ["---"] * 5]
+    for name, work, ours, peer_name, peer, unit, ratio, between, goal in map(_cells, rows):
+        figures = f"{ours} {unit}" if peer == "–" else f"{ours} and {peer} {unit}"
+        lines.append([f"`{name}`: {work}", peer_name, figures, f"{ratio} {between}".strip(), goal])
     escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 

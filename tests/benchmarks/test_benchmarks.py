@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import browse, dpo, kag, reward, sampling, store
+from benchmarks.__main__ import _markdown
 from benchmarks.peers import Missing
 from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
@@ -171,3 +172,13 @@ def test_every_measured_page_of_the_browser_answers(
     monkeypatch.setattr(browse, "REPEATS", 1)
     pages = {line["page"] for line in browse.measure(64, tmp_path)}
     assert {"trajectories: the last page", "pairs: a rare word", "compare"} < pages
+
+
+def test_the_table_of_the_page_has_the_figures_of_both_sides() -> None:
+    row = Row("kag", "3 steps | real", "networkx", [2.0], [8.0], "µs per step", "> 1")
+    alone = Row("no-op", "a finished run", "–", [0.5], None, "wall s")
+    _, _, first, second = _markdown([row, alone]).splitlines()
+    assert first == (
+        "| `kag`: 3 steps \\| real | networkx | 2 and 8 µs per step | 4.00 [4.00, 4.00] | > 1 |"
+    )
+    assert second == "| `no-op`: a finished run | – | 0.5 wall s | – |  |"
