@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.config.policy import RejectionSampling
-from pipeline.llm.models import TEACHER
+from pipeline.config.policy import TEACHER, RejectionSampling
 from tasks.base import RoundTask, StageTask
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.index import searched

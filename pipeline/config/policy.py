@@ -71,6 +71,9 @@ class MemorySteps(Block):
     )
 
 
+TEACHER = "sft_data.rejection_sampling.endpoint"
+
+
 class RejectionSampling(Block):
     """Supervised trajectories that a policy samples, kept where the answer is right."""
 

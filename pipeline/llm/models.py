@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.base import AskedModel, Endpoint, EngineConfig
-from pipeline.config.policy import Model
+from pipeline.config.policy import TEACHER, Model
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.model_files import model_hash
 from pipeline.core.shipped import find_model
@@ -20,8 +20,6 @@ from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import Engine
 from pipeline.llm.merged_adapter import merged_models
 from pipeline.llm.open_engine import open_engine
-
-TEACHER = "sft_data.rejection_sampling.endpoint"
 
 
 @dataclass(frozen=True)
