@@ -126,8 +126,9 @@ def main(command: Callable[[], object] = app) -> None:
         status = status or 1
     except (OSError, ValueError, AttributeError) as error:  # full, or closed by the caller
         status = status or _report(f"standard output: cannot be written: {_reason(error)}")
-    with suppress(OSError, ValueError, AttributeError):  # so that the interpreter's exit succeeds
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # So that the interpreter's exit succeeds.
+    with suppress(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
     sys.exit(status)
 
 
