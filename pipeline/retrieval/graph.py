@@ -3,9 +3,9 @@
 Input: subqueries q with key entities v. Stage one searches the entity index with ``Key entity: v.
 Query: q.`` for each v, reranks the candidates against the same text, and unites the best entities
 of all v into V_q. Stage two takes the triplets one hop from V_q, keeps the nearest to q by
-embedding and reranks them against q. Of very many triplets, those of a hub, the codes of
-`pipeline.index.signs` choose the ones whose embeddings are read. Output: scored triplets. All pairs
-of a stage go to the reranker together.
+embedding and reranks them against q. A hub has too many triplets to read all their embeddings, so
+short codes (`pipeline.index.signs`) first choose the nearest ones. Output: scored triplets. All
+pairs of a stage go to the reranker together.
 """
 
 from __future__ import annotations

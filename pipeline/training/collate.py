@@ -41,13 +41,13 @@ class StepSortedSampler:
     """Indices of one epoch: shuffled by seed and epoch, sorted by length inside each step.
 
     Args:
-        lengths: tokens of every record, of a pair those of its longer side.
+        lengths: the number of tokens of every record; a pair counts its longer side.
         step: records per optimizer step, over all devices.
         seed: determines the order together with the epoch.
         per_device: records of a micro-batch.
         processes: number of micro-batches that run concurrently; they follow one another in the
             order.
-        tokens: tokens of every record, of a pair those of both sides; by default ``lengths``.
+        tokens: the same, but a pair counts both sides; by default ``lengths``.
         groups: a name per record. Records of one name are shuffled as a unit and share an optimizer
             step, unless the step ends within them.
     """

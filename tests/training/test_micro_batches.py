@@ -122,7 +122,7 @@ def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: 
 
 
 def assert_equal(run: tuple[History, Any], other: tuple[History, Any]) -> None:
-    """The losses of all steps and the adapters are those of the other run."""
+    """Both runs have equal losses in every step, and equal adapters."""
     import torch
 
     (history, trainer), (expected, whole) = run, other
