@@ -178,15 +178,12 @@ def ranks(lengths: Sequence[tuple[int, int]], repeats: int) -> Row:
         order, real, waited = list(sampler), 0, 0
         for first in range(0, len(order) - _STEP + 1, _STEP):
             step = order[first : first + _STEP]
-            parts = [step[at : at + _PER_DEVICE] for at in range(0, _STEP, _PER_DEVICE)]
-            computed = [0] * _RANKS
-            for number, part in enumerate(parts):
-                rows = [side for at in part for side in lengths[at]]
-                computed[number % _RANKS] += (
-                    sum(len(group) * rows[group[0]] for group in accelerator_groups(rows))
-                    if ours
-                    else len(rows) * max(rows)
-                )
+            computed = []  # by each GPU, whose share is one micro-batch
+            for start in range(0, _STEP, _PER_DEVICE):
+                rows = [side for at in step[start : start + _PER_DEVICE] for side in lengths[at]]
+                groups = accelerator_groups(rows)
+                unpadded = sum(len(group) * rows[group[0]] for group in groups)
+                computed.append(unpadded if ours else len(rows) * max(rows))
             real += sum(tokens[at] for at in step)
             waited += _RANKS * max(computed)
         return real / waited

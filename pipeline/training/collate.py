@@ -107,9 +107,9 @@ class StepSortedSampler:
 
         The largest record goes first, each to the process with the fewest tokens.
         """
-        shares: list[list[int]] = [[] for _ in range(self.processes)]
         if self.processes == 1:
             return [list(records)]
+        shares: list[list[int]] = [[] for _ in range(self.processes)]
         loads, most = [0] * self.processes, len(records) // self.processes
         for index in sorted(records, key=lambda index: -self.tokens[index]):
             open_ones = [number for number, share in enumerate(shares) if len(share) < most]
