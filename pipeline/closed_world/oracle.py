@@ -18,6 +18,7 @@ from pipeline.closed_world.schema import (
     NARY_RELATIONS,
     RELATIONS,
     Fact,
+    NaryFact,
     NaryRelation,
     Relation,
 )
@@ -92,15 +93,15 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self.world = world
         self._neighbors: dict[str, dict[str, None]] = {}
-        self._nary: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+        self._nary: dict[tuple[str, str, str], list[NaryFact]] = {}
         for fact in world.facts.values():
             if fact.tail in world.entities:
                 self._connect((fact.head, fact.tail))
         for nary_fact in world.nary.values():
-            values = dict(nary_fact.arguments)
-            self._connect([value for value in values.values() if value in world.entities])
-            for role, value in values.items():
-                self._nary.setdefault((nary_fact.relation, role, value), []).append(values)
+            values = [value for _, value in nary_fact.arguments]
+            self._connect([value for value in values if value in world.entities])
+            for role, value in nary_fact.arguments:
+                self._nary.setdefault((nary_fact.relation, role, value), []).append(nary_fact)
 
     def _connect(self, entities: Sequence[str]) -> None:
         """Make all pairs of the entities neighbors."""
@@ -182,16 +183,16 @@ class Oracle:
 
     def _nary_matches(
         self, relation: NaryRelation, options: dict[str, tuple[str, ...]], start: str
-    ) -> list[dict[str, str]]:
+    ) -> list[NaryFact]:
         """The n-ary facts whose value of every role is one of its `options`.
 
         `start` is the role by which the index is searched.
         """
         return [
-            values
+            fact
             for value in options[start]
-            for values in self._nary.get((relation.key, start, value), [])
-            if all(values[role] in allowed for role, allowed in options.items())
+            for fact in self._nary.get((relation.key, start, value), [])
+            if all(own in options.get(role, (own,)) for role, own in fact.arguments)
         ]
 
     def answer(self, question: str) -> str | None:
@@ -199,11 +200,19 @@ class Oracle:
 
         Reads one-hop questions, and chains that nest noun phrases ("the director of …").
         """
+        answers = {self.world.surface(tail) for tail in self.asked(question).values()}
+        return answers.pop() if len(answers) == 1 else None
+
+    def asked(self, question: str) -> dict[str, str]:
+        """The facts that a question asks for, by id, with the entity id or literal that answers.
+
+        Of a chain it is the last fact. Empty when the question is unreadable or has no answer.
+        """
         text = " ".join(question.split())
         if len(text) > _LONGEST_TEXT:
-            return None
+            return {}
         _, questions, _, _, nary = _patterns()
-        answers: dict[str, None] = {}
+        facts: dict[str, str] = {}
         for relation, pattern in questions:
             match = pattern.fullmatch(text)
             if match is None:
@@ -211,7 +220,7 @@ class Oracle:
             head = self._resolve(match["head"], relation.head_type)
             fact = self.world.fact_of(head, relation.key) if head else None
             if fact is not None:
-                answers[self.world.surface(fact.tail)] = None
+                facts[fact.id] = fact.tail
         for nary_relation, pattern in nary:
             match = pattern.fullmatch(text)
             if match is None:
@@ -223,9 +232,9 @@ class Oracle:
                 if role != nary_relation.answer_role
             }
             start = next(role for role, kind in roles if kind not in _LITERALS)
-            for values in self._nary_matches(nary_relation, options, start):
-                answers[self.world.surface(values[nary_relation.answer_role])] = None
-        return next(iter(answers)) if len(answers) == 1 else None
+            for nary_fact in self._nary_matches(nary_relation, options, start):
+                facts[nary_fact.id] = dict(nary_fact.arguments)[nary_relation.answer_role]
+        return facts
 
     def answer_type(self, question: str) -> str | None:
         """The type of entity or literal that a question asks for; None when it cannot be read.

@@ -49,7 +49,7 @@ def triplet_records(world: World) -> Iterator[dict[str, Any]]:
     """
     for document in world.documents:
         for sentence, fact_ids in zip(document.sentences, document.facts, strict=True):
-            for head, relation, tail in (t for key in fact_ids for t in _triplets(world, key)):
+            for head, relation, tail in (t for key in fact_ids for t in triplets_of(world, key)):
                 yield {
                     "head": head,
                     "relation": relation,
@@ -60,7 +60,8 @@ def triplet_records(world: World) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _triplets(world: World, key: str) -> list[tuple[str, str, str]]:
+def triplets_of(world: World, key: str) -> list[tuple[str, str, str]]:
+    """(head, relation, tail) of the fact with this id; an n-ary fact has several."""
     fact = world.facts.get(key)
     if fact is not None:
         phrase = RELATIONS[fact.relation].triplet
