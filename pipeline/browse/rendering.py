@@ -16,8 +16,8 @@ from pipeline.browse.steps import scalar_terms
 from pipeline.core.text import one_line
 from pipeline.evaluation.failures import LEGEND
 from pipeline.pairs.select import BINS
+from pipeline.report.html_pages import TEMPLATES as REPORT_TEMPLATES
 from pipeline.report.html_pages import page_environment
-from pipeline.report.page import TEMPLATES as REPORT_TEMPLATES
 
 HERE = Path(__file__).parent
 _STYLES = (REPORT_TEMPLATES / "report.css.j2", HERE / "static" / "browse.css")

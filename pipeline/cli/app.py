@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from pipeline.cli import (
     ask,
+    audit_rewards,
     browse,
     calibrate,
     check,
@@ -44,7 +45,10 @@ class _Groups(TyperGroup):
     """A help that fits one screen: each command in one line, in groups."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(f"Usage: steep COMMAND [OPTIONS]\n{self.help}\n")
+        formatter.write(
+            "Usage: steep COMMAND [OPTIONS]; --help describes a command, --install-completion "
+            f"completes words\n{self.help}\n"
+        )
         group: str | None = None
         for name, command in self.commands.items():
             panel = getattr(command, "rich_help_panel", None)
@@ -53,10 +57,6 @@ class _Groups(TyperGroup):
                 formatter.write(f"{group}:\n")
             summary = inspect.cleandoc(command.help or "").partition("\n\n")[0]
             formatter.write(f"  {name:<16}{summary}\n")
-        formatter.write(
-            "steep COMMAND --help describes a command, steep --install-completion completes "
-            "words.\n"
-        )
 
 
 app = typer.Typer(
@@ -84,6 +84,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "ask": ask.ask,
         "evaluate": evaluate.evaluate,
         "compare": evaluate.compare,
+        "audit-rewards": audit_rewards.audit_rewards,
     },
     "Single steps on files": {
         "import": outputs.import_outputs,

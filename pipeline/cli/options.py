@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -111,6 +111,13 @@ class Chosen:
         from tasks.run import task_for
 
         return task_for(stage, self.config, (*self.overrides, *overrides), self.root, round)
+
+    def finished(self, stage: str, round: int | None = None) -> Path:
+        """The output of a stage. Raises StoreError, which names its command, if it is not done."""
+        task = self.task(stage, round)
+        if not task.complete():
+            raise StoreError(f"{task.label} is not done; run: {task.run_command()}")
+        return task.directory
 
 
 def _chosen(

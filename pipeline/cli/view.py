@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import typer
 
 from pipeline.cli.options import Chosen, complete_stages, refuse_options, with_configuration
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError
 from pipeline.core.record_io import iterate_input
 from pipeline.core.records import PairKind, Stop, Trajectory
 from pipeline.core.text import one_line
@@ -109,10 +109,7 @@ def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> No
 
 def _output(chosen: Chosen, stage: str, round: int | None) -> Path:
     """The file of records of a complete stage."""
-    task = chosen.task(stage, round)
-    if not task.complete():
-        raise StoreError(f"{task.label} is not done; run: {task.run_command()}")
-    return _record_file(task.directory)
+    return _record_file(chosen.finished(stage, round))
 
 
 def _record_file(source: Path) -> Path:

@@ -1,83 +1,107 @@
 """How often a reward term has each value, for right and for wrong answers.
 
-Input: the values of one term over trajectories, one question at a time. Output: means, and the area
-under the ROC curve (AUC) against exact match, over all answers and over answers to one question,
-which is what preference pairs compare. Values are counted after rounding to four decimals, so
-memory grows with the number of distinct values (20,001 between 0 and 2) and not with the
-trajectories.
+Input: the values of one term over trajectories or steps, one question at a time, each with its
+truth. Output: means, the area under the ROC curve (AUC) over all items and over the items of one
+question, which is what preference pairs compare, and calibration. Values are counted after rounding
+to four decimals, so memory grows with the number of distinct values (20,001 between 0 and 2) and
+questions, and not with the trajectories.
+
+Intervals treat questions as independent and items within one as dependent: the variance of an AUC
+is the sum of the squared influences of the questions (Obuchowski, Biometrics 53, 1997).
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-_SCALE = 10_000  # values are counted in steps of 1 / _SCALE
+_DECIMALS = 4
 _NORMAL_95 = 1.96  # standard errors on both sides of a 95 % interval
+
+Judged = Sequence[tuple[float, bool]]  # the values of one question, each with its truth
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An AUC, or a difference of two on the same items.
+
+    Attributes:
+        value: between 0 and 1, or -1 and 1.
+        influence: (questions,), how much each question moves the value; the sum is 0.
+        questions: number of questions that can move it.
+        lowest: the least possible value.
+    """
+
+    value: float
+    influence: np.ndarray
+    questions: int
+    lowest: float = 0.0
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        return Estimate(
+            self.value - other.value, self.influence - other.influence, self.questions, -1.0
+        )
+
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval, by the normal approximation; None for fewer than two questions."""
+        if self.questions < 2:
+            return None
+        variance = float(self.influence @ self.influence) * self.questions / (self.questions - 1)
+        half = _NORMAL_95 * math.sqrt(variance)
+        return max(self.lowest, self.value - half), min(1.0, self.value + half)
 
 
 class WithinQuestions:
-    """Comparisons of a right with a wrong answer to the same question.
-
-    Attributes:
-        questions: number of questions with right and with wrong answers.
-        comparisons: number of pairs of a right and a wrong answer to one question.
-    """
+    """Comparisons of a right with a wrong answer to the same question."""
 
     def __init__(self) -> None:
-        self.questions = 0
-        self.comparisons = 0
-        self._won = 0.0
-        self._squares = np.zeros(3)  # sums over questions of won², won · comparisons, comparisons²
+        self._won, self._compared = array("d"), array("d")  # by question
 
-    def add(self, right: Iterable[int], wrong: Iterable[int]) -> None:
+    def add(self, right: Iterable[float], wrong: Iterable[float]) -> None:
         """Compare all right with all wrong answers to one question by their values."""
         wrong = list(wrong)
         differences = [value - other for value in right for other in wrong]
-        if not differences:
-            return
-        count = len(differences)
         won = sum((difference > 0) + (difference == 0) / 2 for difference in differences)
-        self.questions += 1
-        self.comparisons += count
-        self._won += won
-        self._squares += (won * won, won * count, count * count)
+        self._won.append(won)
+        self._compared.append(len(differences))
 
-    def auc(self) -> float | None:
+    @property
+    def questions(self) -> int:
+        """The number of questions with right and with wrong answers."""
+        return sum(number > 0 for number in self._compared)
+
+    @property
+    def comparisons(self) -> int:
+        """The number of pairs of a right and a wrong answer to one question."""
+        return int(sum(self._compared))
+
+    def auc(self) -> Estimate | None:
         """The share of comparisons that the right answer wins; ties count half."""
-        return self._won / self.comparisons if self.comparisons else None
-
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of `auc`; None for fewer than two questions.
-
-        It is the normal approximation for a ratio of sums over questions, which are independent;
-        comparisons within one question are not.
-        """
-        auc = self.auc()
-        if auc is None or self.questions < 2:
+        if not self.comparisons:
             return None
-        residuals = float(self._squares @ (1, -2 * auc, auc * auc))  # sum of (won - auc · n)²
-        variance = max(0.0, residuals) * self.questions / (self.questions - 1)
-        half = _NORMAL_95 * math.sqrt(variance) / self.comparisons
-        return max(0.0, auc - half), min(1.0, auc + half)
+        won, compared = np.array(self._won), np.array(self._compared)
+        auc = float(won.sum() / compared.sum())
+        return Estimate(auc, (won - auc * compared) / compared.sum(), self.questions)
 
 
 class TermCounts:
     """One reward term over the trajectories of a round; ``within`` compares within questions."""
 
     def __init__(self) -> None:
-        self._counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())  # wrong, right
+        self._counts: tuple[Counter[float], Counter[float]] = (Counter(), Counter())  # wrong, right
         self._sums = [0.0, 0.0]
         self.within = WithinQuestions()
 
     def add_question(self, values: Iterable[tuple[float, bool]]) -> None:
         """Count the trajectories of one question, by value and exact match."""
-        own: tuple[list[int], list[int]] = ([], [])
+        own: tuple[list[float], list[float]] = ([], [])
         for value, right in values:
-            own[right].append(round(value * _SCALE))
+            own[right].append(round(value, _DECIMALS))
             self._sums[right] += value
         for counts, sides in zip(self._counts, own, strict=True):
             counts.update(sides)
@@ -114,12 +138,45 @@ class TermCounts:
         both numbers. None when all answers are right or all are wrong. It is computed from the
         counts: `sklearn.metrics.roc_auc_score` would do the same, and its import takes 55 MiB.
         """
-        wrong, right = (
-            np.array([counts[value] for value in sorted(self._counts[0] | self._counts[1])], float)
-            for counts in self._counts
-        )
-        pairs = wrong.sum() * right.sum()
-        if not pairs:
+        _, wrong, right = self._table()
+        if not wrong.sum() * right.sum():
             return None
-        below = np.concatenate(([0.0], np.cumsum(wrong)[:-1]))  # wrong answers with smaller values
-        return float((right * (below + wrong / 2)).sum() / pairs)
+        return float(right @ (np.cumsum(wrong) - wrong / 2) / (wrong.sum() * right.sum()))
+
+    def estimate(self, questions: Sequence[Judged]) -> Estimate | None:
+        """`auc` with the influence of every question; ``questions`` were added in this order."""
+        auc = self.auc()
+        if auc is None:
+            return None
+        values, wrong, right = self._table()
+        n_wrong, n_right = wrong.sum(), right.sum()
+        above = 1 - (np.cumsum(right) - right / 2) / n_right  # right answers with larger values
+        below = (np.cumsum(wrong) - wrong / 2) / n_wrong
+        of_wrong, of_right = (above - auc) / n_wrong, (below - auc) / n_right
+        moved = {value: pair for value, *pair in zip(values, of_wrong, of_right, strict=True)}
+        influence = [
+            sum(moved[round(value, _DECIMALS)][right] for value, right in judged)
+            for judged in questions
+        ]
+        return Estimate(auc, np.array(influence), sum(map(bool, questions)))
+
+    def calibration_error(self, bins: int = 10) -> float | None:
+        """The expected calibration error of the values, scaled so that they fill [0, 1].
+
+        It is the mean distance of the values from the share of right ones in bins of about equal
+        size; equal values are in one bin. None without two different values.
+        """
+        values, wrong, right = self._table()
+        if len(values) < 2:
+            return None
+        shares = np.array(values) / max(map(abs, values))  # of the largest: no difference overflows
+        scaled = (shares - shares[0]) / (shares[-1] - shares[0])
+        number = wrong + right
+        place = (bins * (np.cumsum(number) - number / 2) / number.sum()).astype(int)
+        return float(np.abs(np.bincount(place, scaled * number - right)).sum() / number.sum())
+
+    def _table(self) -> tuple[list[float], np.ndarray, np.ndarray]:
+        """The distinct values in ascending order, and their numbers of wrong and right answers."""
+        values = sorted(self._counts[0] | self._counts[1])
+        wrong, right = (np.array([one[v] for v in values], float) for one in self._counts)
+        return values, wrong, right

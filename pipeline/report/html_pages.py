@@ -5,6 +5,7 @@ Every value is escaped, and invisible controls in it are written out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from pipeline.core.text import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from pipeline.evaluation.comparison_tables import Table
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def page_environment(templates: Path) -> Environment:
@@ -28,6 +33,12 @@ def page_environment(templates: Path) -> Environment:
     )
     environment.filters["thousands"] = lambda value: f"{value:,.0f}"
     return environment
+
+
+def tables_page(title: str, shown: Sequence[Table]) -> str:
+    """A page of tables; it needs no other file."""
+    template = page_environment(TEMPLATES).get_template("tables.html.j2")
+    return template.render(title=title, tables=shown)
 
 
 def _visible_value(value: object) -> object:

@@ -30,11 +30,10 @@ from pipeline.report import (
     usage_section,
 )
 from pipeline.report import data as collect
-from pipeline.report.html_pages import page_environment
+from pipeline.report.html_pages import TEMPLATES, page_environment
 from pipeline.run.context import StageContext
 from pipeline.run.progress import duration
 
-TEMPLATES = Path(__file__).parent / "templates"
 _LOSS = {
     "dpo": (
         ("DPO + SFT loss (eq. 15–17)", {"loss": "-"}, "loss"),

@@ -99,7 +99,8 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     kind = "" if hop == "unknown" else f"{hop}-hop "
     name = "process reward" if term == "process" else "reward"
     within = of_last.terms.get(hop, {}).get(term, TermCounts()).within
-    auc, interval = within.auc(), within.interval()
+    auc = within.auc()
+    interval = auc.interval() if auc else None
     if auc is None or interval is None or within.questions < _FEWEST:
         return (
             f"Round {number} cannot tell whether the {name} prefers right answers: "
@@ -116,10 +117,10 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     before = of_first.terms.get(hop, {}).get(term, TermCounts()).within.auc()
     known = [f"95 % interval {low:.1f} to {high:.1f}", "50 by chance"]
     if number_first != number and before is not None:
-        known.append(f"{100 * before:.1f} in round {number_first}")
+        known.append(f"{100 * before.value:.1f} in round {number_first}")
     text = (
         f"In round {number} the {name} {does}: of a right and a wrong answer to one {kind}"
-        f"question, the right one has the higher value in {100 * auc:.1f} % of "
+        f"question, the right one has the higher value in {100 * auc.value:.1f} % of "
         f"{within.comparisons:,} comparisons ({', '.join(known)})"
     )
     if pairs:
@@ -148,6 +149,7 @@ def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
 
     A term with only one value has no AUC, although all its comparisons are ties.
     """
+    within = counts.within.auc() if counts.varies else None
     return {
         "term": term,
         "right": counts.mean(True),
@@ -155,8 +157,8 @@ def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
         "n_right": counts.number(True),
         "n_wrong": counts.number(False),
         "auc": counts.auc() if counts.varies else None,
-        "within": counts.within.auc() if counts.varies else None,
-        "within_interval": counts.within.interval() if counts.varies else None,
+        "within": within and within.value,
+        "within_interval": within and within.interval(),
         "comparisons": counts.within.comparisons,
         "questions": counts.within.questions,
     }

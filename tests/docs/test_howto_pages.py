@@ -19,6 +19,7 @@ from tasks.base import walk
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
+from tests.cli.test_audit_rewards import write_run
 from tests.cli.test_pair_preview import commit, scored
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published.data_files import write_data
@@ -228,8 +229,8 @@ def test_the_commands_of_the_page_about_rewards_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they stand there, beside a run with scored trajectories."""
-    program, in_python = blocks("own-reward.md", "python")
-    of_a_run, of_a_file = blocks("own-reward.md", "")
+    program, in_python, _ = blocks("own-reward.md", "python")
+    of_a_run, of_a_file, _ = blocks("own-reward.md", "")
     monkeypatch.chdir(tmp_path)
     pair = task_for("pair", "embedded", round=1)
     write_resolved(pair.run_settings)
@@ -258,6 +259,25 @@ def test_the_commands_of_the_page_about_rewards_run(
     names: dict[str, Any] = {}
     exec(in_python, names)
     assert names["pairs"]
+
+
+def test_a_reward_of_ones_own_enters_the_benchmark_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run()
+    (tmp_path / "mine.py").write_text(blocks("own-reward.md", "python")[2])
+    shell = f'set -euo pipefail\nsteep() {{ {sys.executable} -m pipeline.cli "$@"; }}\n'
+    shell += f'python() {{ {sys.executable} "$@"; }}\n'
+    done = subprocess.run(
+        ["bash", "-c", shell + blocks("own-reward.md", "")[2]],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "few steps" in done.stdout
+    assert "step.quotes" in (tmp_path / "audit.html").read_text()
+    assert json.loads((tmp_path / "audit.json").read_text())
 
 
 @pytest.mark.slow

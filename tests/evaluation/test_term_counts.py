@@ -44,7 +44,7 @@ def test_answers_to_one_question_can_compare_as_answers_to_all_do_not() -> None:
     counts.add_question([(0.9, True), (0.8, False)])
     counts.add_question([(0.2, True), (0.1, False), (0.1, False)])
     assert counts.auc() == pytest.approx(5 / 6)
-    assert counts.within.auc() == 1.0
+    assert counts.within.auc().value == 1.0
     assert (counts.within.questions, counts.within.comparisons) == (2, 3)
 
 
@@ -58,7 +58,7 @@ def test_comparisons_within_questions_are_pooled_and_ties_count_half() -> None:
     counts.add_question([(0.1, True), (0.9, False)])
     counts.add_question([(0.7, True), (0.7, False)])
     counts.add_question([(0.7, True)])
-    assert counts.within.auc() == pytest.approx(3.5 / 6)
+    assert counts.within.auc().value == pytest.approx(3.5 / 6)
     assert (counts.within.questions, counts.within.comparisons) == (3, 6)
     half = 1.96 * (114 / 144 * 3 / 2) ** 0.5 / 6
-    assert counts.within.interval() == pytest.approx((3.5 / 6 - half, 3.5 / 6 + half))
+    assert counts.within.auc().interval() == pytest.approx((3.5 / 6 - half, 3.5 / 6 + half))

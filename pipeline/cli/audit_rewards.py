@@ -1,0 +1,97 @@
+"""``steep audit-rewards``: rewards against the truth of the closed world, as tables or JSON.
+
+Input: scored trajectories of a closed world, of a run's round or of a file with rewards of one's
+own. Output: AUC and calibration of every reward, by step and by trajectory
+(`pipeline.evaluation.reward_audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.cli.options import (
+    Chosen,
+    JsonOption,
+    OptionalSource,
+    RoundOption,
+    refuse_options,
+    with_configuration,
+)
+from pipeline.cli.printing import print_json, print_tables
+from pipeline.cli.records import read_input, read_trajectory
+from pipeline.core.atomic import text_output
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
+from pipeline.core.records import Trajectory
+
+
+@with_configuration
+def audit_rewards(
+    context: typer.Context,
+    chosen: Chosen,
+    source: OptionalSource = None,
+    round: RoundOption = None,
+    as_json: JsonOption = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Markdown or HTML file for the tables")
+    ] = None,
+) -> None:
+    """Measure rewards against the truth of a closed world: AUC and calibration.
+
+    FILE has scored trajectories of the configuration, with any further numbers among their rewards.
+    Without FILE the scored trajectories of the round are read. The outcome (EM) is the baseline.
+    """
+    form = "html" if str(output).endswith(".html") else "md"
+    if output not in (None, "-") and not output.endswith(f".{form}"):
+        raise InputError(f"--output is {output}; name a .md or .html file")
+    if source is not None:
+        refuse_options(context, ["round"], "with FILE; remove one of them")
+    from pipeline.closed_world.truth import Truth
+    from pipeline.evaluation.comparison_tables import markdown
+    from pipeline.evaluation.reward_audit import audit, audited, tables
+    from pipeline.methods import method
+    from pipeline.report.html_pages import tables_page
+    from pipeline.stages.files.trajectory_columns import FILE
+
+    config = chosen.load()
+    if config.data.closed_world is None:
+        raise InputError(
+            f"{chosen.config} has no closed world (data.closed_world), so nothing tells what is "
+            "true; name a configuration with one, such as embedded"
+        )
+    truth = Truth.of(chosen.finished("world"))
+    source = source or str(chosen.finished("score", round) / FILE)
+    rows = audit(audited(_scored(source), truth))
+    trained = method(config.rewards.kind)
+    of_steps = {f"step.{term}": f"{title}, step" for term, title in trained.step_titles.items()}
+    shown = tables(rows, {**trained.reward_titles, **of_steps})
+    if output is not None:
+        title = f"Rewards of {config.name} against the truth"
+        with text_output(output) as write:
+            write(markdown(shown) if form == "md" else tables_page(title, shown))
+    if as_json:
+        print_json([row.as_json() for row in rows])
+    elif output != "-":
+        print_tables(shown)
+
+
+def _scored(source: str) -> Iterator[tuple[Trajectory, Mapping[str, Any]]]:
+    """The trajectories with rewards; raises InputError if there is none."""
+    found = False
+    for line, record in read_input(source):
+        rewards = record.get("rewards")
+        if rewards is None:  # retrieval failed
+            continue
+        steps = rewards.get("steps") or [] if isinstance(rewards, dict) else None
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            problem = "rewards: expected an object of numbers; steps in it are a list of objects"
+            raise InputError.at(source_name(source), line, problem)
+        found = True
+        yield read_trajectory(record, source, line, required=("question_id",)), rewards
+    if not found:
+        raise InputError.at(
+            source_name(source), None, "no trajectory has rewards; add them with steep score"
+        )

@@ -1,0 +1,127 @@
+"""``steep audit-rewards`` on the scored round of a run and on files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.input_files import read_jsonl
+from pipeline.core.record_io import as_json, write_jsonl
+from pipeline.core.records import ContextItem, Step, Trajectory
+from pipeline.sft_data.templates import fill
+from tasks.run import run, task_for
+from tests.cli.malformed_inputs import steep
+from tests.cli.test_pair_preview import commit
+from tests.smallest import small_trajectory
+
+TERMS = ("outcome", "format", "consistency", "subquery", "context", "summary", "process", "total")
+
+
+def world_trajectories(world: Path) -> list[Trajectory]:
+    """A gold trajectory and a lucky guess for each of ten questions of the closed world."""
+    found = []
+    for _, row in list(read_jsonl(world / "musique_sampling.jsonl"))[:10]:
+        answers, steps = [], []
+        for hop in row["question_decomposition"]:
+            paragraph = row["paragraphs"][hop["paragraph_support_idx"]]
+            texts = (paragraph["title"], paragraph["paragraph_text"])
+            item = ContextItem("chunk", "", *texts, 0.0)
+            summary = f"So the answer is {hop['answer']}."
+            subquery = fill(hop["question"], answers)
+            steps.append(Step(subquery=subquery, context=[item], summary=summary))
+            answers.append(hop["answer"])
+        for sample, own in enumerate((steps, [Step(subquery="What?", summary="No.")])):
+            record = small_trajectory(
+                trajectory_id=f"{row['id']}/{sample}",
+                question_id=row["id"],
+                hop="multi",
+                answers=[row["answer"]],
+                answer=row["answer"],
+                steps=own,
+                format_ok=True,
+            )
+            record.rewards = dict.fromkeys(TERMS, 1.0 - sample / 2)
+            found.append(record)
+    return found
+
+
+def write_run() -> None:
+    """Below the current directory, the embedded run has its world and a scored first round."""
+    world = run(task_for("world", "embedded"))
+    commit(task_for("score", "embedded", round=1), world_trajectories(world))
+    write_jsonl("scored.jsonl", map(as_json, world_trajectories(world)))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("audit")
+    with chdir(folder):
+        write_run()
+        yield folder
+
+
+def refused(*arguments: str) -> str:
+    status, printed, complaint = steep(["audit-rewards", *arguments])
+    assert (status, printed) == (2, "")
+    assert complaint.count("\n") == 1
+    return complaint
+
+
+def test_a_round_and_its_file_have_the_same_figures(directory: Path) -> None:
+    status, of_round, complaint = steep(["audit-rewards", "--json"])
+    assert (status, complaint) == (0, "")
+    assert steep(["audit-rewards", "scored.jsonl", "--json"])[1] == of_round
+    rows = {(r["level"], r["truth"], r["reward"], r["hops"]): r for r in json.loads(of_round)}
+    supported = rows["trajectory", "supported", "process", None]
+    assert (supported["n"], supported["right"], supported["auc"]["value"]) == (20, 10, 1.0)
+    assert rows["trajectory", "supported", "em", None]["auc"] is None  # every answer is right
+    hops = [row["n"] for key, row in rows.items() if key[:3] == ("step", "right", "process")]
+    assert hops[0] == sum(hops[1:])
+
+
+def test_the_tables_are_printed_and_written(directory: Path) -> None:
+    for name, start in (("audit.md", "## Step: "), ("audit.html", "<!doctype html>")):
+        status, printed, complaint = steep(["audit-rewards", "-o", name])
+        assert (status, complaint) == (0, "")
+        assert "Process (eq. 13)" in printed
+        text = (directory / name).read_text()
+        assert text.startswith(start)
+        assert "1.000 [1.000, 1.000]" in text
+
+
+def test_what_has_no_truth_or_no_rewards_is_refused(directory: Path) -> None:
+    assert "has no closed world" in refused("-c", "musique-sample")
+    assert "score-2 is not done; run: steep run score --round 2" in refused("--round", "2")
+    assert "--round cannot be used with FILE" in refused("scored.jsonl", "--round", "1")
+    assert "name a .md or .html file" in refused("-o", "audit.txt")
+    rows = [json.loads(line) for line in Path("scored.jsonl").read_text().splitlines()]
+    write_jsonl("unscored.jsonl", [{**row, "rewards": None} for row in rows])
+    assert "no trajectory has rewards; add them with steep score" in refused("unscored.jsonl")
+    write_jsonl("other.jsonl", [{**rows[0], "question_id": "x"}])
+    assert "'x' is no question of this closed world" in refused("other.jsonl")
+    for rewards in ("good", {"steps": 5}, {"steps": [0.5]}):
+        write_jsonl("wrong.jsonl", [rows[0], {**rows[0], "rewards": rewards}])
+        assert "wrong.jsonl:2: rewards: expected an object" in refused("wrong.jsonl")
+
+
+def test_numbers_of_any_size_are_ranked(directory: Path) -> None:
+    rows = [json.loads(line) for line in Path("scored.jsonl").read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["rewards"] = {"huge": (-1e308, 1e308)[number % 2], "tiny": number % 2 * 5e-324}
+    write_jsonl("sizes.jsonl", rows)
+    status, printed, complaint = steep(["audit-rewards", "sizes.jsonl", "--json"])
+    assert (status, complaint) == (0, "")
+    found = {row["reward"]: row for row in json.loads(printed) if row["truth"] == "supported"}
+    assert (found["huge"]["auc"]["value"], found["tiny"]["auc"]) == (0.0, None)
+    assert found["huge"]["calibration_error"] == 1.0
+
+
+def test_a_run_without_its_world_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "world is not done; run: steep run world" in refused()
