@@ -35,7 +35,6 @@ from pipeline.training.collate import StepSortedSampler, column_dataset
 from pipeline.training.dpo import COLUMNS, dpo_trainer
 from pipeline.training.encode import EncodedPair, encode_pairs
 from pipeline.training.history import History
-from pipeline.training.lean_forward import accelerator_groups
 from pipeline.training.lora import (
     continue_adapter,
     load_base,
@@ -181,9 +180,7 @@ def ranks(lengths: Sequence[tuple[int, int]], repeats: int) -> Row:
             computed = []  # by each GPU, whose share is one micro-batch
             for start in range(0, _STEP, _PER_DEVICE):
                 rows = [side for at in step[start : start + _PER_DEVICE] for side in lengths[at]]
-                groups = accelerator_groups(rows)
-                unpadded = sum(len(group) * rows[group[0]] for group in groups)
-                computed.append(unpadded if ours else len(rows) * max(rows))
+                computed.append(sum(rows) if ours else len(rows) * max(rows))
             real += sum(tokens[at] for at in step)
             waited += _RANKS * max(computed)
         return real / waited

@@ -43,6 +43,8 @@ class Part:
 PARTS: tuple[Part, ...] = (
     Part("sft-8b", "SFT, 8 B, 16 × 2,500 tokens", "training.sft", _TRAINING),
     Part("dpo-8b", "DPO, 8 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING),
+    Part("dpo-mixed", "DPO, 8 B, 2 pairs of about 1,000 tokens a side, packed and padded",
+         "training.dpo_mixed", _TRAINING),
     Part("margin", "DPO's margin and loss at step one, adapter in use", "training.margin",
          _TRAINING),
     Part("vllm-lora", "vLLM with a LoRA adapter: tokens/s, log-probabilities against trainer",

@@ -14,7 +14,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
 from typing import Any, Literal
+from unittest.mock import patch
 
+import pipeline.training.dpo as dpo_module
 from benchmarks.gpu_check.figures import Figures, Place, add_peak, reset_peak, synchronize
 from benchmarks.gpu_check.models import (
     BF16_NATS,
@@ -31,6 +33,7 @@ from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import IGNORED, EncodedPair, EncodedSft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
+from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.sft import sft_trainer
 from pipeline.training.trainer_args import train
@@ -72,6 +75,44 @@ def dpo(place: Place, figures: Figures) -> None:
 
     history = _measure(trainer, pairs, 2 * pairs * length, figures)
     _add_start(history, figures)
+
+
+def dpo_mixed(place: Place, figures: Figures) -> None:
+    """DPO on pairs of different lengths, in our pass and in TRL's padded one.
+
+    Sides have log-normal lengths with a median of 1,000 tokens. The reference is not timed.
+    """
+    import numpy as np
+
+    steps, size = (1, 4) if place.tiny else (STEPS, 16)
+    median_, least, most = (30, 16, 64) if place.tiny else (1000, 300, 4000)
+    drawn = np.random.default_rng(0).lognormal(math.log(median_), 0.5, (steps * size, 2))
+    shape, lengths = shape_of(place), drawn.clip(least, most).astype(int)
+    records = [
+        replace(
+            pair_record(shape, number, int(chosen)),
+            rejected_ids=(other := pair_record(shape, number, int(rejected))).rejected_ids,
+            rejected_mask=other.rejected_mask,
+        )
+        for number, (chosen, rejected) in enumerate(lengths)
+    ]
+    losses = []
+    lora = LORA.model_copy(update={"dropout": 0.0})
+    passes = {"packed": install_lean_forward, "padded": lambda _: False}
+    for name, install in passes.items():
+        reset_peak()
+        history, seconds, folder = History(), list[float](), _folder()
+        model = new_adapter(language_model(shape, place), lora, 0)
+        with patch.object(dpo_module, "install_lean_forward", install):
+            trainer = _dpo_trainer(model, shape, records, place, folder, history, size, 2)
+        trainer.add_callback(_clock(seconds))
+        train(trainer, history, folder)
+        losses.append([row["loss"] for row in history.rows])
+        figures.add(f"{name}: real tokens", float(lengths.sum()) / sum(seconds), "tokens/s")
+        add_peak(figures, f"{name}: peak memory")
+        del model, trainer
+    away = max(abs(left - right) for left, right in zip(*losses, strict=True))
+    figures.verdict("largest difference of a loss", away, away < 0.05, expected="< .05")
 
 
 def dpo_4bit(place: Place, figures: Figures) -> None:

@@ -54,7 +54,7 @@ def train_adapter(
     from peft import LoraConfig, get_peft_model
 
     from benchmarks.tiny_reader.training_loop import training_step
-    from pipeline.training.cpu_attention import ATTENTION, register_attention
+    from pipeline.training.packed_attention import ATTENTION, register_attention
 
     register_attention()
     torch.manual_seed(seed)

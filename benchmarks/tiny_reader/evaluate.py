@@ -71,7 +71,7 @@ def _score_pack(decoder: GreedyDecoder, pack: Pack) -> Iterator[TeacherForcedRes
     """The result of every sample of a pack."""
     import torch
 
-    from pipeline.training.cpu_attention import hidden_states
+    from pipeline.training.packed_attention import hidden_states
 
     ids_N = torch.from_numpy(pack.ids).long()
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -110,7 +110,7 @@ def evaluate_trajectories(decoder: GreedyDecoder, seed: int, count: int) -> dict
         seed: of the unseen world and of the trajectories.
         count: number of trajectories.
     """
-    from pipeline.training.cpu_attention import ATTENTION, register_attention
+    from pipeline.training.packed_attention import ATTENTION, register_attention
 
     rng = random.Random(f"evaluation {seed}")
     retriever = SimulatedRetriever(generate_world(WORLD_SEED + seed))

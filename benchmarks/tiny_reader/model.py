@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.training.cpu_attention import ATTENTION, register_attention
+from pipeline.training.packed_attention import ATTENTION, register_attention
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.training.cpu_attention import GRAIN
+from pipeline.training.packed_attention import GRAIN
 
 FILLER = "filler"
 

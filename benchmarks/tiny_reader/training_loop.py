@@ -49,7 +49,7 @@ def training_step(model: LlamaForCausalLM, pack: Pack) -> tuple[Any, Any, Any, A
     """
     import torch
 
-    from pipeline.training.cpu_attention import hidden_states
+    from pipeline.training.packed_attention import hidden_states
 
     positions, targets, weights = pack.targets()
     with torch.autocast("cpu", dtype=torch.bfloat16):

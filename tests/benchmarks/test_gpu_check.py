@@ -62,6 +62,14 @@ def test_dpo_starts_at_margin_zero_and_loss_ln_2(place: Place) -> None:
     assert margin == pytest.approx(0, abs=1e-5)
 
 
+def test_dpo_on_pairs_of_different_lengths_has_the_losses_of_the_padded_pass(place: Place) -> None:
+    from benchmarks.gpu_check.training import dpo_mixed
+
+    dpo_mixed(place, figures := Figures())
+    assert list(values(figures))[-1] == "largest difference of a loss"
+    assert list(values(figures).values())[-1] == pytest.approx(0, abs=1e-5)
+
+
 def shifted_mask(trainer: Any) -> None:
     """Train one token beside those that the model wrote."""
     collate = trainer.data_collator
