@@ -52,6 +52,10 @@ class Report(LightTask):
             needs["sft-data"] = self.clone(SftData)
         needs[first.stage] = first
         whole = self.settings.until == "report"
+        evaluated = evaluated_policies(self.settings) if whole else {}
+        for name, which in evaluated.items():
+            if which.get("number", 0) == 0:
+                needs.update(self._evaluation(name, which))
         for number in range(1, self.settings.rounds + 1):
             sample = needs[f"sample-{number}"] = self.clone(Sample, round=number)
             sampled = questions(sample, "sampling")
@@ -65,12 +69,17 @@ class Report(LightTask):
             if not whole:
                 break
             needs[f"train-{number}"] = self.clone(Train, round=number)
+            name = self.settings.policy_name(number)
+            needs.update(self._evaluation(name, evaluated[name]))
         if whole:
             needs["evaluate"] = self.clone(Evaluate)
-            for name, which in evaluated_policies(self.settings).items():
-                needs[f"evaluate-{name}"] = self.clone(EvaluatePolicy, **which)
-                if self.settings.evaluation_judges is not None:
-                    needs[f"judge-{name}"] = self.clone(JudgePolicy, **which)
+        return needs
+
+    def _evaluation(self, name: str, which: dict[str, str | int]) -> dict[str, StageTask]:
+        """The evaluation of a policy, which runs as soon as the policy is trained."""
+        needs: dict[str, StageTask] = {f"evaluate-{name}": self.clone(EvaluatePolicy, **which)}
+        if self.settings.evaluation_judges is not None:
+            needs[f"judge-{name}"] = self.clone(JudgePolicy, **which)
         return needs
 
     def publish(self) -> None:
