@@ -150,7 +150,10 @@ def _measured(
 
 
 def tables(rows: Sequence[AuditRow], titles: Mapping[str, str]) -> list[Table]:
-    """A table for each truth; ``titles`` name the rewards, by term."""
+    """A table for each truth; ``titles`` name the rewards, by term.
+
+    It is empty where everything is right or everything wrong.
+    """
     names = {**TITLES, **titles}
     result = []
     by_truth = itertools.groupby(rows, key=lambda row: (row.level, row.truth))
@@ -166,7 +169,7 @@ def tables(rows: Sequence[AuditRow], titles: Mapping[str, str]) -> list[Table]:
             [
                 names.get(row.reward, row.reward), _text(row.auc), _text(row.within),
                 _text(row.gain, "+"), _text(row.within_gain, "+"),
-                "–" if row.calibration_error is None else f"{row.calibration_error:.3f}",
+                "–" if row.calibration_error is None else f"{row.calibration_error:.2f}",
                 *(_text(of[row.reward].auc if row.reward in of else None).partition(" ")[0]
                   for of in by_hops.values()),
             ]
@@ -178,7 +181,7 @@ def tables(rows: Sequence[AuditRow], titles: Mapping[str, str]) -> list[Table]:
                 f"{level.capitalize()}: {TRUTHS[level][truth]}",
                 ["reward", "AUC", "within a question", "minus EM", "minus EM, within", "error"]
                 + [f"{number} hop{'s' * (number > 1)}" for number in by_hops],
-                lines,
+                lines if 0 < most.right < most.n else [],
                 f"{most.right:,} of {most.n:,} are right; {most.questions:,} questions have both",
             )
         )
@@ -186,9 +189,9 @@ def tables(rows: Sequence[AuditRow], titles: Mapping[str, str]) -> list[Table]:
 
 
 def _text(estimate: Estimate | None, sign: str = "") -> str:
-    """The value and its interval to three decimals."""
+    """The value and its interval to two decimals."""
     if estimate is None:
         return "–"
     bounds = estimate.interval()
-    shown = f" [{bounds[0]:{sign}.3f}, {bounds[1]:{sign}.3f}]" if bounds else ""
-    return f"{estimate.value:{sign}.3f}{shown}"
+    shown = f" [{bounds[0]:{sign}.2f}, {bounds[1]:{sign}.2f}]" if bounds else ""
+    return f"{estimate.value:{sign}.2f}{shown}"

@@ -90,7 +90,7 @@ def test_the_tables_are_printed_and_written(directory: Path) -> None:
         assert "Process (eq. 13)" in printed
         text = (directory / name).read_text()
         assert text.startswith(start)
-        assert "1.000 [1.000, 1.000]" in text
+        assert "1.00 [1.00, 1.00]" in text
 
 
 def test_what_has_no_truth_or_no_rewards_is_refused(directory: Path) -> None:
