@@ -19,7 +19,7 @@ from pipeline.closed_world.write import read_world, triplets_of
 from pipeline.core.answer_metrics import exact_match
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
-from pipeline.core.records import ContextItem, Trajectory
+from pipeline.core.records import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,22 @@ class Truth:
         # In ProGraph-R1's grammar a turn concludes from what the turn before it retrieved.
         thoughts = [step.think for step in trajectory.steps[1:]] + [""]
         for step, thought in zip(trajectory.steps, thoughts, strict=False):
+            texts = [item.text for item in step.context]
             conclusion = step.summary or step.conclusion or (thought if step.query else "")
             if step.retrieved:
                 query = step.subquery or step.search or step.query or ""
                 asked = self._asked(query)
-                stated = any(self._stated(fact, step.context) for fact in asked) if asked else None
+                stated = any(self._stated(fact, texts) for fact in asked) if asked else None
                 right = not asked.keys().isdisjoint(path)
                 steps.append(StepTruth(right, stated, self._concluded(query, conclusion)))
             else:
                 query, _ = self._reader.question(step.reasoning) or ("", "")
                 concluded = self._concluded(query, conclusion)
-                found.update(self._asked(query) if concluded else ())
+                if concluded:
+                    found.update(self._asked(query))
+                    found.update(fact for fact in path if self._stated(fact, [conclusion]))
                 steps.append(StepTruth(None, None, concluded))
-            found.update(fact for fact in path if self._stated(fact, step.context))
+            found.update(fact for fact in path if self._stated(fact, texts))
         known = [step.right for step in steps if step.right is not None]
         answer = exact_match(trajectory.answer, trajectory.answers) == 1
         return TrajectoryTruth(
@@ -135,6 +138,6 @@ class Truth:
             if fact in stated
         ]
 
-    def _stated(self, fact: str, items: Sequence[ContextItem]) -> bool:
-        """Whether an item states the fact with this id."""
-        return any(text in item.text for item in items for text in self._wordings(fact))
+    def _stated(self, fact: str, texts: Sequence[str]) -> bool:
+        """Whether a text states the fact with this id."""
+        return any(wording in text for text in texts for wording in self._wordings(fact))

@@ -22,7 +22,12 @@ from pipeline.evaluation.comparison_tables import Table
 from pipeline.evaluation.term_counts import Estimate, TermCounts
 
 OUTCOME = "em"
-TITLES = {OUTCOME: "Outcome: EM", "f1": "Outcome: F1"}
+TITLES = {
+    OUTCOME: "Outcome: EM",
+    "f1": "Outcome: F1",
+    "step.over": "No over-search, step",
+    "step.under": "No under-search, step",
+}
 TRUTHS = {
     "step": {
         "subquery": "the subquery asks for a fact of the question's path",
@@ -77,8 +82,8 @@ class AuditRow:
 def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth) -> Audited:
     """The rewards and truths of trajectories, each given with its rewards, and of their steps.
 
-    Every number among the rewards is one, and every number or verdict of ``steps``. Raises
-    InputError for a question of another world.
+    Every number among the rewards is one, and every number or verdict of ``steps``; verdicts on
+    over- and under-search are apart. Raises InputError for a question of another world.
     """
     questions: dict[str, dict[str, list[Item]]] = {}
     for trajectory, rewards in scored:
@@ -90,7 +95,10 @@ def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth
         # A turn of a conversation has one reward and may have several searches.
         of_steps = [] if trajectory.messages else rewards.get("steps") or []
         for step, terms in itertools.zip_longest(found.steps, of_steps[: len(found.steps)]):
-            values = {f"step.{term}": value for term, value in _numbers(terms or {}).items()}
+            terms = terms or {}
+            if "kind" in terms and "verdict" in terms:
+                terms = {str(terms["kind"]): terms["verdict"]}
+            values = {f"step.{term}": value for term, value in _numbers(terms).items()}
             items["step"].append(
                 (own | values, {part: getattr(step, part) for part in TRUTHS["step"]})
             )

@@ -10,12 +10,14 @@ import pytest
 from pipeline.closed_world.schema import RELATIONS, Fact
 from pipeline.closed_world.truth import StepTruth, Truth
 from pipeline.closed_world.world import generate_world
+from pipeline.closed_world.write import triplets_of
 from pipeline.core.errors import InputError
 from pipeline.core.records import ContextItem, Step, Trajectory
 from tests.smallest import small_trajectory
 
 WORLD = generate_world(4, documents=600)
 CHAIN, OTHER = WORLD.chains(random.Random(0), 2, 2)
+TRIPLET = " ".join(*triplets_of(WORLD, CHAIN[0].id))
 TRUTH = Truth(WORLD, {"q": [fact.id for fact in CHAIN]})
 
 
@@ -64,12 +66,8 @@ def test_a_gold_trajectory_is_right_and_supported_in_every_grammar(steps: list[S
     assert (found.right, found.answer, found.supported) == (True, True, True)
 
 
-def test_triplets_and_hyperedges_state_facts_too() -> None:
-    triplet = (
-        f"{WORLD.surface(CHAIN[0].head)} {RELATIONS[CHAIN[0].relation].triplet} "
-        f"{WORLD.surface(CHAIN[0].tail)}"
-    )
-    first = step(CHAIN[0], context=[ContextItem("triplet", "", "", triplet, 0.0)])
+def test_a_triplet_states_its_fact_too() -> None:
+    first = step(CHAIN[0], context=[ContextItem("triplet", "", "", TRIPLET, 0.0)])
     assert TRUTH.of_trajectory(solved(first, GOLD[1])).supported
 
 
@@ -105,6 +103,11 @@ def test_a_right_conclusion_without_a_search_supports(fact: Fact, right: bool) -
     found = TRUTH.of_trajectory(solved(from_memory, GOLD[1]))
     assert found.steps[0] == StepTruth(None, None, right)
     assert found.supported is right
+
+
+def test_a_statement_from_memory_supports_without_a_question() -> None:
+    from_memory = Step(reasoning="I know that.", conclusion=f"Because {TRIPLET}, we know.")
+    assert TRUTH.of_trajectory(solved(from_memory, GOLD[1])).supported
 
 
 def test_a_question_of_another_world_is_refused() -> None:

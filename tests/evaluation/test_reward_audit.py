@@ -72,11 +72,9 @@ WRONG = replace(solved(GOLD[0], step(OTHER[0])), answer="nobody")
 
 
 def test_a_reward_of_the_process_tells_a_lucky_answer_where_the_outcome_cannot() -> None:
-    gold = scored(solved(*GOLD), total=1.0, steps=[{"mine": 0.9, "verdict": "no"}] * 2)
-    lucky = scored(
-        LUCKY, total=0.2, steps=[{"mine": 0.1, "verdict": "yes"}, {"mine": 0.9, "verdict": "no"}]
-    )
-    wrong = scored(WRONG, total=0.4, steps=[{"mine": 0.9}, {"mine": 0.1, "verdict": "unknown"}])
+    gold = scored(solved(*GOLD), total=1.0, steps=[{"mine": 0.9}] * 2)
+    lucky = scored(LUCKY, total=0.2, steps=[{"mine": 0.1}, {"mine": 0.9}])
+    wrong = scored(WRONG, total=0.4, steps=[{"mine": 0.9}, {"mine": 0.1}])
     rows = rows_of(gold, lucky, wrong)
     supported = rows["trajectory", "supported", "total"]
     assert (supported.n, supported.right) == (3, 1)
@@ -86,10 +84,17 @@ def test_a_reward_of_the_process_tells_a_lucky_answer_where_the_outcome_cannot()
     assert rows["trajectory", "supported", "em"].gain is None
     of_steps = rows["step", "right", "step.mine"]
     assert (of_steps.n, of_steps.right, of_steps.auc.value) == (6, 4, 1.0)
-    assert rows["step", "right", "step.verdict"].n == 4  # neither unknown nor missing
     assert rows["step", "right", "total"].n == 6  # a trajectory's value counts for its steps
     assert rows["step", "right", "em"].auc.value == 0.625  # 3 + 4 / 2 of 8 comparisons
-    assert rows["step", "right", "step.verdict"].calibration_error == 0.0
+
+
+def test_verdicts_on_over_and_under_search_are_apart_and_unknown_ones_left_out() -> None:
+    over = [{"kind": "over", "verdict": "no"}, {"kind": "under", "verdict": "no"}]
+    mixed = [{"kind": "over", "verdict": "yes"}, {"kind": "under", "verdict": "unknown"}]
+    rows = rows_of(scored(solved(*GOLD), steps=over), scored(LUCKY, steps=mixed))
+    assert (rows["step", "right", "step.over"].n, rows["step", "right", "step.under"].n) == (2, 1)
+    assert rows["step", "right", "step.over"].auc.value == 1.0
+    assert rows["step", "right", "step.over"].calibration_error == 0.0
 
 
 def test_groups_of_hops_add_up_and_titles_name_the_rewards() -> None:
