@@ -31,6 +31,7 @@ ROWS = (
     "index",
     "growth",
     "sampling",
+    "serving",
     "dpo",
     "no-op",
     "status",
@@ -38,8 +39,8 @@ ROWS = (
     "browse",
     "run",
 )
-OF_A_RUN = ("sampling", "dpo", "no-op", "status", "pairs")
-_COMMANDS = OF_A_RUN[2:]
+OF_A_RUN = ("sampling", "serving", "dpo", "no-op", "status", "pairs")
+_COMMANDS = OF_A_RUN[3:]
 
 
 def main(
@@ -82,7 +83,18 @@ def main(
         _at_least(option, value, 1)
     about = machine()
     # Imported here, so that invalid options are reported before heavy packages are loaded.
-    from benchmarks import browse, commands, dpo, growth, index, kag, reward, sampling, store
+    from benchmarks import (
+        browse,
+        commands,
+        dpo,
+        growth,
+        index,
+        kag,
+        reward,
+        sampling,
+        serving,
+        store,
+    )
     from benchmarks.peers import Missing
 
     missing = Missing()
@@ -93,6 +105,7 @@ def main(
         "index": lambda: index.rows(sorted(set(corpora)), repeats, folder),
         "growth": lambda: growth.rows(sorted(set(corpora)), repeats, folder),
         "sampling": lambda: sampling.rows(run, questions, repeats),
+        "serving": lambda: serving.rows(run, repeats),
         "dpo": lambda: dpo.rows(run, pairs, repeats),
         **{name: lambda name=name: commands.rows([name], run, repeats) for name in _COMMANDS},  # type: ignore[misc]
         "browse": lambda: browse.rows(pages),

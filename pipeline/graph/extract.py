@@ -22,7 +22,9 @@ from pipeline.core.records import Chunk, Message
 from pipeline.graph.build import Extracted
 from pipeline.llm.chat import Chat, Reply
 
-BLOCK = 4096  # chunks per call of the model: bounds the memory
+# Chunks per call of the model, which bounds the memory. At the end of a call the engine runs half
+# empty: 1 % of the time, and 5 to 10 % with 4,096.
+BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)

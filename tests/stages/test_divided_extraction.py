@@ -113,7 +113,7 @@ def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
 def test_a_model_whose_answers_cannot_be_read_is_not_asked_about_all_chunks(
     tmp_path: Path, server: FakeEndpoint, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "BLOCK", 3)
+    monkeypatch.setattr(extraction, "TRIAL", 3)
     server.script = lambda text, earlier: (
         "There is no list here." if "Person 0" in text or "Person 1" in text else "[]"
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from pipeline.config.base import AskedModel
@@ -39,6 +39,7 @@ from pipeline.stages.files.shards import first_and_last, shard_directories
 
 ANSWERS = "answers.parquet"
 CACHED_CHUNKS = 1_000_000  # of a larger corpus the answers are kept in checkpoints alone
+TRIAL = 4096  # chunks of the first block
 MIN_READABLE = 0.5  # of the first block's answers
 _UNFINISHED = "replies.sqlite"  # replies on the block that is being asked about
 
@@ -110,8 +111,8 @@ def _ask(
     with context.models.chat(block, settings, unfinished) as chat:
         chat.progress = context.progress
         chat.stores_prompts = unfinished is None
-        for start in range(first, last, BLOCK):
-            end = min(start + BLOCK, last)
+        bounds = {first, *range(first + TRIAL, last, BLOCK), last}
+        for start, end in pairwise(sorted(bounds)):
             name = f"answers-{start:09d}-{end:09d}"
             if finished := intact(context.checkpoint_dir, name):
                 context.progress.skip(end - start)
