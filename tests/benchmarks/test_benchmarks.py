@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import browse, dpo, kag, reward, sampling, store
+from benchmarks import browse, dpo, kag, reward, sampling, serving, store
 from benchmarks.__main__ import _markdown
 from benchmarks.peers import Missing
 from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
-from pipeline.llm.engine import GenerationRequest
+from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.retrieval.kag import RankedNode
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.training.encode import encode_pairs
@@ -182,3 +182,18 @@ def test_the_table_of_the_page_has_the_figures_of_both_sides() -> None:
         "| `kag`: 3 steps \\| real | networkx | 2 and 8 µs per step | 4.00 [4.00, 4.00] | > 1 |"
     )
     assert second == "| `no-op`: a finished run | – | 0.5 wall s | – |  |"
+
+
+def test_the_engine_alone_has_as_many_requests_in_flight_as_there_are_clients() -> None:
+    seen: list[int] = []
+
+    class Watched(ScriptedEngine):
+        def step(self) -> list[GenerationResult]:
+            seen.append(self.unfinished())
+            return super().step()
+
+    engine = Watched(lambda _, request: "a" * (1 + request.seed % 3), TOKENIZER)
+    requests = [GenerationRequest(f"r{n}", [1], 8, (), 1.0, 1.0, n) for n in range(5)]
+    results = serving.in_flight(engine, requests, 2)
+    assert [result.id for result in results] == ["r0", "r1", "r2", "r3", "r4"]
+    assert max(seen) == 2

@@ -127,3 +127,6 @@ def test_vectors_are_those_of_sentence_transformers(either_model):
     expected = plain.encode(texts, normalize_embeddings=True)
     own = Embedder(str(either_model), device="cpu", max_length=300).encode(texts, "passage")
     np.testing.assert_allclose(own, expected, atol=1e-5)
+    as_on_a_gpu = Embedder(str(either_model), device="cpu", max_length=300, batch_size=2)
+    as_on_a_gpu.__dict__["_computation"] = ()  # batches that a thread tokenizes ahead
+    np.testing.assert_allclose(as_on_a_gpu.encode(texts, "passage"), expected, atol=1e-5)
