@@ -37,6 +37,7 @@ ROWS = (
     "status",
     "pairs",
     "browse",
+    "bill",
     "run",
 )
 OF_A_RUN = ("sampling", "serving", "dpo", "no-op", "status", "pairs")
@@ -109,6 +110,7 @@ def main(
         "dpo": lambda: dpo.rows(run, pairs, repeats),
         **{name: lambda name=name: commands.rows([name], run, repeats) for name in _COMMANDS},  # type: ignore[misc]
         "browse": lambda: browse.rows(pages),
+        "bill": lambda: commands.bill(),
         "run": lambda: commands.whole_run(),
     }
     measured: list[Row] = []

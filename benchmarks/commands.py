@@ -1,4 +1,4 @@
-"""Rows ``no-op``, ``status``, ``pairs`` and ``run``: how long commands take, without a peer.
+"""Rows ``no-op``, ``status``, ``pairs``, ``run`` and ``bill``: how long commands and runs take.
 
 Work: ``steep run`` and ``steep status`` of a run that is complete, ``steep pair`` over its scored
 trajectories, and a whole run from an empty store and cache. Each command is a separate process,
@@ -7,6 +7,7 @@ measured in wall time.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +51,30 @@ def rows(names: Sequence[str], directory: Path, repeats: int) -> list[Row]:
         Row(name, work, "–", seconds[name], None, "wall s", goal)
         for name, (_, work, goal) in chosen.items()
     ]
+
+
+def bill() -> list[Row]:
+    """Rows ``bill``: A100 hours that `steep plan` computes, against the paper's and a day.
+
+    The paper's 681 minutes on 8 GPUs (TeaRAG, table 9) are wall time: training, sampling, rewards.
+    """
+    measured = []
+    for config, machine, stages, peer, hours, goal in (
+        ("tearag-llama3-8b", "8x80", ("sft", "sample", "score", "train"),
+         "the paper's training, wall time", 681 / 60 * 8, ""),
+        ("tearag-qwen3-4b-one-gpu", "1x80", (), "–", None, "≤ 24"),
+    ):  # fmt: skip
+        plan = json.loads(steep("plan", "--config", config, "--machine", machine, "--json"))["plan"]
+        rows = [row for row in plan["stages"] if not stages or row["stage"] in stages]
+        planned = sum(row["gpu_hours"] for row in rows)
+        named = ", ".join(f"{row['stage']} {row['gpu_hours']:.1f}" for row in rows)
+        measured.append(
+            Row(
+                "bill", f"{config}, computed: {named}", peer, [planned],
+                None if hours is None else [hours], "A100 hours", goal,
+            )
+        )  # fmt: skip
+    return measured
 
 
 def whole_run(config: str = "embedded", *overrides: str) -> list[Row]:
