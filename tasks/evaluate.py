@@ -24,6 +24,10 @@ class Evaluate(LightTask):
             name: self.clone(EvaluatePolicy, **which)
             for name, which in evaluated_policies(self.settings).items()
         }
+        if self.settings.evaluation.final_split is not None:
+            last = self.settings.rounds
+            name = f"final-{self.settings.policy_name(last)}"
+            needs[name] = self.clone(EvaluatePolicy, number=last, final=True)
         if self.settings.evaluation_judges is None:
             return needs
         judged = {

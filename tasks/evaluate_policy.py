@@ -31,8 +31,13 @@ class OfPolicy(StageTask):
         return self.run_settings.for_evaluation()
 
     @property
+    def by_number(self) -> bool:
+        """Whether the stage is the one that ``--round`` names."""
+        return self.given is None
+
+    @property
     def round_number(self) -> int | None:
-        return int(self.number) if self.given is None else None
+        return int(self.number) if self.by_number else None
 
     @property
     def variant(self) -> str | None:
@@ -40,11 +45,10 @@ class OfPolicy(StageTask):
 
     @property
     def can_be_forced(self) -> bool:
-        return self.given is None
+        return self.by_number
 
     def run_command(self, *more: str) -> str:
-        by_number = self.given is None
-        return super().run_command(*more) if by_number else evaluate_command(self, *more)
+        return super().run_command(*more) if self.by_number else evaluate_command(self, *more)
 
     def policy(self) -> StageTask:
         """The task that makes the policy."""
@@ -76,8 +80,26 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
         "sampling.batch",
         *ROLL_OUT,
     )
-    # They are merged into the settings above (`OfPolicy.settings`).
-    reads_at_times = ("evaluation.retrieval", "evaluation.sampling")
+    # They are merged into the settings above (`settings`).
+    reads_at_times = ("evaluation.retrieval", "evaluation.sampling", "evaluation.final_split")
+    final = luigi.BoolParameter(default=False, description="on evaluation.final_split")
+
+    @cached_property
+    def settings(self) -> Config:
+        """The settings of evaluation, with ``final_split`` as the split of a final evaluation."""
+        settings = super().settings
+        own = settings.evaluation
+        split = own.final_split if self.final else own.split
+        update = {"split": split, "final_split": None}
+        return settings.model_copy(update={"evaluation": own.model_copy(update=update)})
+
+    @property
+    def by_number(self) -> bool:
+        return super().by_number and not self.final
+
+    @property
+    def variant(self) -> str | None:
+        return f"{self.number}-{self.settings.evaluation.split}" if self.final else super().variant
 
     def upstream(self) -> dict[str, StageTask]:
         return {

@@ -39,7 +39,8 @@ class Questions(DataTask, LightTask):
     @property
     def needed_split(self) -> bool:
         """Whether a run cannot do without questions of this split."""
-        return self.split == self.settings.evaluation.split
+        own = self.settings.evaluation
+        return self.split in (own.split, own.final_split)
 
     @property
     def paths(self) -> tuple[str, ...]:

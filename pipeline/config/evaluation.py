@@ -90,7 +90,7 @@ _ELSEWHERE = {
     "shards": "set shards, the number of the run",
 }
 
-_RESERVED = re.compile(r"sft|start|round-\d+|judge-.*", re.DOTALL)
+_RESERVED = re.compile(r"sft|start|round-\d+|(judge|final)-.*", re.DOTALL)
 
 Overrides = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 
@@ -100,6 +100,11 @@ class Evaluation(Block):
 
     temperature: Temperature = Field(0.0, description="sampling temperature; 0: greedy")
     split: Literal["test", "validation"] = Field("test", description="questions to evaluate on")
+    final_split: Literal["test", "validation"] | None = Field(
+        None,
+        description="questions on which the last policy alone is evaluated too: with split "
+        "validation and final_split test, rounds are compared by validation; null: none",
+    )
     policies: Annotated[Items[PathOrName], Indirect()] = Field(
         (),
         description="further policies to evaluate: base, the untrained model, or the directory of "
@@ -125,6 +130,15 @@ class Evaluation(Block):
             if name in value:
                 raise ValueError(f"{name} cannot be set here; {remedy}")
         return value
+
+    @model_validator(mode="after")
+    def _splits_differ(self) -> Evaluation:
+        if self.final_split == self.split:
+            raise ValueError(
+                f"final_split and split are both {self.split}; remove final_split, or set split to "
+                "the other one"
+            )
+        return self
 
     @field_validator("policies")
     @classmethod

@@ -25,7 +25,7 @@ from pipeline.stages.evaluate import read_outcomes
 RUNS = Path("runs")
 _METRICS = "metrics.json"
 _PAIRS = "pairs.parquet"
-_JUDGED = "judge-"
+_OTHER = ("judge-", "final-")  # inputs of the stage besides the evaluations that are compared
 _AGAIN = "evaluate it again with `steep evaluate` and its configuration"
 
 
@@ -67,7 +67,7 @@ def read_run(directory: Path, name: str) -> RunResults:
     evaluated = {
         policy: outputs.get(fingerprint)
         for policy, fingerprint in _inputs(read_manifest(evaluation)).items()
-        if not policy.startswith(_JUDGED)
+        if not policy.startswith(_OTHER)
     }
     outcomes, splits, questions = {}, set(), set()
     for policy, output in evaluated.items():

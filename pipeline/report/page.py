@@ -185,6 +185,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
         **_by_hop_count(main),
         "judged": _judged(main),
         "parts": _by_part(rows, split),
+        "final": _final(rows, split),
         "learning": _learning(policies, main),
     }
     if evaluate is None:
@@ -256,9 +257,17 @@ def _judged(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, An
 def _by_part(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
     result: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["split"] != split and row["dataset"] == ALL:
+        if row["split"].startswith(f"{split}/") and row["dataset"] == ALL:
             result.setdefault(row["split"].removeprefix(f"{split}/"), []).append(row)
     return result
+
+
+def _final(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows of the last policy on ``evaluation.final_split`` by data set, the average first."""
+    other = [row for row in rows if row["split"].partition("/")[0] != split]
+    main = [row for row in other if "/" not in row["split"]]
+    average = [row for row in main if row["dataset"] == ALL]
+    return {f"All of {average[0]['split']}": average, **_by_dataset(main)} if average else {}
 
 
 def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

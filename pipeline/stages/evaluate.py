@@ -37,7 +37,7 @@ from pipeline.run.context import StageContext
 from pipeline.stages.files.shards import added, joined_trajectories, shard_directories
 from pipeline.stages.files.trajectory_columns import FILE
 
-_JUDGED = "judge-"
+_JUDGED, _FINAL = "judge-", "final-"
 RESAMPLES = 1000  # of the bootstrap
 _ANY_QUESTIONS = "questions"  # the split that ``evaluate-any`` records
 _QUESTIONS, _ROWS = "questions.parquet", "rows.json"
@@ -92,8 +92,8 @@ def _questions(context: StageContext) -> list[Question]:
 
 
 def _split(context: StageContext) -> str:
-    """The recorded name of the questions; the stage ``evaluate-any`` takes any questions."""
-    any_questions = context.stage.startswith("evaluate-any")
+    """The recorded name of the questions; ``evaluate-any`` and ``explore`` take any questions."""
+    any_questions = context.stage.startswith(("evaluate-any", "explore"))
     return _ANY_QUESTIONS if any_questions else context.config.evaluation.split
 
 
@@ -131,12 +131,13 @@ def write_measured(
 def merge(context: StageContext) -> dict[str, int]:
     """Merge the evaluations of all policies.
 
-    ``inputs`` maps "sft", "round-1", ... to evaluations and, with a judge, "judge-sft",
-    "judge-round-1", ... to the verdicts on their steps. Policies that the run did not train, such
-    as "base", come first. Raises StoreError when the policies were evaluated on different questions
+    ``inputs`` maps "sft", "round-1", ... to evaluations, with a judge "judge-sft", "judge-round-1",
+    ... to the verdicts on their steps, and "final-round-3" to the evaluation of the last policy on
+    another split, whose rows come last. Policies that the run did not train, such as "base", come
+    first. Raises StoreError when the policies were evaluated on different questions
     or splits.
     """
-    policies = [name for name in context.inputs if not name.startswith(_JUDGED)]
+    policies = [name for name in context.inputs if not name.startswith((_JUDGED, _FINAL))]
     own = of_run(policies)
     given = sorted(set(policies).difference(own))
     return merge_policies(
@@ -150,6 +151,11 @@ def merge(context: StageContext) -> dict[str, int]:
             for name in policies
             if _JUDGED + name in context.inputs
         },
+        final={
+            name: context.inputs[_FINAL + name]
+            for name in policies
+            if _FINAL + name in context.inputs
+        },
     )
 
 
@@ -161,19 +167,22 @@ def merge_policies(
     seed: int = 0,
     given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
+    final: Mapping[str, Path] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write metrics, tests, distributions and examples of ``directories``, in order of training.
 
     ``given`` are the policies that the run did not train; examples leave them out. ``judged`` maps
-    policies to directories of the stage ``judge-policy``. Returns the numbers of metrics rows,
+    policies to directories of the stage ``judge-policy``, and ``final`` the last policy to its
+    evaluation on another split. Returns the numbers of metrics rows,
     tests and example trajectories. Raises what `compare_policies` raises.
     """
     compared = compare_policies(
         directories, resamples=resamples, seed=seed, given=given, judged=judged, progress=progress
     )
     outcomes = compared.outcomes
-    write_json(output / "metrics.json", compared.metrics)
+    other = compare_policies(final, resamples=resamples, seed=seed).metrics if final else []
+    write_json(output / "metrics.json", compared.metrics + other)
     write_json(output / "comparison.json", compared.tests)
     distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
     write_json(output / "distributions.json", distributions)

@@ -13,6 +13,7 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.core.text import visible
 from pipeline.report.page import run
+from pipeline.stages import evaluate
 from pipeline.stages.evaluate import merge_policies
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
@@ -178,3 +179,33 @@ def test_further_policies_and_both_kinds_of_questions_have_rows(tmp_path: Path) 
     assert "Single-hop and multi-hop questions" in parsed.text
     assert "Base model" in parsed.text
     assert "Round 1 compared with SFT" in parsed.text
+
+
+def test_the_last_policy_has_its_rows_on_the_final_split_and_no_other_policy(
+    tmp_path: Path,
+) -> None:
+    context = write_run(tmp_path)
+    trajectories = [trajectory(f"t{n}", "Ostar", dataset="popqa") for n in range(4)]
+    final = write_evaluation(tmp_path / "final", trajectories)
+    rows = json.loads((final / "rows.json").read_text())
+    (final / "rows.json").write_text(json.dumps({**rows, "split": "validation"}))
+    inputs = {name: tmp_path / f"evaluate-{name}" for name in ("sft", "round-1")}
+    context.inputs["evaluate"] = tmp_path / "evaluated again"
+    merging = replace(
+        context,
+        output=context.inputs["evaluate"],
+        inputs={**inputs, "final-round-1": final},
+    )
+    merging.output.mkdir()
+    evaluate.merge(merging)
+    tests = json.loads((merging.output / "comparison.json").read_text())
+    assert {test["split"] for test in tests} == {"test"}
+    run(context)
+    metrics = json.loads((context.output / "metrics.json").read_text())
+    found = [(row["policy"], row["dataset"]) for row in metrics if row["split"] == "validation"]
+    assert ("round-1", "popqa") in found
+    assert {policy for policy, _ in found} == {"round-1"}
+    page = (context.output / "report.html").read_text()
+    table = page.partition("The last policy on the")[2].partition("</table>")[0]
+    assert table.count("Round 1") == 2  # the average, and the data set
+    assert "SFT" not in table
