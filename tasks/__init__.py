@@ -21,6 +21,8 @@ from tasks.sft_data import SftData as SftData
 from tasks.sft import Sft as Sft
 from tasks.policy import GivenPolicy as GivenPolicy, Start as Start
 from tasks.sample import Sample as Sample, SftSample as SftSample
+from tasks.candidates import Candidates as Candidates, Explore as Explore
+from tasks.candidates import PassageIndex as PassageIndex
 from tasks.evaluate_policy import EvaluatePolicy as EvaluatePolicy
 from tasks.judge import Judge as Judge, JudgePolicy as JudgePolicy
 from tasks.score import Score as Score

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+import luigi
+
 from pipeline import config
 from pipeline.corpus.first_records import source_faults
-from tasks.base import StageTask
+from tasks.base import STAGES, StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import model_identity
 from tasks.opened import Opened, Work, chat
@@ -61,12 +64,16 @@ class _Facts(DataTask, DivisibleTask):
         """The number of facts, by the sizes of the data."""
         raise NotImplementedError
 
+    def read(self, clock: Clock) -> float:
+        """The number of chunks that are read, by the sizes of the data."""
+        return clock.sizes.chunks
+
     def work(self, clock: Clock) -> Work:
-        sizes = clock.sizes
+        sizes, chunks = clock.sizes, self.read(clock)
         disk = self.fact_bytes * self.facts_of(clock) + ENTITY_BYTES * sizes.entities
-        disk += ANSWER_BYTES * sizes.chunks * self.runs_model
-        ram = GRAPH_BYTES_PER_CHUNK * sizes.chunks * (self.source.source != "none")
-        return Work(clock.extraction(self.opens()), ram, disk)
+        disk += ANSWER_BYTES * chunks * self.runs_model
+        ram = GRAPH_BYTES_PER_CHUNK * chunks * (self.source.source != "none")
+        return Work(clock.extraction(self.opens(), chunks), ram, disk)
 
     def faults(self) -> Iterator[str]:
         listed = self.source.source == "annotated"
@@ -74,8 +81,31 @@ class _Facts(DataTask, DivisibleTask):
             yield from source_faults(Path(path), f"{self.block}.path", listed=listed)
 
 
-class Graph(_Facts):
-    """The knowledge graph of all chunks."""
+class Explorable(StageTask):
+    """A stage that ``graph.scope: candidates`` has twice.
+
+    The first is for the cold start and for the roll-outs of policy 0 that explore. The second adds
+    the passages that these found.
+    """
+
+    explored = luigi.BoolParameter(default=False, description="with what policy 0 searches for")
+
+    @property
+    def variant(self) -> str | None:
+        return "explored" if self.explored else super().variant
+
+    @property
+    def can_be_forced(self) -> bool:
+        return not self.explored
+
+    def run_command(self, *more: str) -> str:
+        if not self.explored:
+            return super().run_command(*more)
+        return shlex.join(["steep", "run", *more, *self.options])
+
+
+class Graph(Explorable, _Facts):
+    """The knowledge graph of all chunks, or of candidates."""
 
     stage = "graph"
     help = "knowledge graph of the passages"
@@ -89,8 +119,19 @@ class Graph(_Facts):
     file_sources = ("annotated", "openie")
     fact_bytes = TRIPLET_BYTES
 
+    def upstream(self) -> dict[str, StageTask]:
+        needs = super().upstream()
+        if self.settings.graph.scope == "candidates":
+            needs["candidates"] = self.clone(STAGES["candidates"])
+        return needs
+
     def facts_of(self, clock: Clock) -> float:
         return clock.sizes.triplets
+
+    def read(self, clock: Clock) -> float:
+        """The second graph has the answers about the chunks of the first."""
+        sizes = clock.sizes
+        return sizes.extracted - sizes.reached if self.explored else sizes.reached
 
 
 class Hypergraph(_Facts):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.base import StageTask
+from tasks.base import STAGES, StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import model_identity
-from tasks.graph import Graph, Hypergraph
+from tasks.graph import Explorable, Graph, Hypergraph
 from tasks.opened import Opened, Work, embedder
 from tasks.planning import memory
 from tasks.planning.clock import Clock
@@ -19,8 +19,8 @@ from tasks.sharding import DivisibleTask
 _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 
 
-class _Indexing(DivisibleTask):
-    """Base of both indexes."""
+class Indexing(DivisibleTask):
+    """Base of the indexes of the graph, of the hypergraph, and of passages alone."""
 
     reads = ("index",)
     entry = "pipeline.stages.index:run"
@@ -33,7 +33,7 @@ class _Indexing(DivisibleTask):
     def opens(self) -> Iterator[Opened]:
         yield embedder(self.settings)
 
-    def _work(self, clock: Clock, texts: float, tokens: float) -> Work:
+    def indexing(self, clock: Clock, texts: float, tokens: float) -> Work:
         """The work on ``texts`` texts, which have ``tokens`` tokens.
 
         Checkpoints, or the outputs of shards, hold every vector and the codes of indexes a second
@@ -52,7 +52,7 @@ class _Indexing(DivisibleTask):
         )
 
 
-class Index(_Indexing):
+class Index(Explorable, Indexing):
     """Embeddings and indexes of chunks, entities and triplets."""
 
     stage = "index"
@@ -60,21 +60,26 @@ class Index(_Indexing):
     version = 7
 
     def upstream(self) -> dict[str, StageTask]:
-        return {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}
+        """Passages that are embedded before the graph exists are not embedded again."""
+        needs: dict[str, StageTask] = {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}
+        if self.settings.graph.scope == "candidates":
+            needs["passages"] = self.clone(STAGES["passage-index"])
+        return needs
 
     def work(self, clock: Clock) -> Work:
         sizes, a = clock.sizes, clock.rates
         entities = sizes.entities * (self.settings.graph.source != "none")
-        tokens = sizes.chunks * a.chunk_tokens + sizes.triplets * a.triplet_tokens
+        chunks = sizes.chunks * (self.settings.graph.scope == "all")
+        tokens = chunks * a.chunk_tokens + sizes.triplets * a.triplet_tokens
         tokens += entities * a.entity_tokens
-        work = self._work(clock, sizes.chunks + entities + sizes.triplets, tokens)
+        work = self.indexing(clock, chunks + entities + sizes.triplets, tokens)
         linked = sizes.chunks * self.settings.index.links
         codes = memory.dimension(self.settings) / 8 * sizes.triplets
         ram, disk = max(work.ram, LINKING_BYTES * linked), work.disk + LINK_BYTES * linked + codes
         return replace(work, ram=ram, disk=disk)
 
 
-class HyperIndex(_Indexing):
+class HyperIndex(Indexing):
     """Embeddings and indexes of hyperedges and their entities."""
 
     stage = "hyper-index"
@@ -87,17 +92,20 @@ class HyperIndex(_Indexing):
     def work(self, clock: Clock) -> Work:
         sizes, a = clock.sizes, clock.rates
         tokens = sizes.entities * a.entity_tokens + sizes.hyperedges * a.hyperedge_tokens
-        return self._work(clock, sizes.entities + sizes.hyperedges, tokens)
+        return self.indexing(clock, sizes.entities + sizes.hyperedges, tokens)
 
 
-def knowledge(task: StageTask) -> dict[str, StageTask]:
-    """The inputs ``corpus``, ``graph`` and ``index`` of a stage that retrieves."""
-    over_hypergraph = task.settings.retrieval.over_hypergraph
-    return {
-        "corpus": task.clone(Corpus),
-        "graph": task.clone(Hypergraph if over_hypergraph else Graph),
-        "index": task.clone(HyperIndex if over_hypergraph else Index),
-    }
+def knowledge(task: StageTask, *, explored: bool = True) -> dict[str, StageTask]:
+    """The inputs ``corpus``, ``graph`` and ``index`` of a stage that retrieves.
+
+    A graph of candidates has what policy 0 searches for, unless ``explored`` is false.
+    """
+    if task.settings.retrieval.over_hypergraph:
+        graph, index = task.clone(Hypergraph), task.clone(HyperIndex)
+    else:
+        grown = explored and task.settings.graph.scope == "candidates"
+        graph, index = task.clone(Graph, explored=grown), task.clone(Index, explored=grown)
+    return {"corpus": task.clone(Corpus), "graph": graph, "index": index}
 
 
 def searched(task: StageTask) -> dict[str, StageTask]:

@@ -169,6 +169,16 @@ class Graph(AskedModel):
         None, description="annotated, openie: the file, relative to data.root"
     )
     titles: bool = Field(False, description="whether the triplets of source titles are added")
+    scope: Literal["all", "candidates"] = Field(
+        "all",
+        description="passages with triplets; candidates: passages that the questions of the run, "
+        "the sub-questions of the cold start and the searches of policy 0 find",
+    )
+    candidates: Positive = Field(
+        20,
+        description="scope candidates: passages that each question finds by vectors, and as many "
+        "by BM25",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:

@@ -161,6 +161,11 @@ class Config(Block):
                 f"index.links is false, and retrieval.{reader} reads the links of the index; set "
                 "index.links to true"
             )
+        if self.graph.scope == "candidates" and self.retrieval.service is not None:
+            raise ValueError(
+                "graph.scope is candidates, which makes a second index after policy 0, and a "
+                "retrieval.service serves one index; remove the service, or set scope to all"
+            )
         if self.sft_data.memory is not None and not self.method.memory_steps:
             with_memory = [name for name, entry in METHODS.items() if entry.memory_steps]
             raise ValueError(

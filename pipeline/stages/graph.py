@@ -1,7 +1,8 @@
 """Stage ``graph``: chunks to triplets and entities (TeaRAG 4.1).
 
 Input: the corpus stage, and triples from one of four sources: annotations, OpenIE results, a
-language model, or mentions of titles in other passages. Output: the graph's tables
+language model, or mentions of titles in other passages. With the stage ``candidates`` as an input
+only the triples of its chunks are taken, and a model reads these alone. Output: the graph's tables
 (`graph.tables`), ``statistics.json``, ``rejects.jsonl`` (rejected triples with reasons), and for a
 language model ``chat.json`` (calls, tokens, cost).
 """
@@ -22,6 +23,7 @@ from pipeline.graph.sources import link_titles, read_annotated, read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.run.context import StageContext
 from pipeline.stages.files.extraction import (
+    chosen_chunks,
     corpus_chunks,
     extract_by_model,
     extract_by_shards,
@@ -35,14 +37,14 @@ def run(context: StageContext) -> dict[str, int]:
     Raises InputError when every triple that the source yields is rejected. Without any triple the
     graph is empty, and retrieval finds passages alone.
     """
-    chunks = corpus_chunks(context)
+    chunks = chosen_chunks(context)
     return _build(context, chunks, _extracted(context, chunks))
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
     """Ask the model about one shard of the chunks; returns the number of answers."""
     settings = context.config.graph
-    return write_answers(context, "graph", settings, corpus_chunks(context), TRIPLETS)
+    return write_answers(context, "graph", settings, chosen_chunks(context), TRIPLETS)
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -50,7 +52,7 @@ def merge(context: StageContext) -> dict[str, int]:
 
     Raises StoreError when they are not on the chunks of the corpus.
     """
-    chunks = corpus_chunks(context)
+    chunks = chosen_chunks(context)
     return _build(context, chunks, _extracted(context, chunks, divided=True))
 
 
@@ -105,5 +107,9 @@ def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Ext
         path = context.resolve(settings.path)
         read = read_annotated if settings.source == "annotated" else read_openie
         context.progress.start(None, "triples")
-        return counted(read(path, chunks), context.progress)
+        triples = counted(read(path, corpus_chunks(context)), context.progress)
+        if "candidates" not in context.inputs:
+            return triples
+        chosen = {chunk.id for chunk in chunks}
+        return (triple for triple in triples if triple.chunk_id in chosen)
     return extract_by_model(context, "graph", settings, chunks, TRIPLETS)

@@ -1,4 +1,4 @@
-"""Stages ``index`` and ``hyper-index``: embeddings and FAISS indexes.
+"""Stages ``index``, ``hyper-index`` and ``passage-index``: embeddings and FAISS indexes.
 
 ``index`` embeds chunks, and the graph stage's triplets and entities (TeaRAG, arXiv 2511.05385,
 4.2.3); ``hyper-index`` embeds the hypergraph stage's hyperedges and entities (ProGraph-R1 3.1).
@@ -7,7 +7,12 @@ the tables that are searched (triplets are only compared within one hop of an en
 ``index.json`` with the embedder, the kind of each index and its measured recall, which the stage's
 manifest repeats. A large table of triplets also gets codes (`pipeline.index.signs`), because an
 entity may have a million of them. With ``index.links`` the stage ``index`` also writes BM25 and the
-links between chunks (`pipeline.index.bm25`, `pipeline.graph.links`). A shard embeds consecutive
+links between chunks (`pipeline.index.bm25`, `pipeline.graph.links`).
+
+The stage ``passage-index`` has no graph: it embeds the chunks and writes BM25, for the choice of
+the chunks that get triplets. ``index`` then takes both from there.
+
+A shard embeds consecutive
 rows of every table and writes their vectors; the joined stage copies them in order and builds the
 indexes, for which it needs no model. The vectors, and the parts of a compressed index
 (`pipeline.index.ivf_pq`), are checkpoints until the stage is done.
@@ -15,6 +20,8 @@ indexes, for which it needs no model. The vectors, and the parts of a compressed
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -26,6 +33,7 @@ from pipeline.config.knowledge import Index
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
 from pipeline.core.errors import StoreError
+from pipeline.core.input_files import read_json
 from pipeline.graph.links import LINKS, write_links
 from pipeline.index.bm25 import BM25, Bm25
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
@@ -41,6 +49,8 @@ _BLOCK = 50_000  # texts per checkpoint
 # Embeddings of larger tables are not added to the cache, which would store them a second time. If
 # they are cached, only the new texts of a grown corpus are embedded.
 CACHED_TEXTS = 1_000_000
+_ABOUT = "index.json"
+_PASSAGES = "passages"  # the input with the output of the stage ``passage-index``
 _SEARCHED = ("chunks", "entities", "hyperedges")
 Table = tuple[Path, tuple[str, ...]]  # a file and the columns that are embedded
 Tables = dict[str, Table]
@@ -73,14 +83,22 @@ def merge(context: StageContext) -> dict[str, int]:
 
 
 def _tables(context: StageContext) -> Tables:
-    """The tables of ``hyper-index`` if the input ``graph`` is a hypergraph, else of ``index``."""
-    graph = context.inputs["graph"]
+    """The tables of ``hyper-index`` if the input ``graph`` is a hypergraph, else of ``index``.
+
+    Without a graph: the chunks. With the input ``passages``: all but the chunks.
+    """
+    chunks: Tables = {}
+    if _PASSAGES not in context.inputs and "corpus" in context.inputs:
+        chunks["chunks"] = (context.inputs["corpus"] / "chunks.parquet", ("title", "text"))
+    graph = context.inputs.get("graph")
+    if graph is None:
+        return chunks
     entities = (graph / "entities.parquet", ("name",))
     hyperedges = graph / "hyperedges.parquet"
     if hyperedges.is_file():
         return {"entities": entities, "hyperedges": (hyperedges, ("text",))}
     return {
-        "chunks": (context.inputs["corpus"] / "chunks.parquet", ("title", "text")),
+        **chunks,
         "entities": entities,
         "triplets": (graph / "triplets.parquet", ("head", "relation", "tail")),
     }
@@ -125,21 +143,44 @@ def _build(
             print(f"{name}: {index.about}")
         elif name == "triplets":
             SignCodes.write(vectors_ND, context.output, name)
-    if context.config.index.links and "chunks" in counts:
+    if _PASSAGES in context.inputs:
+        of_passages = _take_passages(context)
+        counts, kinds = of_passages["counts"] | counts, of_passages["faiss"] | kinds
+    if "chunks" in counts and ("graph" not in context.inputs or context.config.index.links):
         _link(context)
     about = {"embedder": embedder.identity, "counts": counts, "faiss": kinds}
-    write_json(context.output / "index.json", about)
+    write_json(context.output / _ABOUT, about)
     context.notes["faiss"] = kinds
     return counts
 
 
+def _take_passages(context: StageContext) -> dict[str, Any]:
+    """Take the vectors and the index of the chunks as they are; returns their description."""
+    source = context.inputs[_PASSAGES]
+    for file in source.glob("chunks.*"):
+        try:
+            os.link(file, context.output / file.name)  # for all of Wikipedia they have 67 GB
+        except OSError:  # a file system without hard links
+            shutil.copyfile(file, context.output / file.name)
+    described: dict[str, Any] = read_json(source / _ABOUT)
+    return described
+
+
 def _link(context: StageContext) -> None:
-    """Write BM25 and the links of all chunks; the ends of triplets are names of their chunks."""
+    """Write BM25 and, with a graph, the links of all chunks.
+
+    The ends of triplets are names of their chunks.
+    """
     import pyarrow.parquet as pq
 
-    corpus, graph = context.inputs["corpus"], context.inputs["graph"]
+    corpus, graph = context.inputs["corpus"], context.inputs.get("graph")
     texts = Columns(corpus / "chunks.arrow", ("title", "text"))
-    Bm25.build(passage_text(*row) for row in texts.iterate()).save(context.output / BM25)
+    if _PASSAGES in context.inputs:
+        shutil.copytree(context.inputs[_PASSAGES] / BM25, context.output / BM25)
+    else:
+        Bm25.build(passage_text(*row) for row in texts.iterate()).save(context.output / BM25)
+    if graph is None:
+        return
 
     def triplet_names() -> Iterator[tuple[int, str]]:
         with pq.ParquetFile(graph / "triplets.parquet", pre_buffer=False) as file:

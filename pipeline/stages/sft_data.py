@@ -209,17 +209,22 @@ def _evidence(
     Other chunks and facts are skipped on disk: the paper's triplets would take 92 GB as Python
     objects.
     """
+    chunks = titled_chunks(questions, corpus)
+    names = {chunk.id for chunk in chunks}
+    if hyperedges:
+        return chunks, read_hyperedges(graph, names)
+    return chunks, Records(graph / "triplets.arrow", Triplet).where("chunk_id", names)
+
+
+def titled_chunks(questions: Sequence[Question], corpus: Path) -> list[Chunk]:
+    """The chunks of the corpus with the title of a supporting paragraph."""
     titles = {
         display(part.support_title)
         for question in questions
         for part in question.decomposition
         if part.support_title is not None
     }
-    chunks = Records(corpus / "chunks.arrow", Chunk).where("title", titles)
-    names = {chunk.id for chunk in chunks}
-    if hyperedges:
-        return chunks, read_hyperedges(graph, names)
-    return chunks, Records(graph / "triplets.arrow", Triplet).where("chunk_id", names)
+    return Records(corpus / "chunks.arrow", Chunk).where("title", titles)
 
 
 def collect_hops(

@@ -104,11 +104,11 @@ class Clock:
                 seconds += a.retrievals * self.answer(one, a.case_tokens, a.verdict_tokens)
         return seconds
 
-    def extraction(self, opened: Iterable[Opened]) -> float:
-        """The facts of all chunks, by a model in this process."""
+    def extraction(self, opened: Iterable[Opened], chunks: float) -> float:
+        """The facts of ``chunks`` chunks, by a model in this process."""
         a = self.rates
         answers = (self.answer(one, a.chunk_tokens, a.extracted_tokens) for one in opened)
-        return self.sizes.chunks * sum(answers)
+        return chunks * sum(answers)
 
     def answer(self, opened: Opened, read: float, written: float) -> float:
         """``read`` tokens of a prompt and ``written`` tokens of one sequence; 0 for an endpoint."""

@@ -41,6 +41,10 @@ PUBLISHED_RECORDS: Mapping[str, int] = {
 # Paragraphs of a question, and the share of them that no earlier question has (assumed).
 _PARAGRAPHS = {"musique": 20, "hotpotqa": 10, "2wiki": 10}
 NEW_PARAGRAPHS = 0.5
+# Sub-questions of a MuSiQue question (2 to 4), and the share of the candidates of all
+# queries that are different passages (docs/log.md#candidates).
+_HOPS, _DISTINCT = 3.0, 0.8
+_SEARCHES = 1.5  # of a trajectory (TeaRAG, table 8: 1.4 to 1.8 steps)
 # Triplets and entities: TeaRAG, tables 4 and 5. Hyperedges: assumed.
 PER_CHUNK = {"triplets": 130_931_564 / 21_015_324, "entities": 51_063_765 / 21_015_324}
 HYPEREDGES_PER_CHUNK = 4.0
@@ -63,10 +67,17 @@ Count = Callable[[str], float | None]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of records; ``questions`` are by split, at most the limits, before filters."""
+    """Numbers of records; ``questions`` are by split, at most the limits, before filters.
+
+    The graph has triplets of ``extracted`` chunks. With ``graph.scope: candidates``, ``queries``
+    choose ``reached`` of them, and searches of policy 0 the others.
+    """
 
     questions: Mapping[str, float]
     chunks: float
+    reached: float = 0.0
+    extracted: float = 0.0
+    queries: float = 0.0
     triplets: float = 0.0
     entities: float = 0.0
     hyperedges: float = 0.0
@@ -88,13 +99,23 @@ def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
     else:
         chunks = float(world.documents)
     graph = settings.graph.source != "none"
+    asked = sum(questions.values()) - questions["sft"]
+    queries = asked + _HOPS * questions["sft"]
+    reached = extracted = chunks
+    if settings.graph.scope == "candidates":
+        each = 2 * settings.graph.candidates * _DISTINCT
+        reached = min(chunks, queries * each)
+        extracted = min(chunks, (queries + _SEARCHES * asked) * each)
     used = (settings.retrieval, settings.for_evaluation().retrieval)
     hyper = any(retrieval.over_hypergraph for retrieval in used)
     return Sizes(
         questions,
         chunks,
-        triplets=chunks * PER_CHUNK["triplets"] * graph,
-        entities=chunks * PER_CHUNK["entities"] * (graph or hyper),
+        reached,
+        extracted,
+        queries,
+        triplets=extracted * PER_CHUNK["triplets"] * graph,
+        entities=(chunks if hyper else extracted) * PER_CHUNK["entities"] * (graph or hyper),
         hyperedges=chunks * HYPEREDGES_PER_CHUNK * hyper,
     )
 

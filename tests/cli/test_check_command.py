@@ -19,6 +19,7 @@ PUBLISHED = {
     "tearag-qwen3-4b-tools": 8,
     "tearag-qwen3-8b-tools": 8,
     "tearag-qwen3-4b-tools-1-gpu": 1,
+    "tearag-qwen3-4b-one-gpu": 1,
     "hiprag-qwen2.5-3b": 4,
     "hiprag-qwen2.5-7b": 4,
     "prograph-qwen2.5-3b": 4,

@@ -26,8 +26,9 @@ from tests.published.runs import PLACES, StandInRun, StandIns, write_stand_ins
 
 MARK = "STEEP_TEST_STAND_IN_RUN"
 ENGINE = "VLLM::EngineCore"
-# Files that are no published setting: the embedded runs, two small ones, and cards of 24 GB.
-OTHERS = ("embedded", "musique-sample", "real-passages", "single-gpu", "variants")
+# Files that are no published setting: the embedded runs, two small ones, and runs of one GPU.
+ONE_GPU = ("single-gpu", "tearag-qwen3-4b-one-gpu")
+OTHERS = ("embedded", "musique-sample", "real-passages", *ONE_GPU, "variants")
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,18 @@ def test_the_bytes_do_not_depend_on_the_division(
     assert (tmp_path / "a/cache/chat.sqlite").exists() == (cached_chunks > 0)
 
 
+def test_only_candidates_are_asked_about_and_wider_ones_ask_about_the_new_chunks_alone(
+    tmp_path: Path, server: FakeEndpoint
+) -> None:
+    context = context_of(tmp_path, server, "graph")
+    for count, asked in ((3, 3), (5, 5), (2, 5)):
+        write_chunks(tmp_path / str(count), CHUNKS[:count])
+        context.inputs["candidates"] = tmp_path / str(count)
+        _, output = run_whole(context, tmp_path / f"{count} whole", graph.run)
+        assert server.request_counts.total() == asked
+        assert json.loads((output / "statistics.json").read_text())["chunks"] == count
+
+
 def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
     tmp_path: Path, server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError
 from tasks.base import StageTask
 from tasks.run import task_for, walk
 
@@ -37,6 +37,44 @@ def test_what_evaluation_overrides_changes_evaluations_and_no_training_stage() -
     assert changed("evaluation.retrieval.top_k=3") == EVALUATIONS
     assert changed("evaluation.sampling.max_steps=2") == EVALUATIONS
     assert changed("evaluation.retrieval.alpha=0.3") == EVALUATIONS
+
+
+def test_the_last_policy_alone_is_evaluated_on_the_final_split() -> None:
+    splits = ("rounds=2", "evaluation.split=validation", "evaluation.final_split=test")
+    run = stages(*splits)
+    assert list(run["evaluate"].inputs) == ["sft", "round-1", "round-2", "final-round-2"]
+    last = run["evaluate"].inputs["final-round-2"]
+    assert last.label == "evaluate-policy-2-test"
+    assert last.inputs["questions"] is run["questions-test"]
+    assert last.inputs["policy"] is run["train-2"]
+    assert {run[f"evaluate-policy-{n}"].settings.evaluation.split for n in range(3)} == {
+        "validation"
+    }
+    assert (
+        run["evaluate-policy-2"].key.fingerprint
+        == stages(*splits[:2])["evaluate-policy-2"].key.fingerprint
+    )
+    with pytest.raises(ConfigError, match="final_split and split are both test"):
+        stages("evaluation.final_split=test")
+
+
+def test_candidates_are_chosen_before_the_graph_and_passages_are_embedded_once() -> None:
+    new = changed("graph.scope=candidates")
+    assert {"passage-index", "candidates", "graph", "index", "sft-data", "sample-1"} <= new
+    assert not {"corpus", "questions-sft", "questions-sampling", "coverage"} & new
+    few = fingerprints("graph.scope=candidates", "graph.candidates=5")
+    more = fingerprints("graph.scope=candidates", "graph.candidates=6")
+    assert few["passage-index"] == more["passage-index"]
+    assert few["candidates"] != more["candidates"]
+    run = stages("graph.scope=candidates")
+    assert "passages" in run["index"].inputs
+    assert run["sft-data"].inputs["graph"] is run["graph"]
+    assert run["explore-test"].inputs["index"] is run["index"]
+    assert run["explore-test"].inputs["policy"] is run["sft"]
+    for label in ("sample-1", "sample-3", "evaluate-policy-0", "report"):
+        assert run[label].inputs["index"] is run["index-explored"]
+    with pytest.raises(ConfigError, match="service serves one index"):
+        stages("graph.scope=candidates", "retrieval.service=http://localhost:8765")
 
 
 def test_an_index_that_only_evaluation_needs_is_part_of_the_run() -> None:

@@ -49,6 +49,12 @@ def corpus_chunks(context: StageContext) -> Records[Chunk]:
     return Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
 
 
+def chosen_chunks(context: StageContext) -> Records[Chunk]:
+    """The chunks to extract from: those of the input ``candidates``, or all of the corpus."""
+    folder = context.inputs.get("candidates", context.inputs["corpus"])
+    return Records(folder / "chunks.arrow", Chunk)
+
+
 def extract_by_model(
     context: StageContext,
     block: str,

@@ -1,5 +1,6 @@
 """GPU hours from the assumed rates."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,3 +49,23 @@ def test_the_page_about_scale_has_the_gpu_hours_of_the_published_runs() -> None:
         tasks = walk(Report(config=name), lambda one: one.inputs)
         found.append(make_plan(tasks, sizes, [nominal_gpu(80)], Rates()).gpu_seconds / 3600)
     assert row == f"| all | {' | '.join(f'{value:,.0f}' for value in found)} |"
+
+
+def test_a_paper_on_one_gpu_is_planned_within_a_day_as_its_page_says() -> None:
+    name = "tearag-qwen3-4b-one-gpu"
+    page = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    tasks = walk(Report(config=name), lambda one: one.inputs)
+    plan = make_plan(tasks, sizes_of(load(name), published_count), [nominal_gpu(80)], Rates())
+    assert list(plan.faults()) == []
+    shown = {
+        stage.stage: f"{stage.gpu_seconds / 3600:.1f}"
+        for stage in plan.stages
+        if stage.gpu_seconds > 180
+    }
+    for stage, hours_of in shown.items():
+        assert re.search(rf"^\| `{stage}` \|.* \| {re.escape(hours_of)} \|", page, re.MULTILINE)
+    total = plan.gpu_seconds / 3600
+    [waited] = re.findall(r"^\| all, GPU and CPU \|.*\| ([\d.]+) \|", page, re.MULTILINE)
+    [alone] = re.findall(r"^\| CPU alone \|.*\| ([\d.]+) \|", page, re.MULTILINE)
+    assert float(waited) == pytest.approx(total + float(alone), abs=0.1)
+    assert float(waited) <= 24
