@@ -182,7 +182,8 @@ def merge_policies(
     )
     outcomes = compared.outcomes
     other = compare_policies(final, resamples=resamples, seed=seed).metrics if final else []
-    write_json(output / "metrics.json", compared.metrics + other)
+    rows = compared.metrics + other
+    write_json(output / "metrics.json", rows)
     write_json(output / "comparison.json", compared.tests)
     distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
     write_json(output / "distributions.json", distributions)
@@ -194,7 +195,7 @@ def merge_policies(
     write_json(output / "failures.json", failures)
     write_parquet(output / "failures.parquet", trajectories, Trajectory)
     return {
-        "rows": len(compared.metrics), "tests": len(compared.tests), "examples": len(examples)
+        "rows": len(rows), "tests": len(compared.tests), "examples": len(examples)
     }  # fmt: skip
 
 
