@@ -212,7 +212,8 @@ def dense_server(run: str, index: str, corpus: str, port: str) -> None:
 
     from pipeline.core.columns import Records
     from pipeline.core.records import Chunk
-    from pipeline.core.shipped import find_model
+    from pipeline.index.embed import KEY
+    from pipeline.index.models import locate
 
     class Request(BaseModel):
         queries: list[str]
@@ -220,7 +221,8 @@ def dense_server(run: str, index: str, corpus: str, port: str) -> None:
         return_scores: bool = False
 
     settings = load(Path(run) / "config.yaml").index.embedder
-    model = SentenceTransformer(str(find_model(settings.model)), device="cpu")
+    source = str(locate(settings.model, KEY))
+    model = SentenceTransformer(source, device="cpu", trust_remote_code=False)
     vectors = faiss.read_index(str(Path(index) / "chunks.faiss"))
     chunks = Records(Path(corpus) / "chunks.arrow", Chunk)
     app, one_at_a_time = FastAPI(), threading.Lock()
