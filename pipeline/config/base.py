@@ -187,8 +187,10 @@ class EngineConfig(Block):
     kind: Literal["vllm", "transformers", "scripted"] = Field(
         "vllm", description="the library that generates; scripted: fixed outputs, for tests"
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "bfloat16", description="number format of weights and activations"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "bfloat16",
+        description="number format of weights and activations; auto: bfloat16 on GPUs and on CPUs "
+        "with AVX-512, else float32",
     )
     max_model_len: Positive = Field(4096, description="tokens of prompt and output together")
     max_num_seqs: Annotated[Positive, Execution()] = Field(

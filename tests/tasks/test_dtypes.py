@@ -13,30 +13,36 @@ from tasks.resolved import keep_dtypes
 from tasks.run import run, task_for, walk
 from tests.tasks.counting_tasks import First, task
 
-AUTO = ("index.embedder.dtype", "sft.dtype", "dpo.dtype")
+ENGINE = "engine.dtype"
+AUTO = ("index.embedder.dtype", ENGINE, "sft.dtype", "dpo.dtype")
 
 
-@pytest.mark.parametrize("flags", ["fpu avx512_bf16", "amx_bf16 fpu", "fpu avx512f", None])
+@pytest.mark.parametrize(
+    "flags", ["avx512f avx512_bf16", "amx_bf16 avx512f", "fpu avx512f", "fpu avx2", None]
+)
 def test_auto_is_bfloat16_where_the_processor_multiplies_it(
     tmp_path: Path, flags: str | None
 ) -> None:
+    """In an engine, AVX-512 is enough."""
     info = tmp_path / "cpuinfo"
     if flags is not None:
         info.write_text(f"processor : 0\nflags : {flags}\n")
     expected = "bfloat16" if "bf16" in str(flags) else "float32"
     config = load("embedded", (f"runs_dir={tmp_path}",))
-    found = resolve_dtypes(config, gpus=False, cpu=lambda: dtype_of_cpu(info))
-    assert found.dtypes == dict.fromkeys(AUTO, expected)
+    found = resolve_dtypes(config, gpus=False, cpu=lambda engine: dtype_of_cpu(engine, info))
+    in_engine = "bfloat16" if "avx512f" in str(flags) else "float32"
+    assert found.dtypes == {**dict.fromkeys(AUTO, expected), ENGINE: in_engine}
     settings = found.settings
+    assert settings.engine.dtype == in_engine
     assert {settings.sft.dtype, settings.dpo.dtype, settings.index.embedder.dtype} == {expected}
 
 
 def test_gpus_take_bfloat16(tmp_path: Path) -> None:
     settings = load("embedded", (f"runs_dir={tmp_path}",))
-    on_gpu = resolve_dtypes(settings, gpus=True, cpu=lambda: "float32")
+    on_gpu = resolve_dtypes(settings, gpus=True, cpu=lambda _: "float32")
     assert on_gpu.dtypes == dict.fromkeys(AUTO, "bfloat16")
     on_cpu = load("embedded", (f"runs_dir={tmp_path}", "index.embedder.device=cpu"))
-    mixed = resolve_dtypes(on_cpu, gpus=True, cpu=lambda: "float32").dtypes
+    mixed = resolve_dtypes(on_cpu, gpus=True, cpu=lambda _: "float32").dtypes
     assert {mixed[name] for name in AUTO if name != "index.embedder.dtype"} == {"bfloat16"}
     assert mixed["index.embedder.dtype"] == "float32"
 
@@ -80,8 +86,8 @@ def test_a_damaged_file_of_types_is_named(tmp_path: Path) -> None:
 
 def test_two_processes_that_start_a_run_take_the_same_types(tmp_path: Path) -> None:
     settings = load("embedded", (f"runs_dir={tmp_path}",))
-    slower = resolve_dtypes(settings, gpus=False, cpu=lambda: "float32")
-    faster = resolve_dtypes(settings, gpus=False, cpu=lambda: "bfloat16")
+    slower = resolve_dtypes(settings, gpus=False, cpu=lambda _: "float32")
+    faster = resolve_dtypes(settings, gpus=False, cpu=lambda _: "bfloat16")
     assert "sft.dtype float32" in str(keep_dtypes(slower))
     assert keep_dtypes(slower) is None
     with pytest.raises(StoreError, match="another process has just started this run"):
