@@ -67,7 +67,9 @@ def bill() -> list[Row]:
         plan = json.loads(steep("plan", "--config", config, "--machine", machine, "--json"))["plan"]
         rows = [row for row in plan["stages"] if not stages or row["stage"] in stages]
         planned = sum(row["gpu_hours"] for row in rows)
-        named = ", ".join(f"{row['stage']} {row['gpu_hours']:.1f}" for row in rows)
+        named = ", ".join(
+            f"{row['stage']} {row['gpu_hours']:.1f}" for row in rows if row["gpu_hours"] >= 0.05
+        )
         measured.append(
             Row(
                 "bill", f"{config}, computed: {named}", peer, [planned],

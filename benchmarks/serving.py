@@ -25,6 +25,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import httpx
+from pydantic import BaseModel
 
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
@@ -202,23 +203,25 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+class DenseRequest(BaseModel):
+    """A request in Search-R1's protocol."""
+
+    queries: list[str]
+    topk: int = 3
+    return_scores: bool = False
+
+
 def dense_server(run: str, index: str, corpus: str, port: str) -> None:
     """Serve ``/retrieve`` as Search-R1's server does: embed, search, look up, for each request."""
     import faiss
     import uvicorn
     from fastapi import FastAPI
-    from pydantic import BaseModel
     from sentence_transformers import SentenceTransformer
 
     from pipeline.core.columns import Records
     from pipeline.core.records import Chunk
     from pipeline.index.embed import KEY
     from pipeline.index.models import locate
-
-    class Request(BaseModel):
-        queries: list[str]
-        topk: int = 3
-        return_scores: bool = False
 
     settings = load(Path(run) / "config.yaml").index.embedder
     source = str(locate(settings.model, KEY))
@@ -228,7 +231,7 @@ def dense_server(run: str, index: str, corpus: str, port: str) -> None:
     app, one_at_a_time = FastAPI(), threading.Lock()
 
     @app.post("/retrieve")
-    def retrieve(request: Request) -> dict[str, Any]:
+    def retrieve(request: DenseRequest) -> dict[str, Any]:
         with one_at_a_time:
             query_QD = model.encode(request.queries, normalize_embeddings=True)
             scores, found = vectors.search(query_QD, request.topk)
