@@ -52,7 +52,8 @@ class AuditRow:
     """One reward against one truth; ``hops`` is None for all questions.
 
     ``auc`` compares all items, ``within`` items of one question. ``gain`` and ``within_gain`` are
-    these minus those of the outcome on the same items. An AUC of a single value is None.
+    their differences from the outcome's AUC on the same items. A reward that has the same value
+    everywhere has no AUC: None.
     """
 
     level: str

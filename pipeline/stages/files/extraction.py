@@ -50,7 +50,7 @@ def corpus_chunks(context: StageContext) -> Records[Chunk]:
 
 
 def chosen_chunks(context: StageContext) -> Records[Chunk]:
-    """The chunks to extract from: those of the input ``candidates``, or all of the corpus."""
+    """The candidates if the stage has them as an input, else all chunks of the corpus."""
     folder = context.inputs.get("candidates", context.inputs["corpus"])
     return Records(folder / "chunks.arrow", Chunk)
 
