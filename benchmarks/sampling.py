@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -293,19 +294,24 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
     everything = list(run.trajectories(1))
     result = simulated(_recorded(run, config, everything, 2 * questions), repeats)
     few = _recorded(run, config, everything, questions)
-    stages = ("corpus", "graph", "index")
+    with rollout_context(run, config) as context:
+        policy = run.policies()[0].directory / "adapter"
+        return result + on_this_machine(context, few, policy, repeats)
+
+
+@contextmanager
+def rollout_context(run: Run, config: Config) -> Iterator[StageContext]:
+    """The context of round 1's roll-outs in a finished run, with a directory that is deleted."""
     with TemporaryDirectory(prefix="sampling-") as name:
-        context = StageContext(
+        yield StageContext(
             config=config,
             stage="sample",
             output=Path(name),
             checkpoint_dir=Path(name),
-            inputs={stage: run.stage(stage) for stage in stages},
+            inputs={stage: run.stage(stage) for stage in ("corpus", "graph", "index")},
             seed=config.seed,
             round=1,
         )
-        policy = run.policies()[0].directory / "adapter"
-        return result + on_this_machine(context, few, policy, repeats)
 
 
 def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count: int) -> Recorded:

@@ -20,19 +20,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any
 
 import httpx
 from pydantic import BaseModel
 
+from benchmarks.sampling import rollout_context
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
 from pipeline.config import load
 from pipeline.core.errors import EngineError
 from pipeline.llm.engine import Engine, GenerationRequest
-from pipeline.run.context import StageContext
 from pipeline.serving.turns import PlainModel, TurnRequest
 
 CLIENTS = (1, 16, 64)
@@ -67,23 +66,18 @@ def turns(url: str, directory: Path, run: Run, questions: Sequence[str], repeats
     config = load(directory / "config.yaml")
     decoding = decoding_of(config, config.evaluation.temperature)
     plain = PlainModel(None, policy_tokenizer(config), decoding)  # type: ignore[arg-type]
-    inputs = {stage: run.stage(stage) for stage in ("corpus", "graph", "index")}
     measured = []
-    with TemporaryDirectory(prefix="serving-") as name:
-        context = StageContext(
-            config=config, stage="sample", output=Path(name), checkpoint_dir=Path(name),
-            inputs=inputs, seed=config.seed, round=1,
-        )  # fmt: skip
-        with open_rollout(context, run.policies()[-1].directory / "adapter") as (engine, *_):
-            for clients in CLIENTS:
-                bodies = [
-                    {
-                        "model": "policy", "max_tokens": _TOKENS, "temperature": 0.8, "seed": seed,
-                        "messages": [{"role": "user", "content": question}],
-                    }
-                    for seed, question in enumerate(questions[: _TURNS[clients]])
-                ]  # fmt: skip
-                measured.append(_turns(url, engine, plain, bodies, clients, repeats))
+    adapter = run.policies()[-1].directory / "adapter"
+    with rollout_context(run, config) as context, open_rollout(context, adapter) as (engine, *_):
+        for clients in CLIENTS:
+            bodies = [
+                {
+                    "model": "policy", "max_tokens": _TOKENS, "temperature": 0.8, "seed": seed,
+                    "messages": [{"role": "user", "content": question}],
+                }
+                for seed, question in enumerate(questions[: _TURNS[clients]])
+            ]  # fmt: skip
+            measured.append(_turns(url, engine, plain, bodies, clients, repeats))
     return measured
 
 

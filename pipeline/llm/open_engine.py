@@ -37,6 +37,7 @@ def open_engine(
     missing, ConfigError for the scripted engine and for an adapter that merging would blur, and
     EngineError when the model cannot be loaded.
     """
+    assert config.dtype != "auto"  # `pipeline.config.machine_choices` has replaced it
     model = find_model(model)
     check_model(model, key)
     if adapter is not None:
