@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from pipeline.closed_world.names import OCCUPATIONS, NameGenerator, draw_name
+from pipeline.closed_world.names import OCCUPATIONS, NameGenerator, draw_name, word
 from pipeline.closed_world.schema import (
     ENTITY_TYPES,
     MONTHS,
@@ -68,6 +68,31 @@ _ROLES = {key: tuple(role for role, _ in nary.roles) for key, nary in NARY_RELAT
 # a reader could ignore the documents.
 _PRESENCE = {"based_on": 0.35, "river": 0.7, "father": 0.6, "employer": 0.7, "alma_mater": 0.7}
 
+_COMMON_VALUES = 3  # of each type
+_COMMON_FAMILIES = 12
+# Places, organizations and literals have common values. Persons and works have none: a chain goes
+# through them, and many chains would share their later facts.
+_WITH_COMMON = frozenset(
+    {"city", "country", "river", "company", "university", "year", "date", "word"}
+)
+
+
+class NearMisses(NamedTuple):
+    """What makes wrong answers of a world partly or accidentally right; nothing by default.
+
+    Attributes:
+        common_share: share of the facts about places, organizations, years, dates and professions
+            whose value is one of `_COMMON_VALUES` of its type: a wrong path often ends at the right
+            answer, and many passages hold it. Of dates only the year is common.
+        family_share: share of the persons with one of `_COMMON_FAMILIES` family names.
+    """
+
+    common_share: float = 0.0
+    family_share: float = 0.0
+
+
+NO_NEAR_MISSES = NearMisses()
+
 
 class Core(NamedTuple):
     """The famous sub-world: entities, binary facts and n-ary facts."""
@@ -92,7 +117,13 @@ def _aliases(name: str, kind: str) -> tuple[str, ...]:
 
 
 def make_entities(
-    rng: random.Random, namer: NameGenerator, count: int, prefix: str, *, famous: bool
+    rng: random.Random,
+    namer: NameGenerator,
+    count: int,
+    prefix: str,
+    *,
+    famous: bool,
+    family_share: float = 0.0,
 ) -> list[Entity]:
     """Entities of all types in fixed shares; some pairs have the same name with a qualifier.
 
@@ -102,11 +133,19 @@ def make_entities(
         count: number of entities.
         prefix: of the entity ids.
         famous: whether the entities belong to the famous core, which has no namesakes.
+        family_share: share of the persons with a common family name, see `NearMisses`.
     """
     counts = {kind: max(2, round(share * count)) for kind, share in _SHARES.items()}
     counts["person"] += count - sum(counts.values())
+    families = [word(rng, 2) for _ in range(_COMMON_FAMILIES)] if family_share else []
+
+    def family(kind: str) -> str:
+        has_common = families and kind == "person" and rng.random() < family_share
+        return rng.choice(families) if has_common else ""
+
     names = {
-        kind: [namer.new_name(rng, kind) for _ in range(counts[kind])] for kind in ENTITY_TYPES
+        kind: [namer.new_name(rng, kind, family(kind)) for _ in range(counts[kind])]
+        for kind in ENTITY_TYPES
     }
     for first, second in () if famous else _NAMESAKES:
         pairs = int(_NAMESAKE_SHARE * min(counts[first], counts[second])) + 1
@@ -142,12 +181,17 @@ class FactGenerator:
         rng: source of randomness.
         entities: heads of the facts, and possible tails.
         other_tails: further entities that may be tails.
+        common_share: share of the facts with a common value, see `NearMisses`.
     """
 
     def __init__(
-        self, rng: random.Random, entities: Sequence[Entity], other_tails: Sequence[Entity]
+        self,
+        rng: random.Random,
+        entities: Sequence[Entity],
+        other_tails: Sequence[Entity],
+        common_share: float = 0.0,
     ) -> None:
-        self.rng = rng
+        self.rng, self.common_share = rng, common_share
         self.entities = entities
         self.pools: dict[str, list[str]] = {kind: [] for kind in ENTITY_TYPES}
         for entity in (*other_tails, *entities):
@@ -167,15 +211,19 @@ class FactGenerator:
         """A date (birth date of a person), number (length in miles) or word (occupation)."""
         draw = self.rng.random
         if kind == "word":
-            return self.rng.choice(OCCUPATIONS)
+            common = OCCUPATIONS[-_COMMON_VALUES:]
+            return self.rng.choice(common if self._is_common(kind) else OCCUPATIONS)
         if kind == "number":
             return f"{60 + int(draw() * 2400)} miles"
-        year = 1850 + 34 * self.generation[entity] + int(draw() * 16)
+        years = _COMMON_VALUES if self._is_common(kind) else 16
+        year = 1850 + 34 * self.generation[entity] + int(draw() * years)
         return f"{1 + int(draw() * 28)} {MONTHS[int(draw() * 12)]} {year}"
 
     def year(self, relation: str) -> str:
         """A year in the range of the relation (binary or n-ary)."""
         earliest, latest = _YEARS[relation]
+        if self._is_common("year"):
+            earliest = latest - _COMMON_VALUES + 1
         return str(self.rng.randint(earliest, latest))
 
     def tail(self, key: str, entity: str) -> str | None:
@@ -193,7 +241,15 @@ class FactGenerator:
             generation = self.generation[entity]
             fathers = self.cohorts[generation - 1] if generation else ()
             return _pick(self.rng, fathers, entity) if len(fathers) > 1 else None
-        return _pick(self.rng, self.pools[kind], entity)
+        # The last of a pool are not famous.
+        pool = self.pools[kind]
+        return _pick(self.rng, pool[-_COMMON_VALUES:] if self._is_common(kind) else pool, entity)
+
+    def _is_common(self, kind: str) -> bool:
+        """Whether the next value of this type is a common one."""
+        if not self.common_share or kind not in _WITH_COMMON:
+            return False
+        return self.rng.random() < self.common_share
 
     def facts(self, entity: Entity, limit: int) -> list[Fact]:
         """At most `limit` facts of the entity.

@@ -104,7 +104,7 @@ class Formatter:
         return list(distractors.values())
 
     def musique(self, question: Question) -> dict[str, Any]:
-        """A MuSiQue record: 20 paragraphs, decomposition, aliases. The question must be a chain."""
+        """A MuSiQue record: 20 paragraphs, decomposition, aliases. All facts must be binary."""
         rng = random.Random(f"musique {self.world.seed} {question.text}")
         support = [self.support(fact)[0] for fact in _binary(question)]
         extra = MUSIQUE_PARAGRAPHS - len(support)

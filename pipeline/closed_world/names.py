@@ -94,6 +94,10 @@ def _roman(number: int) -> str:
     return text
 
 
+def _of_family(name: str, family: str) -> str:
+    return f"{name.rsplit(' ', 1)[0]} {family}" if family else name
+
+
 class NameGenerator:
     """Draws unique names, compared case-insensitively.
 
@@ -104,13 +108,16 @@ class NameGenerator:
     def __init__(self, used: set[str] | None = None) -> None:
         self._used = set(used or ())
 
-    def new_name(self, rng: random.Random, kind: str) -> str:
-        """A new name of the entity type; raises ValueError for an unknown type."""
-        name = draw_name(rng, kind)
+    def new_name(self, rng: random.Random, kind: str, family: str = "") -> str:
+        """A new name of the entity type; raises ValueError for an unknown type.
+
+        ``family`` replaces the last word, which is the family name of a person.
+        """
+        name = _of_family(draw_name(rng, kind), family)
         for _ in range(6):
             if name.casefold() not in self._used:
                 break
-            name = draw_name(rng, kind)
+            name = _of_family(draw_name(rng, kind), family)
         base, number = name, 2
         while name.casefold() in self._used:
             name = f"{base} {_roman(number)}"

@@ -125,6 +125,7 @@ def _draw(
     split: str,
     number: int,
     famous_share: float,
+    comparison_share: float,
 ) -> list[Question]:
     """Questions of one data set and split from one region, in random order."""
     proposers: dict[str, tuple[Proposer, float]]
@@ -137,10 +138,12 @@ def _draw(
             "famous": (partial(region.singles, rng, region.famous), famous),
         }
     elif dataset == "musique":
+        of_chains = (1 - comparison_share) / len(_MUSIQUE_HOPS)
         proposers = {
-            f"{hops}-hop": (partial(region.chains, rng, hops, famous_share), 1 / len(_MUSIQUE_HOPS))
+            f"{hops}-hop": (partial(region.chains, rng, hops, famous_share), of_chains)
             for hops in _MUSIQUE_HOPS
         }
+        proposers["comparison"] = (partial(region.comparisons, rng), comparison_share)
     elif dataset == "hotpotqa":
         proposers = {
             "bridge": (partial(region.chains, rng, 2, famous_share), 0.5),
@@ -198,6 +201,7 @@ def draw_questions(
     *,
     unseen_share: float = UNSEEN_SHARE,
     famous_share: float = 0.0,
+    comparison_share: float = 0.0,
 ) -> dict[tuple[str, str], DrawnQuestions]:
     """All questions by (data set, split); the draw depends on the world's seed and the sizes.
 
@@ -211,6 +215,8 @@ def draw_questions(
         famous_share: share of MuSiQue's chains, HotpotQA's bridges and 2WikiMultiHopQA's
             compositional questions in which at least one hop is about a famous entity. Unseen
             questions are excluded. The share is smaller if the world has too few such chains.
+        comparison_share: share of MuSiQue's training questions that compare two facts, of which the
+            data set has none: a cold start with them teaches answers that a guess may hit.
 
     Raises:
         InputError: more questions than the world holds.
@@ -229,8 +235,11 @@ def draw_questions(
         if not number:
             continue
         num_unseen = round(number * unseen_share) if split == "test" else 0
-        unseen_questions = _draw(drawer, unseen, rng, dataset, split, num_unseen, 0.0)
-        seen_questions = _draw(drawer, seen, rng, dataset, split, number - num_unseen, famous_share)
+        unseen_questions = _draw(drawer, unseen, rng, dataset, split, num_unseen, 0.0, 0.0)
+        compared = comparison_share if split == "train" else 0.0
+        seen_questions = _draw(
+            drawer, seen, rng, dataset, split, number - num_unseen, famous_share, compared
+        )
         marked = [(True, question) for question in unseen_questions]
         marked += [(False, question) for question in seen_questions]
         rng.shuffle(marked)

@@ -18,7 +18,9 @@ from functools import cached_property
 from pipeline.closed_world.documents import write_documents
 from pipeline.closed_world.fact_generation import (
     FACTS_PER_PAGE,
+    NO_NEAR_MISSES,
     FactGenerator,
+    NearMisses,
     famous_core,
     make_entities,
 )
@@ -161,12 +163,15 @@ def _entities_with_two_pages(
     return {*rng.sample(persons, num_persons), *rng.sample(others, count - num_persons)}
 
 
-def generate_world(seed: int, *, documents: int = 1500) -> World:
+def generate_world(
+    seed: int, *, documents: int = 1500, near_misses: NearMisses = NO_NEAR_MISSES
+) -> World:
     """A world with exactly `documents` documents, in time and memory linear in this number.
 
     Args:
         seed: any integer; the same seed gives the same world on every machine.
         documents: number of documents of 20 to 45 words, at least `MIN_DOCUMENTS`.
+        near_misses: what makes wrong answers partly or accidentally right.
 
     Raises:
         InputError: `documents` is too small for the famous core and its surroundings.
@@ -179,9 +184,12 @@ def generate_world(seed: int, *, documents: int = 1500) -> World:
     core = famous_core()
     namer = NameGenerator({entity.name.casefold() for entity in core.entities})
     count = int(documents * ENTITIES_PER_DOCUMENT)
-    new_entities = make_entities(rng, namer, count - len(core.entities), "", famous=False)
+    new_entities = make_entities(
+        rng, namer, count - len(core.entities), "",
+        famous=False, family_share=near_misses.family_share,
+    )  # fmt: skip
     two_pages = _entities_with_two_pages(rng, new_entities, documents - count)
-    generator = FactGenerator(rng, new_entities, core.entities)
+    generator = FactGenerator(rng, new_entities, core.entities, near_misses.common_share)
     new_facts = [
         fact
         for entity in new_entities

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.closed_world.fact_generation import NO_NEAR_MISSES, NearMisses
 from pipeline.closed_world.formats import Formatter
 from pipeline.closed_world.oracle import Oracle
 from pipeline.closed_world.questions import Question
@@ -152,6 +153,8 @@ def write_closed_world(
     sizes: Mapping[str, int],
     unseen_share: float = UNSEEN_SHARE,
     famous_share: float = 0.0,
+    comparison_share: float = 0.0,
+    near_misses: NearMisses = NO_NEAR_MISSES,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write a closed world and its questions; returns the number of records per file.
@@ -167,6 +170,8 @@ def write_closed_world(
             wiki2 and nq and the splits train, sampling, dev and test. Each gives a file unless 0.
         unseen_share: share of every test split whose entities occur in no other split's question.
         famous_share: share of chains with a famous fact, see `draw_questions`.
+        comparison_share: share of training questions that compare, see `draw_questions`.
+        near_misses: what makes wrong answers partly or accidentally right.
         progress: counts the files of questions.
 
     Raises:
@@ -174,8 +179,11 @@ def write_closed_world(
     """
     progress = progress or Progress()
     progress.start(sum(size > 0 for size in sizes.values()), "question files")
-    world = generate_world(seed, documents=documents)
-    questions = draw_questions(world, sizes, unseen_share=unseen_share, famous_share=famous_share)
+    world = generate_world(seed, documents=documents, near_misses=near_misses)
+    questions = draw_questions(
+        world, sizes,
+        unseen_share=unseen_share, famous_share=famous_share, comparison_share=comparison_share,
+    )  # fmt: skip
     formatter, oracle = Formatter(world), Oracle(world)
     directory.mkdir(parents=True, exist_ok=True)
     counts = {
@@ -193,6 +201,7 @@ def write_closed_world(
     summary = {
         "seed": seed,
         "documents": documents,
+        **near_misses._asdict(),
         "corpus_sha256": _digest(world),
         "entities": len(world.entities),
         "facts": len(world.facts),
@@ -216,7 +225,11 @@ def read_world(directory: Path) -> World:
     seed, documents, digest = (summary.get(k) for k in ("seed", "documents", "corpus_sha256"))
     if type(seed) is not int or type(documents) is not int or not 0 < documents <= _MAX_DOCUMENTS:
         raise InputError.at(path, None, "seed or documents: no number; write the world again")
-    world = generate_world(seed, documents=documents)
+    shares = [summary.get(name) for name in NearMisses._fields]
+    if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
+        names = " or ".join(NearMisses._fields)
+        raise InputError.at(path, None, f"{names}: no share; write the world again")
+    world = generate_world(seed, documents=documents, near_misses=NearMisses(*shares))
     if _digest(world) != digest:
         raise InputError.at(
             path, None, "comes from another version of the generator; write it again"

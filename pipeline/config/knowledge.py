@@ -50,6 +50,21 @@ class ClosedWorld(Block):
         0.0,
         description="share of chain questions with a hop that the tiny reader knows by heart",
     )
+    comparison_share: Share = Field(
+        0.0,
+        description="share of musique_train that compares two facts, so that a guess may be right",
+    )
+    common_share: Share = Field(
+        0.0,
+        description="share of the facts about places, organizations, years, dates and professions "
+        "with one of three values of their type, so that a wrong path often ends at the right "
+        "answer",
+    )
+    family_share: Share = Field(
+        0.0,
+        description="share of the persons with one of twelve family names, so that a wrong person "
+        "is often a partly right answer",
+    )
 
 
 _DATASETS = ("musique", "hotpotqa", "2wiki", "nq", "popqa", "triviaqa", "bamboogle", "questions")

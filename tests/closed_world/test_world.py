@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from pipeline.closed_world.fact_generation import famous_core
+from pipeline.closed_world.fact_generation import NearMisses, famous_core
 from pipeline.closed_world.world import World, generate_world
 from pipeline.core.errors import InputError
 
@@ -78,3 +78,37 @@ def test_chains_link_tail_to_head_without_repeated_entities(world: World, hops: 
         assert [fact.tail for fact in chain[:-1]] == [fact.head for fact in chain[1:]]
         entities = [chain[0].head, *(fact.tail for fact in chain)]
         assert len(set(entities)) == hops + 1
+
+
+def test_near_misses_change_neither_other_worlds_nor_the_famous_core(world: World) -> None:
+    near = generate_world(11, near_misses=NearMisses(common_share=0.8, family_share=0.8))
+    assert generate_world(11, near_misses=NearMisses()) == world
+    assert [e for e in near.entities.values() if e.famous] == [
+        e for e in world.entities.values() if e.famous
+    ]
+
+
+def test_common_values_answer_most_facts_of_places_and_years(world: World) -> None:
+    near = generate_world(11, near_misses=NearMisses(common_share=0.8))
+
+    def three_commonest(of: World, relation: str) -> float:
+        tails = Counter(fact.tail for fact in of.facts.values() if fact.relation == relation)
+        return sum(count for _, count in tails.most_common(3)) / sum(tails.values())
+
+    for relation in ("country", "birthplace", "alma_mater", "released", "occupation"):
+        assert three_commonest(near, relation) > 0.7
+        assert three_commonest(near, relation) > 2 * three_commonest(world, relation)
+    # A chain goes on from persons, so that common ones would make many chains end alike.
+    assert three_commonest(near, "director") < 0.1
+
+
+def test_common_family_names_make_wrong_persons_partly_right(world: World) -> None:
+    near = generate_world(11, near_misses=NearMisses(family_share=0.8))
+
+    def persons(of: World) -> list[str]:
+        return [e.name for e in of.entities.values() if e.type == "person" and not e.famous]
+
+    families = Counter(name.split()[1] for name in persons(near))
+    assert 0.75 < sum(count for _, count in families.most_common(12)) / len(persons(near)) < 0.85
+    assert len({name.split()[1] for name in persons(world)}) > 0.9 * len(persons(world))
+    assert len(set(persons(near))) == len(persons(near))

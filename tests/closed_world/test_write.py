@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.closed_world.fact_generation import NearMisses
+from pipeline.closed_world.world import generate_world
 from pipeline.closed_world.write import read_world, write_closed_world
 from pipeline.core.errors import InputError
 
@@ -18,6 +20,8 @@ SIZES = {"musique_train": 30, "musique_test": 9, "hotpotqa_test": 6, "wiki2_test
 SCRIPT = """
 import sys
 from pathlib import Path
+from pipeline.closed_world.fact_generation import NearMisses
+from pipeline.closed_world.world import generate_world
 from pipeline.closed_world.write import write_closed_world
 write_closed_world(Path(sys.argv[1]), seed=2, documents=500, sizes=eval(sys.argv[2]))
 """
@@ -79,6 +83,22 @@ def test_read_world_regenerates_the_world_of_a_directory(written: Path) -> None:
     world = read_world(written)
     texts = [record["text"] for record in lines(written / "corpus.jsonl")]
     assert [document.text for document in world.documents] == texts
+
+
+def test_a_world_with_near_misses_is_regenerated_with_them(tmp_path: Path) -> None:
+    near = NearMisses(common_share=0.5, family_share=0.5)
+    write_closed_world(tmp_path, seed=2, documents=300, sizes={}, near_misses=near)
+    assert read_world(tmp_path) == generate_world(2, documents=300, near_misses=near)
+
+
+@pytest.mark.parametrize("share", [None, "half", 1.5])
+def test_a_share_of_a_broken_description_is_rejected(
+    written: Path, tmp_path: Path, share: object
+) -> None:
+    summary = json.loads((written / "world.json").read_text(encoding="utf-8"))
+    (tmp_path / "world.json").write_text(json.dumps({**summary, "family_share": share}))
+    with pytest.raises(InputError, match="family_share: no share; write the world again"):
+        read_world(tmp_path)
 
 
 def test_a_world_of_another_generator_version_is_rejected(written: Path, tmp_path: Path) -> None:
