@@ -72,7 +72,7 @@ class Train(RoundTask):
         return (*self.reads, "dpo")
 
     def slice(self) -> dict[str, Any]:
-        """Of DPO's lists only this round's eta and epochs.
+        """Of DPO's lists only this round's eta and epochs, and its loss unless it is the default.
 
         A change for a later round therefore does not rerun this one.
         """
@@ -82,6 +82,8 @@ class Train(RoundTask):
         dpo = dict(values["dpo"])
         for name in ("eta", "round_epochs"):
             dpo[name] = for_round(tuple(dpo[name]), self.round)
+        if dpo["loss"] == "sigmoid":  # outputs from before the other losses keep their fingerprints
+            del dpo["loss"]
         return {**values, "dpo": dpo}
 
     def opens(self) -> Iterator[Opened]:
@@ -90,14 +92,16 @@ class Train(RoundTask):
     def work(self, clock: Clock) -> Work:
         settings, a = self.settings, clock.rates
         questions = clock.sizes.questions["sampling"]
-        if settings.objective == "grpo":
+        grpo, chosen_alone = settings.objective == "grpo", settings.dpo.loss == "sft"
+        if grpo:
             records = questions * settings.sampling.samples
         else:
             pairs = a.pairs_first if self.round == 1 else a.pairs_later
-            records = questions * pairs * 2
+            records = questions * pairs * (1 if chosen_alone else 2)
         epochs = settings.trainer.passes(self.round)
         trained = training(settings, settings.objective, settings.trainer)
-        return Work(clock.training(trained, records * epochs, referred=records))
+        referred = 0 if chosen_alone and not grpo else records
+        return Work(clock.training(trained, records * epochs, referred))
 
     def faults(self) -> Iterator[str]:
         settings = self.settings

@@ -256,13 +256,23 @@ class Sft(Trainer):
 
     epochs: Epochs = Field(1, description="passes over the examples")
 
+    def passes(self, round: int) -> float:
+        """The passes over the examples of policy 0."""
+        return self.epochs
+
 
 class Dpo(Trainer):
-    """DPO with an SFT term on the chosen trajectory (TeaRAG eq. 15-17).
+    """DPO with an SFT term on the chosen trajectory (TeaRAG eq. 15-17), or another loss on pairs.
 
     Lists hold one value per round; the last value is used for all later rounds.
     """
 
+    loss: Literal["sigmoid", "apo_zero", "sft"] = Field(
+        "sigmoid",
+        description="preference loss, by TRL's names: sigmoid is DPO (eq. 16); apo_zero is APO-zero "
+        "(arXiv 2408.06266), which treats each side by itself; sft has no preference loss, so that "
+        "the rounds are rejection-sampling fine-tuning (arXiv 2304.06767)",
+    )
     beta: Above0 = Field(0.5, description="weight of the log-ratios to the reference")
     eta: AtLeastOne[Weight] = Field((1.0, 0.5, 0.25), description="weight of the SFT term")
     eta_of: Literal["sum", "mean"] = Field(
@@ -275,6 +285,18 @@ class Dpo(Trainer):
         "previous",
         description="reference policy: the policy of the previous round, or the SFT policy",
     )
+
+    @model_validator(mode="after")
+    def _loss_fits(self) -> Dpo:
+        if self.loss != "sft":
+            return self
+        if 0 in self.eta or self.eta_of == "sum" or self.reference == "sft":
+            raise ValueError(
+                "loss is sft, which is the SFT term alone, a mean over tokens without a reference, "
+                f"and eta is {list(self.eta)}, eta_of {self.eta_of}, reference {self.reference}; "
+                "set every eta above 0, eta_of to mean and reference to previous"
+            )
+        return self
 
     def passes(self, round: int) -> float:
         """The passes over the data of a round, from 1."""

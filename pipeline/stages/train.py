@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.config import Config, for_round
 from pipeline.conversations.chat_template import ChatTemplate
@@ -51,6 +52,8 @@ from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
+
+_METHODS = {"sigmoid": "dpo+sft", "apo_zero": "apo-zero+sft", "sft": "rejection-sampling"}
 
 
 def run_sft(context: StageContext) -> dict[str, int]:
@@ -124,36 +127,44 @@ def train_sft(context: StageContext) -> dict[str, int]:
 
 
 def train_dpo(context: StageContext) -> dict[str, int]:
-    """Train the policy of ``context.round`` on encoded pairs; every process calls it.
+    """Train the policy of ``context.round`` on encoded pairs, or with loss "sft" on chosen sides.
 
-    Raises TrainingError for a reference over another base, when the stop rule applies, and when
+    Every process calls it. Raises TrainingError for a reference over another base, when the stop rule applies, and when
     nothing is trained.
     """
     config, settings, number = context.config, context.config.dpo, context.round or 1
     data = TrainingData.read(context.checkpoint_dir)
-    pairs = EncodedFile(context.checkpoint_dir / TRAINING, EncodedPair)
+    path = context.checkpoint_dir / TRAINING
     base, sha, parent = _parent(context)
     reference = parent
     if settings.reference == "sft":
         reference = read_lineage(context.inputs["sft"])
         check_base(reference, sha)
-    model = _previous_policy(context, base, max(pairs.lengths))
+    chosen_alone = settings.loss == "sft"
+    lengths = EncodedFile(path, EncodedSft if chosen_alone else EncodedPair).lengths
+    model = _previous_policy(context, base, max(lengths))
     tokenizer = load_tokenizer(base, config.model)
     before, history = trained_weights(model), History()
     is_parent = reference.policy == parent.policy
-    trainer = dpo_trainer(
-        model, tokenizer, pairs, settings,
-        number=number, seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
-        tracking=_tracking(context),
-        reference_name=f"{reference.base_sha} {reference.policy}",
-        reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
-        progress=context.progress,
+    shared: dict[str, Any] = {
+        "number": number, "seed": context.seed, "checkpoint_dir": context.checkpoint_dir,
+        "history": history, "tracking": _tracking(context),
+    }  # fmt: skip
+    trainer: TrlTrainer = (
+        sft_trainer(model, tokenizer, EncodedFile(path, EncodedSft), settings, **shared)
+        if chosen_alone
+        else dpo_trainer(
+            model, tokenizer, EncodedFile(path, EncodedPair), settings, **shared,
+            reference_name=f"{reference.base_sha} {reference.policy}",
+            reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
+            progress=context.progress,
+        )
     )  # fmt: skip
     train(trainer, history, context.checkpoint_dir, context.progress)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
-        reference=reference.policy, round=number, method="dpo+sft", seed=context.seed,
-        counts=data.counts,
+        reference=None if chosen_alone else reference.policy, round=number,
+        method=_METHODS[settings.loss], seed=context.seed, counts=data.counts,
         settings={
             **settings.deciding(),
             "eta": for_round(settings.eta, number),

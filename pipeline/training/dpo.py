@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     import torch
 
 COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
+PreferenceKind: TypeAlias = Literal["sigmoid", "apo_zero"]  # TRL's names of loss types
 
 
 class PreferenceLoss(NamedTuple):
-    """A loss and its two terms, the second without its weight eta."""
+    """A loss and its two terms; ``sft`` is without its weight eta."""
 
     total: torch.Tensor
     dpo: torch.Tensor
@@ -65,6 +66,7 @@ def preference_loss(
     beta: float,
     eta: float,
     eta_of: Literal["sum", "mean"],
+    kind: PreferenceKind = "sigmoid",
     pair_share: float = 1.0,
     token_share: float = 1.0,
 ) -> PreferenceLoss:
@@ -78,6 +80,12 @@ def preference_loss(
     where log p is the sum over model-written tokens only, in both terms and on both sides. With
     ``eta_of`` "sum" L_SFT is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean
     over the same tokens, which is smaller by their number per pair.
+
+    With ``kind`` "apo_zero" the preference term is APO-zero (arXiv 2408.06266, eq. 7). It is
+    unpaired: each side has a term of its own, which the other side does not change::
+
+        L_APO = 1/B sum [1 - sigmoid(beta (log p(w) - log ref(w)))
+                         + sigmoid(beta (log p(l) - log ref(l)))]
 
     Args:
         logps_2BT: log p (nats) of each token, 0 outside the mask; the chosen sides come first.
@@ -93,7 +101,11 @@ def preference_loss(
         logps_B - reference_B
         for logps_B, reference_B in zip(logps_2BT.sum(1).chunk(2), reference, strict=True)
     )
-    dpo = -logsigmoid(beta * (chosen_B - rejected_B)).mean() * pair_share
+    if kind == "apo_zero":
+        losses_B = 1 - (beta * chosen_B).sigmoid() + (beta * rejected_B).sigmoid()
+    else:
+        losses_B = -logsigmoid(beta * (chosen_B - rejected_B))
+    dpo = losses_B.mean() * pair_share
     written_BT = mask_2BT[:pairs].bool()
     mean = -logps_2BT[:pairs][written_BT].mean()
     of_sum = pair_share * int(written_BT.sum()) / pairs  # a mean over tokens as a sum per pair
@@ -139,7 +151,8 @@ def dpo_trainer(
         disable_dropout=False,
     )  # fmt: skip
     check_processes(arguments, settings, "dpo")
-    trainer_class = _recorded_ids_trainer(eta, settings.eta_of)
+    assert settings.loss != "sft", "pipeline.training.sft trains the chosen sides alone"
+    trainer_class = _recorded_ids_trainer(eta, settings.eta_of, settings.loss)
     trainer: DpoTrainer = sorted_steps(trainer_class, pairs, settings, seed)(
         model=model,
         args=arguments,
@@ -183,7 +196,9 @@ def pair_reference_logps(
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 
-def _recorded_ids_trainer(eta: float, eta_of: Literal["sum", "mean"]) -> TrainerClass:
+def _recorded_ids_trainer(
+    eta: float, eta_of: Literal["sum", "mean"], kind: PreferenceKind
+) -> TrainerClass:
     from pipeline.training.recorded_ids import RecordedIdsTrainer
 
     class PreferenceTrainer(RecordedIdsTrainer):
@@ -207,6 +222,7 @@ def _recorded_ids_trainer(eta: float, eta_of: Literal["sum", "mean"]) -> Trainer
                 beta=self.beta,
                 eta=eta,
                 eta_of=eta_of,
+                kind=kind,
                 pair_share=of_pairs,
                 token_share=1.0 if step is None else step.share_of_tokens(chosen_tokens),
             )

@@ -85,6 +85,16 @@ class EncodedPair:
     def trained_tokens(self) -> int:
         return sum(self.chosen_mask) + sum(self.rejected_mask)
 
+    def chosen_example(self) -> EncodedSft:
+        """The chosen side as a supervised sequence."""
+        sides = zip(self.chosen_ids, self.chosen_mask, strict=True)
+        labels = [token if written else IGNORED for token, written in sides]
+        return EncodedSft(
+            self.id,
+            [*self.prompt_ids, *self.chosen_ids],
+            [IGNORED] * len(self.prompt_ids) + labels,
+        )
+
 
 class Encoded(Protocol):
     """A record with a name.

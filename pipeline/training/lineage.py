@@ -46,8 +46,9 @@ class Lineage:
 
     ``policy`` is its fingerprint, ``base_sha`` the base model's `model_hash`, ``parent`` the policy
     that the round continued, and ``reference`` the policy whose log-probabilities the loss used.
-    Policy 0 has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo", "untrained"
-    for the base model and "given" for an adapter of unknown origin. ``counts`` are the numbers of
+    Policy 0 has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft", "apo-zero+sft",
+    "rejection-sampling" or "grpo", "untrained" for the base model and "given" for an adapter of
+    unknown origin. ``counts`` are the numbers of
     records and tokens of the training run. ``training`` has the number of steps, the highest
     learning rate and the change of the adapter. ``chat_template`` is the hash and the arguments of
     the template of conversations (`ChatTemplate.identity`), null for tags.

@@ -1,5 +1,9 @@
 """Supervised fine-tuning: policy 0 (TeaRAG, arXiv 2511.05385, eq. 4), through TRL's SFTTrainer.
 
+With ``dpo.loss: sft`` it trains the rounds too, on their chosen trajectories: rejection-sampling
+fine-tuning (RAFT, arXiv 2304.06767), which is eq. 15 without L_DPO. The weight eta would only scale
+the gradient, which AdamW undoes, and is left out.
+
 Input: encoded examples and a PEFT model. Output: a trainer whose model holds the trained adapter.
 Eq. 4, L_SFT = - sum over model-written tokens of log p(token | before), is averaged over the
 unmasked tokens of an optimizer step (TRL's "nll"). This departure from the paper's sum only scales
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config.policy import Sft
+from pipeline.config.policy import Dpo, Sft
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset
 from pipeline.training.encode import EncodedSft
@@ -29,8 +33,9 @@ def sft_trainer(
     model: PeftModel,
     tokenizer: Tokenizer,
     examples: Sequence[EncodedSft],
-    settings: Sft,
+    settings: Sft | Dpo,
     *,
+    number: int = 0,
     seed: int,
     checkpoint_dir: Path,
     history: History,
@@ -39,19 +44,21 @@ def sft_trainer(
     """TRL's SFTTrainer over prepared ids and labels.
 
     ``model`` is a PEFT model with a trainable adapter; ``checkpoint_dir`` stores checkpoints.
+    ``settings`` are those of policy 0, or those of round ``number`` (from 1) with loss "sft".
     Raises ConfigError for batch sizes that do not divide, DependencyError for a missing device, and
     TrainingError for a wrong number of processes.
     """
     from trl import SFTConfig, SFTTrainer
 
+    block = "dpo" if number else "sft"
     arguments = SFTConfig(
         **shared_arguments(
-            settings, "sft", epochs=settings.epochs, records=len(examples), seed=seed,
+            settings, block, epochs=settings.passes(number), records=len(examples), seed=seed,
             checkpoint_dir=checkpoint_dir, tracking=tracking,
         ),
         dataset_kwargs={"skip_prepare_dataset": True},
     )  # fmt: skip
-    check_processes(arguments, settings, "sft")
+    check_processes(arguments, settings, block)
     trainer: TrlTrainer = sorted_steps(SFTTrainer, examples, settings, seed)(
         model=model,
         args=arguments,

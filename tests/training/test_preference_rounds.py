@@ -16,7 +16,7 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from pipeline.stages.files.training_data import encode_sft_data
 from pipeline.stages.train import run_round, run_sft, train_sft
-from pipeline.training.dpo import dpo_trainer
+from pipeline.training.dpo import dpo_trainer, preference_loss
 from pipeline.training.encode import encode_pairs
 from pipeline.training.history import DROP, History
 from pipeline.training.lean_forward import row_groups
@@ -67,13 +67,14 @@ def logps_by_hand(model, pairs):
     return torch.stack(rows).view(-1, 2)
 
 
-def preference_trainer(run, folder, eta_of):
+def preference_trainer(run, folder, eta_of, loss="sigmoid"):
     """The trainer of three pairs, whose policy and reference differ, and the pairs."""
     start = noisy_adapter(run.base, folder / "start", seed=1)
     other = noisy_adapter(run.base, folder / "other", seed=2)
     settings = Dpo(
-        **CPU, batch_size=3, per_device_batch_size=3, beta=0.5, eta=(0.25,), eta_of=eta_of
-    )
+        **CPU, batch_size=3, per_device_batch_size=3, beta=0.5, eta=(0.25,), eta_of=eta_of,
+        loss=loss,
+    )  # fmt: skip
     tokenizer = byte_tokenizer()
     pairs = encode_pairs(tokenizer, [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in (1, 2, 3)])
     base = load_base(run.base, settings, "dpo")
@@ -92,21 +93,63 @@ def loss_and_gradients(model, loss):
     return float(loss), named
 
 
-def test_the_loss_is_that_of_trl(run, tmp_path):
-    """TRL's DPOTrainer with loss types sigmoid and sft, on the same batch."""
+@pytest.mark.parametrize("loss_type", ["sigmoid", "apo_zero"])
+def test_the_loss_is_that_of_trl(run, tmp_path, loss_type):
+    """TRL's DPOTrainer with this loss type and sft, on the same batch."""
     import torch
     from trl import DPOTrainer
 
-    trainer, _ = preference_trainer(run, tmp_path, "mean")
+    trainer, _ = preference_trainer(run, tmp_path, "mean", loss_type)
     model = trainer.model.train()
     batch = trainer.data_collator(list(trainer.train_dataset))
     loss, gradients = loss_and_gradients(model, trainer.compute_loss(model, batch))
-    trainer.loss_types, trainer.loss_weights = ["sigmoid", "sft"], [1.0, 0.25]
+    trainer.loss_types, trainer.loss_weights = [loss_type, "sft"], [1.0, 0.25]
     theirs = DPOTrainer._compute_loss(trainer, model, batch, False)
     expected, expected_gradients = loss_and_gradients(model, theirs)
     assert loss == pytest.approx(expected, abs=1e-5)
     for name, value in expected_gradients.items():
         torch.testing.assert_close(gradients[name], value, atol=1e-5, rtol=1e-5)
+
+
+def test_apo_zero_on_two_pairs():
+    """Log-ratios 2 and -2 (chosen), 0 and 2 (rejected); the gradient of a side is its own."""
+    import torch
+
+    logps_4T = torch.tensor([[2.0], [-2.0], [0.0], [2.0]], requires_grad=True)
+    loss = preference_loss(
+        logps_4T, torch.ones(4, 1), (torch.zeros(2), torch.zeros(2)),
+        beta=1.0, eta=0.0, eta_of="mean", kind="apo_zero",
+    )  # fmt: skip
+    s = 1 / (1 + math.exp(-2))
+    assert loss.total.item() == pytest.approx(((1 - s + 0.5) + (s + s)) / 2)
+    loss.total.backward()
+    expected = [-s * (1 - s) / 2, -s * (1 - s) / 2, 0.125, s * (1 - s) / 2]
+    assert logps_4T.grad.flatten().tolist() == pytest.approx(expected)
+
+
+def test_rejection_sampling_trains_on_the_chosen_sides_alone(run, tmp_path):
+    """Other rejected sides give the same policy; nothing is computed for the reference."""
+    from pipeline.core.record_io import read_records
+
+    first = run.context("train", "chosen", dpo={"loss": "sft"}, lora={"dropout": 0.0})
+    records = read_records(first.inputs["pair"] / "pairs.parquet", Pair)
+    both = run_round(first)
+    assert (both["pairs"], len(list(first.checkpoint_dir.glob("reference-*")))) == (8, 0)
+    chosen = [(len(r.prompt_ids) + len(r.chosen_ids), r.chosen_spans) for r in records]
+    assert both["tokens"] == sum(length for length, _ in chosen)
+    written = sum(e - s for _, spans in chosen for s, e, writer in spans if writer == "model")
+    assert both["trained_tokens"] == written
+    for record in records:
+        record.rejected, record.rejected_ids, record.rejected_spans = (
+            records[0].rejected, records[0].rejected_ids, records[0].rejected_spans,
+        )  # fmt: skip
+    write_parquet(tmp_path / "pairs.parquet", records, Pair)
+    second = run.context("train", "chosen-2", dpo={"loss": "sft"}, lora={"dropout": 0.0})
+    second = dataclasses.replace(second, inputs={**second.inputs, "pair": tmp_path})
+    assert run_round(second) == both
+    lineage = read_lineage(first.output)
+    assert lineage.policy == read_lineage(second.output).policy != lineage.parent
+    assert (lineage.method, lineage.reference) == ("rejection-sampling", None)
 
 
 @pytest.mark.parametrize("eta_of", ["sum", "mean"])

@@ -117,7 +117,7 @@ def encode_sft_data(context: StageContext) -> None:
 
 
 def encode_pair_data(context: StageContext) -> None:
-    """Encode the pairs of round ``context.round``.
+    """Encode the pairs of round ``context.round``; with loss "sft" their chosen sides alone.
 
     Raises TrainingError for missing pairs, ids that the base model lacks, masks that disagree with
     their text, identical sides, records that are too long, and an adapter over another base.
@@ -135,7 +135,11 @@ def encode_pair_data(context: StageContext) -> None:
     distinct = Distinct(settings.over_long)
     short = WithinLength(settings.max_length, settings.over_long, "dpo")
     target = context.checkpoint_dir / TRAINING
-    counts = write_encoded(target, EncodedPair, short(distinct(encoded)))
+    if settings.loss == "sft":
+        chosen = (pair.chosen_example() for pair in distinct(encoded))
+        counts = write_encoded(target, EncodedSft, short(chosen))
+    else:
+        counts = write_encoded(target, EncodedPair, short(distinct(encoded)))
     if not source.records:
         funnel = context.inputs["pair"] / "funnel.json"
         reason = read_json(funnel).get("shortage") if funnel.is_file() else None
