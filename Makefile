@@ -30,7 +30,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 TARGETS := help setup setup-gpu run status view browse clean-tmp check check-all lint types test test-all docs bench \
-           gpu-check gpu-resolve lock
+           bench-methods gpu-check gpu-resolve lock
 # Every other goal is a stage, whether or not a file has its name.
 STAGES  := $(filter-out $(TARGETS) $(STAMP),$(MAKECMDGOALS))
 .PHONY: $(TARGETS) $(STAGES)
@@ -137,6 +137,10 @@ test-all: $(STAMP) ## pytest in parallel, all tests
 # One thread, as the goals are per core; run nothing else at the same time.
 bench: $(STAMP) ## speed against other libraries (ARGS="--rows kag,store")
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(ARGS)
+
+# Without options it writes the page of the documentation, with options runs/methods.md. Hours: the runs are whole.
+bench-methods: $(STAMP) ## DPO, unpaired, rejection-sampling SFT and GRPO at equal compute
+	@$(VENV)/bin/python -m benchmarks.methods $(or $(ARGS),--output docs/methods.md)
 
 # Also without make, with the packages of any Python: python -m benchmarks.gpu_check
 gpu-check: ## measure training and engines on one large GPU (ARGS="--parts sft,dpo")

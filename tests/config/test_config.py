@@ -86,6 +86,9 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
     [
         ("embedded", ["graph={source: none}"], r"retrieval\.variant ppr needs a graph"),
         ("embedded", ["sft_data.memory={}"], r"grammar is tearag; only hiprag has steps from memory"),
+        ("embedded", ["dpo.loss=sft", "dpo.eta=[1, 0]"], r"loss is sft, which is the SFT term alone"),
+        ("embedded", ["dpo.loss=sft", "dpo.eta_of=sum"], r"eta_of to mean and reference to previous"),
+        ("embedded", ["dpo.loss=sft", "dpo.reference=sft"], r"and eta is \[130\.0\], eta_of mean, ref"),
         ("embedded-hiprag", ["rewards.kind=tearag"], r"rewards\.kind is 'tearag' and grammar is 'hip"),
         ("embedded-hiprag", ["judges=null"], r"the rewards count judged steps; add the block judges"),
         ("embedded-hiprag", ["pairs.terms=outcome"], r"pairs\.terms is outcome, and the reward of"),

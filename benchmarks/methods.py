@@ -1,0 +1,323 @@
+"""Offline and online methods at equal compute: ``python -m benchmarks.methods``.
+
+For every seed, all methods start from the same world, index, SFT policy and first sampling: their
+runs have one name, and so one store. The first method (DPO+SFT) runs the rounds of its configuration
+and sets the budget of the seed. The others run round after round until they have spent it. The cost
+of a policy is the sum over its rounds of
+
+- generated tokens: those that the policy wrote in the stage ``sample`` (``timing.json``);
+- trained tokens: the lengths of the training sequences, prompts and observations included, times
+  the passes over them (``tokens`` of the stage ``train``). Each of them costs a forward and a
+  backward pass. A pair counts both sides, and GRPO all its trajectories.
+
+The reference's forward pass over the training sequences is not counted. Output: a page with the
+last policy of each method within the budget, and beside it all points as JSON and a figure. A
+second start runs nothing again.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.commands import steep
+from benchmarks.timing import machine
+from pipeline.api import Run
+from pipeline.core.atomic import write_json, write_text
+from pipeline.core.errors import SteepError
+from pipeline.core.input_files import read_json
+
+METHODS = ("embedded", "tearag-apo", "tearag-rft", "tearag-grpo")
+TITLES = {
+    "embedded": "DPO+SFT",
+    "tearag-apo": "APO-zero+SFT (unpaired loss)",
+    "tearag-rft": "rejection-sampling SFT",
+    "tearag-grpo": "GRPO",
+}
+SLACK = (
+    0.02  # a policy within the budget may exceed it by this share: rounds differ by a few tokens
+)
+MEASURES = {
+    "em": ("EM", 1),
+    "f1": ("F1", 1),
+    "format_ok": ("well-formed", 1),
+    "steps": ("steps", 2),
+    "tokens": ("tokens", 0),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A policy: its method, seed and round, the tokens spent until then, and its evaluation.
+
+    ``em``, ``f1`` and ``format_ok`` are in percent; ``tokens`` are those of a trajectory.
+    """
+
+    method: str
+    seed: int
+    round: int
+    generated: int
+    trained: int
+    em: float
+    f1: float
+    format_ok: float
+    steps: float
+    tokens: float
+
+    @property
+    def cost(self) -> int:
+        return self.generated + self.trained
+
+
+def read_points(
+    stages: Mapping[str, Path], passes: Callable[[int], float], method: str, seed: int
+) -> list[Point]:
+    """The policies of a run in the order of the rounds; the first has cost 0.
+
+    ``stages`` are the directories of its stages by label, and ``passes`` gives the passes over the
+    training data of a round.
+    """
+    rows = read_json(stages["evaluate"] / "metrics.json", list)
+    found = {row["policy"]: row for row in rows if row["dataset"] == "all"}
+    generated = trained = number = 0
+    points = []
+    while True:
+        row = found[f"round-{number}" if number else "sft"]
+        em, f1, format_ok = (100 * row[name] for name in ("em", "f1", "format_ok"))
+        spent = (method, seed, number, generated, trained)
+        points.append(Point(*spent, em, f1, format_ok, row["steps"], row["tokens"]["total"]))
+        number += 1
+        if f"train-{number}" not in stages:
+            return points
+        generated += read_json(stages[f"sample-{number}"] / "timing.json")["generated_tokens"]
+        counts = read_json(stages[f"train-{number}"] / "manifest.json")["counts"]
+        trained += round(counts["tokens"] * passes(number))
+
+
+def run_method(method: str, settings: Sequence[str], seed: int) -> list[Point]:
+    """Run a method, given as a configuration or variant with settings, and read its policies."""
+    config, *own = method.split()
+    overrides = [*settings, *own]
+    print(f"{method}, {' '.join(overrides)}", flush=True)
+    steep("run", "--config", config, *(word for one in overrides for word in ("--set", one)))
+    run = Run.open(config, overrides=overrides)
+    assert run.config is not None
+    settled = run.config
+    return read_points(
+        run.stages, lambda number: settled.of_round(number).trainer.passes(number), method, seed
+    )
+
+
+RunMethod = Callable[[str, Sequence[str], int], list[Point]]
+
+
+def measure(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    name: str,
+    settings: Sequence[str],
+    most: int,
+    run: RunMethod = run_method,
+) -> tuple[list[Point], list[str]]:
+    """The points of all methods and seeds, and a sentence about each method that failed.
+
+    A method of which ``most`` rounds stay below the budget is left there. Raises CalledProcessError
+    when the first method fails, which sets the budget.
+    """
+    points: list[Point] = []
+    failed: list[str] = []
+    for seed in seeds:
+        world = (f"name={name}-{seed}", f"seed={seed}", f"data.closed_world.seed={30 + seed}")
+        shared = (*world, *settings)
+        first = run(methods[0], shared, seed)
+        points += first
+        for method in methods[1:]:
+            reached = first[:1]
+            try:
+                for rounds in range(1, most + 1):
+                    reached = run(method, (*shared, f"rounds={rounds}"), seed)
+                    if reached[-1].cost >= first[-1].cost:
+                        break
+            except subprocess.CalledProcessError:
+                failed.append(f"{_title(method)}, seed {seed}, failed in round {rounds}.")
+            points += [point for point in reached if point.round]
+    return points, failed
+
+
+def within_budget(points: Sequence[Point], method: str) -> list[Point]:
+    """The last policy of a method within the budget, for every seed.
+
+    The budget of a seed is the cost of the last policy of the method of ``points[0]``. A method
+    without a round within the budget has the SFT policy, which all methods share.
+    """
+    budgets = {point.seed: point.cost for point in points if point.method == points[0].method}
+    last: dict[int, Point] = {}
+    for point in points:
+        shared = point.round == 0 or point.method == method
+        if shared and point.cost <= budgets[point.seed] * (1 + SLACK):
+            last[point.seed] = point
+    return list(last.values())
+
+
+def page(points: Sequence[Point], failed: Sequence[str], command: str, revision: str) -> str:
+    """The Markdown page of the points."""
+    methods = list(dict.fromkeys(point.method for point in points))
+    seeds = sorted({point.seed for point in points})
+    titles = [title for title, _ in MEASURES.values()]
+    head = ["method", "round", "generated", "trained", *titles]
+    equal = [_row(_title(one), within_budget(points, one)) for one in methods]
+    rounds = [
+        _row(_title(method), policies)
+        for method in methods
+        for number in range(1, max(point.round for point in points) + 1)
+        if (policies := [p for p in points if (p.method, p.round) == (method, number)])
+    ]
+    start = _row("SFT", [point for point in points if point.round == 0])
+    first = _title(methods[0])
+    return "\n".join(
+        [
+            "# Offline and online methods at equal compute",
+            "",
+            f"All methods start from the same world, index, SFT policy and first sampling. {first} "
+            "sets the budget of each seed: the tokens that its rounds generate and train on. Trained "
+            "tokens are the lengths of the training sequences, prompts and observations included, "
+            "times the passes over them; a pair counts both sides. The reference's forward pass is "
+            "not counted.",
+            "",
+            f"Mean ± standard deviation over the seeds {', '.join(map(str, seeds))}, each with a "
+            "world of its own; EM, F1 and well-formed in percent, generated and trained tokens in "
+            f"thousands. Measured at commit {revision} by `{command}`. The JSON file beside "
+            "this page has all points.",
+            "",
+            "## At equal tokens",
+            "",
+            f"The last policy of each method that cost at most {1 + SLACK:.0%} of the budget:",
+            "",
+            *_table([head, start, *equal]),
+            "",
+            *failed,
+            *([""] if failed else []),
+            f"![EM, steps and tokens over the cost of the policy]({IMAGE})",
+            "",
+            "The dashed line is the mean budget.",
+            "",
+            "## Every round",
+            "",
+            *_table([head, *rounds]),
+            "",
+        ]
+    )
+
+
+IMAGE = "images/methods.svg"
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    """EM, steps and tokens of a trajectory over the cost, means of the seeds, as an SVG file."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    panels = figure.subplots(1, 3)
+    methods = list(dict.fromkeys(point.method for point in points))
+    seeds = {point.seed for point in points}
+    budget = mean(point.cost for point in within_budget(points, methods[0])) / 1e6
+    for axes, measure in zip(panels, ("em", "steps", "tokens"), strict=True):
+        for method in methods:
+            curve = list(_curve(points, method, measure, len(seeds)))
+            costs, means, spreads = zip(*curve, strict=True)
+            axes.errorbar(costs, means, spreads, marker="o", capsize=2, label=_title(method))
+        axes.axvline(budget, linestyle="--", color="gray", linewidth=1)
+        axes.set_xlabel("million tokens, generated and trained")
+        axes.set_ylabel(f"{MEASURES[measure][0]}{' (%)' if measure == 'em' else ''}")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "steep"}
+    with mpl.rc_context(settings):
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+
+
+def _curve(
+    points: Sequence[Point], method: str, measure: str, seeds: int
+) -> Iterator[tuple[float, float, float]]:
+    """Cost in millions, mean and deviation, of each round that all seeds have."""
+    own = [point for point in points if point.round == 0 or point.method == method]
+    for number in range(max(point.round for point in own) + 1):
+        policies = [point for point in own if point.round == number]
+        if len(policies) == seeds:
+            values = [getattr(point, measure) for point in policies]
+            yield mean(point.cost for point in policies) / 1e6, mean(values), _deviation(values)
+
+
+def _row(title: str, points: Sequence[Point]) -> list[str]:
+    rounds = sorted({point.round for point in points})
+    costs = [[p.generated / 1000 for p in points], [p.trained / 1000 for p in points]]
+    columns = [(values, 0) for values in costs]
+    columns += [([getattr(p, name) for p in points], d) for name, (_, d) in MEASURES.items()]
+    return [title, ", ".join(map(str, rounds)), *(_spread(*column) for column in columns)]
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± sample standard deviation; of one value, the value."""
+    text = f"{mean(values):,.{digits}f}"
+    return f"{text} ± {_deviation(values):,.{digits}f}" if len(values) > 1 else text
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def _title(method: str) -> str:
+    name, *settings = method.split()
+    return " ".join([TITLES.get(name, name), *(f"`{setting}`" for setting in settings)])
+
+
+def _table(lines: Sequence[Sequence[str]]) -> list[str]:
+    head, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return [head, "|---" * len(lines[0]) + "|", *rows]
+
+
+def main(
+    method: Annotated[
+        list[str],
+        typer.Option(help="configuration or variant, and its settings; the first sets the budget"),
+    ] = list(METHODS),  # noqa: B006
+    seeds: Annotated[str, typer.Option(help="comma-separated; seed n has world 30 + n")] = "1,2,3",
+    settings: Annotated[
+        list[str], typer.Option("--set", help="key.key=value for all runs; repeatable")
+    ] = [],  # noqa: B006
+    name: Annotated[str, typer.Option(help="runs are NAME-SEED")] = "methods",
+    most: Annotated[int, typer.Option(min=1, help="rounds of a method at most")] = 8,
+    output: Annotated[
+        Path, typer.Option(help="page; methods.json and the figure are written beside it")
+    ] = Path("runs/methods.md"),
+) -> None:
+    """Run the methods to equal compute, and write the page, its figure and all points."""
+    numbers = [int(seed) for seed in seeds.split(",")]
+    points, failed = measure(method, numbers, name, settings, most)
+    command = shlex.join(["python", "-m", "benchmarks.methods", *sys.argv[1:]])
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    revision = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    about = {"command": command, "commit": revision, "machine": machine(), "failed": failed}
+    content = {**about, "points": [asdict(point) for point in points]}
+    write_json(output.with_suffix(".json"), content)
+    draw(points, output.parent / IMAGE)
+    write_text(output, page(points, failed, command, revision))
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except SteepError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
