@@ -1,9 +1,9 @@
 """Offline and online methods at equal compute: ``python -m benchmarks.methods``.
 
 For every seed, all methods start from the same world, index, SFT policy and first sampling: their
-runs have one name, and so one store. The first method (DPO+SFT) runs the rounds of its configuration
-and sets the budget of the seed. The others run round after round until they have spent it. The cost
-of a policy is the sum over its rounds of
+runs have one name, and so one store. The first method (DPO+SFT) runs the rounds of its
+configuration and sets the budget of the seed. The others run round after round until they have
+spent it. The cost of a policy is the sum over its rounds of
 
 - generated tokens: those that the policy wrote in the stage ``sample`` (``timing.json``);
 - trained tokens: the lengths of the training sequences, prompts and observations included, times
@@ -17,7 +17,6 @@ second start runs nothing again.
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -188,10 +187,10 @@ def page(points: Sequence[Point], failed: Sequence[str], command: str, revision:
             "# Offline and online methods at equal compute",
             "",
             f"All methods start from the same world, index, SFT policy and first sampling. {first} "
-            "sets the budget of each seed: the tokens that its rounds generate and train on. Trained "
-            "tokens are the lengths of the training sequences, prompts and observations included, "
-            "times the passes over them; a pair counts both sides. The reference's forward pass is "
-            "not counted.",
+            "sets the budget of each seed: the tokens that its rounds generate and train on. "
+            "Trained tokens are the lengths of the training sequences, prompts and observations "
+            "included, times the passes over them; a pair counts both sides. The reference's "
+            "forward pass is not counted.",
             "",
             f"Mean ± standard deviation over the seeds {', '.join(map(str, seeds))}, each with a "
             "world of its own; EM, F1 and well-formed in percent, generated and trained tokens in "

@@ -72,7 +72,7 @@ class Train(RoundTask):
         return (*self.reads, "dpo")
 
     def slice(self) -> dict[str, Any]:
-        """Of DPO's lists only this round's eta and epochs, and its loss unless it is the default.
+        """Of DPO's lists only this round's eta and epochs; its loss unless it is the default.
 
         A change for a later round therefore does not rerun this one.
         """

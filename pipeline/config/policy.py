@@ -269,9 +269,9 @@ class Dpo(Trainer):
 
     loss: Literal["sigmoid", "apo_zero", "sft"] = Field(
         "sigmoid",
-        description="preference loss, by TRL's names: sigmoid is DPO (eq. 16); apo_zero is APO-zero "
-        "(arXiv 2408.06266), which treats each side by itself; sft has no preference loss, so that "
-        "the rounds are rejection-sampling fine-tuning (arXiv 2304.06767)",
+        description="loss beside the SFT term, by TRL's names: sigmoid is DPO (eq. 16); apo_zero "
+        "is APO-zero (arXiv 2408.06266), which treats each side by itself; sft: none, which is "
+        "rejection-sampling fine-tuning (arXiv 2304.06767)",
     )
     beta: Above0 = Field(0.5, description="weight of the log-ratios to the reference")
     eta: AtLeastOne[Weight] = Field((1.0, 0.5, 0.25), description="weight of the SFT term")

@@ -129,8 +129,8 @@ def train_sft(context: StageContext) -> dict[str, int]:
 def train_dpo(context: StageContext) -> dict[str, int]:
     """Train the policy of ``context.round`` on encoded pairs, or with loss "sft" on chosen sides.
 
-    Every process calls it. Raises TrainingError for a reference over another base, when the stop rule applies, and when
-    nothing is trained.
+    Every process calls it. Raises TrainingError for a reference over another base, when the stop
+    rule applies, and when nothing is trained.
     """
     config, settings, number = context.config, context.config.dpo, context.round or 1
     data = TrainingData.read(context.checkpoint_dir)
