@@ -106,7 +106,7 @@ def run_method(method: str, settings: Sequence[str], seed: int) -> list[Point]:
     """Run a method, given as a configuration or variant with settings, and read its policies."""
     config, *own = method.split()
     overrides = [*settings, *own]
-    print(f"{method}, {' '.join(overrides)}", flush=True)
+    print(f"{method}, {settings[0]}, {settings[-1]}", flush=True)
     steep("run", "--config", config, *(word for one in overrides for word in ("--set", one)))
     run = Run.open(config, overrides=overrides)
     assert run.config is not None
@@ -192,8 +192,8 @@ def page(points: Sequence[Point], failed: Sequence[str], command: str, revision:
             "included, times the passes over them; a pair counts both sides. The reference's "
             "forward pass is not counted.",
             "",
-            f"Mean ± standard deviation over the seeds {', '.join(map(str, seeds))}, each with a "
-            "world of its own; EM, F1 and well-formed in percent, generated and trained tokens in "
+            f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}, each with a world "
+            "of its own; EM, F1 and well-formed in percent, generated and trained tokens in "
             f"thousands. Measured at commit {revision} by `{command}`. The JSON file beside "
             "this page has all points.",
             "",
@@ -297,7 +297,7 @@ def main(
     name: Annotated[str, typer.Option(help="runs are NAME-SEED")] = "methods",
     most: Annotated[int, typer.Option(min=1, help="rounds of a method at most")] = 8,
     output: Annotated[
-        Path, typer.Option(help="page; methods.json and the figure are written beside it")
+        Path, typer.Option(help="page; its JSON and images/methods.svg are written beside it")
     ] = Path("runs/methods.md"),
 ) -> None:
     """Run the methods to equal compute, and write the page, its figure and all points."""
@@ -320,3 +320,5 @@ if __name__ == "__main__":
     except SteepError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
+    except subprocess.CalledProcessError as error:  # the run has said why
+        sys.exit(error.returncode)
