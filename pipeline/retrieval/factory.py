@@ -84,6 +84,7 @@ def open_retriever(
         linked_chunks=files.linked_chunks(reranker)
         if variant == "ppr" and settings.linked_chunks
         else None,
+        embedder=embedder if variant not in ("semantic", "graph") else None,
     )
 
 

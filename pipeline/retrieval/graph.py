@@ -30,6 +30,18 @@ def entity_query(entity: str, subquery: str) -> str:
     return f"Key entity: {entity}. Query: {subquery}."
 
 
+def entity_queries(queries: Sequence[Query]) -> list[str]:
+    """The texts that search the entity index for the key entities of the queries, each once."""
+    return list(
+        dict.fromkeys(
+            entity_query(entity, query.subquery)
+            for query in queries
+            for entity in query.entities
+            if entity.strip()
+        )
+    )
+
+
 class GraphRetrieval:
     """Entities near the key entities, then the triplets one hop from them."""
 
@@ -87,14 +99,7 @@ class GraphRetrieval:
 
     def entities(self, queries: Sequence[Query]) -> list[list[int]]:
         """V_q of each query: rows of the entity table, ascending."""
-        texts = list(
-            dict.fromkeys(
-                entity_query(entity, query.subquery)
-                for query in queries
-                for entity in query.entities
-                if entity.strip()
-            )
-        )
+        texts = entity_queries(queries)
         if not texts:
             return [[] for _ in queries]
         text_AD = self._embedder.encode(texts, "query")

@@ -38,6 +38,7 @@ from typing import Literal, TypeVar
 from pipeline.core.content_cache import LruCache
 from pipeline.core.errors import RetrievalError, SteepError
 from pipeline.core.records import ContextItem
+from pipeline.index.embed import Embedder
 from pipeline.retrieval.base import (
     ChunkRetriever,
     HyperedgeRetriever,
@@ -48,6 +49,7 @@ from pipeline.retrieval.base import (
     TripletRetriever,
 )
 from pipeline.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansion
+from pipeline.retrieval.graph import entity_queries
 from pipeline.retrieval.kag import Candidates, RankedNode, rank_all, sigmoid
 
 Variant = Literal[
@@ -86,12 +88,14 @@ class VariantRetriever:
         linked_chunks: LinkedChunkExpansion | None = None,
         hypergraph: HyperedgeRetriever | None = None,
         later: ChunkRetriever | None = None,
+        embedder: Embedder | None = None,
     ) -> None:
         """``semantic`` and ``graph`` may be None when the variant does not use them.
 
         ``hypergraph`` is required for the hypergraph variants, which use it alone; its time counts
-        as "graph". ``later`` replaces ``semantic`` for later queries of a trajectory. ``tau`` and
-        ``alpha`` are the parameters of the KAG (`kag.rank`).
+        as "graph". ``later`` replaces ``semantic`` for later queries of a trajectory. ``embedder``
+        is that of both searches: it embeds the texts of both at once, which is faster for a few
+        queries. ``tau`` and ``alpha`` are the parameters of the KAG (`kag.rank`).
         """
         self._variant = variant
         self._semantic = semantic
@@ -104,6 +108,7 @@ class VariantRetriever:
         self._linked_chunks = linked_chunks
         self._hypergraph = hypergraph
         self._later = later
+        self._embedder = embedder
         self._answers: LruCache[Query, list[ContextItem]] = LruCache(_CACHED)
         self._seconds = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="retrieval")
@@ -150,6 +155,8 @@ class VariantRetriever:
             return [[_hyperedge_item(edge) for edge in of_query] for of_query in hyperedges]
         if self._key_entities is not None:
             queries = [self._key_entities.extend(query) for query in queries]
+        if self._embedder is not None:
+            self._timed("semantic", partial(_retry_once, "semantic", partial(self._embed, queries)))
         chunks = self._threads.submit(self._timed, "semantic", lambda: self._chunks(queries))
         triplets = self._threads.submit(self._timed, "graph", lambda: self._triplets(queries))
         candidates = [
@@ -177,6 +184,12 @@ class VariantRetriever:
             ]
             for of_query in candidates
         ]
+
+    def _embed(self, queries: list[Query]) -> None:
+        """Embed all texts that the searches embed, which then find the vectors in memory."""
+        assert self._embedder is not None
+        texts = [*(query.subquery for query in queries), *entity_queries(queries)]
+        self._embedder.encode(texts, "query")
 
     def _chunks(self, queries: list[Query]) -> list[list[ScoredChunk]]:
         if self._variant == "graph" or self._semantic is None:

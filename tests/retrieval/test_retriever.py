@@ -8,6 +8,7 @@ from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem
 from pipeline.retrieval.base import Query, ScoredChunk, ScoredTriplet
 from pipeline.retrieval.expansion import KeyEntityExpansion
+from pipeline.retrieval.graph import entity_query
 from pipeline.retrieval.retriever import VariantRetriever
 from tests.waiting import LIMIT
 
@@ -62,6 +63,24 @@ def test_ppr_returns_the_k_f_best_nodes_by_mass():
     assert "t0" in item_ids(items)
     expected = next(item for item in items if item.id == "t0")
     assert (expected.kind, expected.title, expected.text) == ("triplet", "", "A near B0")
+
+
+def test_the_texts_of_both_searches_are_embedded_at_once():
+    calls = []
+
+    class FakeEmbedder:
+        def encode(self, texts, role):
+            calls.append((texts, role))
+
+    retriever = VariantRetriever("ppr", Chunks(), Triplets(), embedder=FakeEmbedder())
+    plain = VariantRetriever("ppr", Chunks(), Triplets())
+    queries = [QUERY, Query("who is B?", ("B", "A"))]
+    assert retriever.retrieve(queries) == plain.retrieve(queries)
+    searches = [
+        entity_query(*words)
+        for words in (("A", "where is A?"), ("B", "who is B?"), ("A", "who is B?"))
+    ]
+    assert calls == [(["where is A?", "who is B?", *searches], "query")]
 
 
 def test_semantic_returns_chunks_by_probability_without_graph_retrieval():
