@@ -87,27 +87,38 @@ def result_lines(run_dir: Path) -> Iterator[str]:
 
 
 def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """EM of every policy with its interval; for judged steps also cover EM, as in HiPRAG."""
+    """The measures of answers of every policy, EM with its interval.
+
+    For judged steps cover EM has its interval too, because HiPRAG's tables show it.
+    """
     from pipeline.core.answer_metrics import ALL, is_average
+    from pipeline.evaluation.compare import OF_ANSWERS
     from pipeline.evaluation.policy_names import policy_title
 
     split = rows[0]["split"]
     main = [row for row in rows if row["split"] == split]
     averages = [row for row in main if row["dataset"] == ALL]
     datasets = {row["dataset"] for row in main if not is_average(row["dataset"])}
-    measures = {"em": "EM"}
-    if any(row["osr"] is not None or row["usr"] is not None for row in averages):
-        measures["cem"] = "cover EM"
+    judged = any(row["osr"] is not None or row["usr"] is not None for row in averages)
+    bounded = ("em", "cem") if judged else ("em",)
+
+    def line(title: str, cells: Mapping[str, str], bounds: Mapping[str, str]) -> str:
+        parts = (
+            f"  {cells[name]:>6}" + (f"  {bounds[name]:<15}" if name in bounds else "")
+            for name in OF_ANSWERS
+        )
+        return f"{title:<{width}}{''.join(parts)}".rstrip()
+
     width = max(len("policy"), *(len(policy_title(row["policy"])) for row in averages))
-    yield f"{'policy':<{width}}" + "".join(
-        f"  {title:>8}  95 % interval" for title in measures.values()
-    )
+    titles = {name: title for name, (title, _, _) in OF_ANSWERS.items()} | {"words": "words"}
+    yield line("policy", titles, dict.fromkeys(bounded, "95 % interval"))
     for row in averages:
-        cells = "".join(f"  {100 * row[m]:8.1f}  {_interval(row['ci'][m]):<13}" for m in measures)
-        yield f"{policy_title(row['policy']):<{width}}{cells}".rstrip()
+        cells = {name: f"{scale * row[name]:.{d}f}" for name, (_, scale, d) in OF_ANSWERS.items()}
+        bounds = {name: _interval(row["ci"][name]) for name in bounded}
+        yield line(policy_title(row["policy"]), cells, bounds)
     yield (
         f"{averages[0]['n']:,} questions of {split}, average over {len(datasets)} data "
-        f"{'set' if len(datasets) == 1 else 'sets'}"
+        f"{'set' if len(datasets) == 1 else 'sets'}; words are those of the answer"
     )
 
 

@@ -22,7 +22,7 @@ VERDICT = "In round 1 the process reward prefers right answers."
 def row(policy: str, dataset: str, em: float, interval: list[float] | None, **more: Any) -> dict:
     return {
         "policy": policy, "dataset": dataset, "split": "test", "n": 400, "em": em, "cem": em + 0.1,
-        "osr": None, "usr": None, "ci": {"em": interval, "cem": interval}, **more,
+        "f1": em + 0.05, "words": 1.5, "osr": None, "usr": None, "ci": {"em": interval, "cem": interval}, **more,
     }  # fmt: skip
 
 
@@ -46,14 +46,16 @@ def write(folder: Path, rows: list[dict], judges: tuple[str, ...] = ()) -> Path:
     return folder
 
 
-def test_the_result_is_em_by_policy_the_verdict_and_where_to_look_next(tmp_path: Path) -> None:
+def test_the_result_is_the_answers_by_policy_the_verdict_and_where_to_look_next(
+    tmp_path: Path,
+) -> None:
     run = write(tmp_path / "r", ROWS, ("Judging of round 1: all 60 verdicts are 'no'",))
     assert list(result_lines(run)) == [
-        "policy            EM  95 % interval",
-        "Base model       4.2  3.0 to 6.0",
-        "SFT             27.0  22.8 to 31.5",
-        "Round 1         48.0",
-        "400 questions of test, average over 2 data sets",
+        "policy          EM  95 % interval        F1     CEM   words",
+        "Base model     4.2  3.0 to 6.0          9.2    14.3    1.50",
+        "SFT           27.0  22.8 to 31.5       32.0    37.0    1.50",
+        "Round 1       48.0                     53.0    58.0    1.50",
+        "400 questions of test, average over 2 data sets; words are those of the answer",
         PARTED,
         VERDICT,
         "Judging of round 1: all 60 verdicts are 'no'",
@@ -62,12 +64,12 @@ def test_the_result_is_em_by_policy_the_verdict_and_where_to_look_next(tmp_path:
     ]
 
 
-def test_judged_policies_have_cover_em_too(tmp_path: Path) -> None:
+def test_judged_policies_have_an_interval_of_cover_em(tmp_path: Path) -> None:
     rows = [row("sft", "nq", 0.2, None), row("sft", "all", 0.2, [0.1, 0.3], osr=0.05)]
     assert list(result_lines(write(tmp_path, rows)))[:3] == [
-        "policy        EM  95 % interval  cover EM  95 % interval",
-        "SFT         20.0  10.0 to 30.0       30.0  10.0 to 30.0",
-        "400 questions of test, average over 1 data set",
+        "policy      EM  95 % interval        F1     CEM  95 % interval     words",
+        "SFT       20.0  10.0 to 30.0       25.0    30.0  10.0 to 30.0       1.50",
+        "400 questions of test, average over 1 data set; words are those of the answer",
     ]
 
 
