@@ -151,7 +151,7 @@ class SftSample(RollOutTask):
     def settings(self) -> Config:
         """The run's settings, with the teacher's samples and temperature in ``sampling``."""
         settings, own = self.run_settings, self._own
-        update = {"samples": own.samples, "temperature": own.temperature}
+        update = {"samples": own.samples, "temperature": own.temperature, "branch": None}
         sampling = settings.sampling.model_copy(update=update)
         return settings.model_copy(update={"sampling": sampling})
 

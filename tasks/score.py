@@ -61,6 +61,8 @@ class Score(RoundTask, DivisibleTask):
             names.append("index.embedder")
         if self.settings.method.scoring_samples:
             names += ["sampling", *ROLL_OUT]
+        if rewards.tree is not None:
+            names.append("rewards.tree")
         return tuple(names)
 
     def files(self) -> dict[str, Path | str]:

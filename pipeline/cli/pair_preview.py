@@ -152,7 +152,7 @@ def _combine(source: Path, target: Path, before: Config, after: Config) -> None:
         for trajectory in iterate_records(source, Trajectory):
             if trajectory.rewards is not None:
                 terms = combined(trajectory.rewards, trajectory.hop, after.rewards)
-                trajectory.rewards = dict(terms)
+                trajectory.rewards |= terms  # others, such as of rewards.tree, stay
             yield trajectory
 
     write_parquet(target, trajectories(), Trajectory)

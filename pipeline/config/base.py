@@ -127,6 +127,14 @@ class Indirect:
     """
 
 
+@dataclass(frozen=True)
+class Added:
+    """Marks a field that fingerprints leave out while it is null.
+
+    It was added later; outputs from before then keep their fingerprints.
+    """
+
+
 class Block(BaseModel):
     """Base of every block: immutable; refuses unknown keys, other types, NaN and infinity.
 
@@ -155,11 +163,12 @@ class Block(BaseModel):
     def deciding(self, *names: str) -> dict[str, Any]:
         """The settings that decide results, as JSON values, for fingerprints.
 
-        Leaves out `Execution` and `Indirect` fields, at any depth. ``names`` limit them to these
-        fields.
+        Leaves out `Execution` and `Indirect` fields, and `Added` ones that are null, at any depth.
+        ``names`` limit them to these fields.
         """
         chosen = (set(names) or type(self).model_fields.keys()) - self.marked(Execution)
         chosen -= self.marked(Indirect)
+        chosen -= {name for name in self.marked(Added) if getattr(self, name) is None}
         dumped = self.model_dump(mode="json", include=chosen)
         values = {name: getattr(self, name) for name in dumped}
         return {

@@ -8,6 +8,12 @@ trajectories; all queries that arrive in the meantime form the next batch.
 The seed of a trajectory is a hash of run seed, round, question and sample, and every segment has a
 seed derived from it. Trajectories are therefore independent of the number in flight and their
 order.
+
+With ``branch`` the samples of a question are the leaves of a tree: they share their first turns,
+which are generated once. A prefix of n leaves continues in at most ``branch`` turns, each under the
+seed of the first of its leaves; the turns share the n evenly. Where a trajectory ends with more
+than one leaf, it is one of them, and the others branch off before its last turn. So a question
+always has all its samples, and what a branch generates does not depend on its siblings.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -32,6 +39,7 @@ from pipeline.retrieval.base import Query
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
+from pipeline.rollout.turns import branches
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
 MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
@@ -55,8 +63,9 @@ def roll_out(
     seed: int,
     round_number: int = 0,
     conversations: ToolConversations | None = None,
+    branch: int | None = None,
 ) -> Iterator[Trajectory]:
-    """Yield ``samples`` trajectories per question as they finish.
+    """Yield ``samples`` trajectories per question as they finish, with ``branch`` as a tree.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
@@ -67,11 +76,13 @@ def roll_out(
     query can be answered.
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
-    seeds = partial(stable_seed, seed, round_number)
+    scheduler.seed_of = partial(stable_seed, seed, round_number)
+    if branch is not None:
+        scheduler.branch, scheduler.leaves = branch, samples
     return scheduler.run(
         trajectory
         for question in questions
-        for trajectory in scheduler.begun(question, range(samples), seeds)
+        for trajectory in scheduler.begun(question, range(0, samples, scheduler.leaves))
     )
 
 
@@ -94,10 +105,10 @@ def answer_questions(
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
     scheduler.watch = watch
-    seeds = partial(stable_seed, seed, 0)
+    scheduler.seed_of = partial(stable_seed, seed, 0)
 
     def begun(question: Question) -> PartialTrajectory:
-        return next(scheduler.begun(question, [0], seeds))
+        return next(scheduler.begun(question, [0]))
 
     return scheduler.run(map(begun, questions))  # which, unlike a generator, goes on after its end
 
@@ -148,21 +159,22 @@ class _Scheduler:
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
         self.requests = 0
+        self.branch = self.leaves = 1  # of each trajectory that begins
+        self.seed_of: Callable[[str, int], int] = stable_seed
         self.watch: Callable[[PartialTrajectory], object] | None = None
 
-    def begun(
-        self, question: Question, samples: Iterable[int], seed_of: Callable[[str, int], int]
-    ) -> Iterator[PartialTrajectory]:
+    def begun(self, question: Question, samples: Iterable[int]) -> Iterator[PartialTrajectory]:
         """Trajectories of a question that consist of their prompt."""
         messages, prompt = self._prompt(question.question)
         for sample in samples:
-            seed = seed_of(question.question_id, sample)
+            seed = self.seed_of(question.question_id, sample)
             yield PartialTrajectory(
                 question=question,
                 sample=sample,
                 seed=seed,
                 prompt_ids=prompt,
                 messages=list(messages),
+                leaves=self.leaves,
             )
 
     def _prompt(self, question: str) -> tuple[list[Message], list[int]]:
@@ -177,9 +189,10 @@ class _Scheduler:
         results: Future[list[Retrieved]] | None = None
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval") as worker:
             while True:
-                in_flight = len(self.generating) + len(self.queued) + len(retrieving)
-                free = self.settings.in_flight - in_flight
-                for trajectory in itertools.islice(trajectories, free):
+                waiting = (trajectory for trajectory, _ in (*self.queued, *retrieving))
+                in_flight = sum(each.leaves for each in (*self.generating.values(), *waiting))
+                free = max(self.settings.in_flight - in_flight, 0)
+                for trajectory in itertools.islice(trajectories, math.ceil(free / self.leaves)):
                     yield from self._start(trajectory)
                 if results is None and self.queued:
                     retrieving, self.queued = self.queued, []
@@ -208,7 +221,7 @@ class _Scheduler:
         yield from self._generate(trajectory)
 
     def _generate(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
-        """Request the next segment, or end the trajectory when its token budget is spent."""
+        """Request the next segment of each branch, or end where the token budget is spent."""
         if self.watch is not None:
             self.watch(trajectory)
         length = len(trajectory.token_ids)
@@ -218,22 +231,28 @@ class _Scheduler:
             self.engine.max_model_len - len(trajectory.prompt_ids) - length,
         )
         if budget < 1:
-            yield self._finish(trajectory, "max_tokens")
+            yield from self._finish(trajectory, "max_tokens")
             return
-        request_id = str(self.requests)
-        self.requests += 1
-        self.generating[request_id] = trajectory
-        self.engine.add(
-            GenerationRequest(
-                id=request_id,
-                prompt_ids=trajectory.prompt_ids + trajectory.token_ids,
-                max_tokens=budget,
-                stop=() if self.conversations else self.grammar.stop,
-                temperature=self.settings.temperature,
-                top_p=self.settings.top_p,
-                seed=stable_seed(trajectory.seed, trajectory.segments),
+        for share in branches(trajectory.sample, trajectory.leaves, self.branch):
+            branch = trajectory if trajectory.leaves == 1 else self._branch(trajectory, *share)
+            request_id = str(self.requests)
+            self.requests += 1
+            self.generating[request_id] = branch
+            self.engine.add(
+                GenerationRequest(
+                    id=request_id,
+                    prompt_ids=branch.prompt_ids + branch.token_ids,
+                    max_tokens=budget,
+                    stop=() if self.conversations else self.grammar.stop,
+                    temperature=self.settings.temperature,
+                    top_p=self.settings.top_p,
+                    seed=stable_seed(branch.seed, branch.segments),
+                )
             )
-        )
+
+    def _branch(self, trajectory: PartialTrajectory, sample: int, leaves: int) -> PartialTrajectory:
+        seed = self.seed_of(trajectory.question.question_id, sample)
+        return trajectory.branched(sample, seed, leaves)
 
     def _advance(self, result: GenerationResult) -> Iterator[Trajectory]:
         """Append a finished segment, then take the grammar's next action."""
@@ -242,7 +261,7 @@ class _Scheduler:
         if self.conversations is not None:
             calls = self.conversations.next_action(trajectory, result, self.max_steps)
             if isinstance(calls, Finish):
-                yield self._finish(trajectory, calls.stop)
+                yield from self._finish(trajectory, calls.stop)
             else:
                 self._search(trajectory, calls)
             return
@@ -254,7 +273,7 @@ class _Scheduler:
             trajectory.spans,
         )
         if isinstance(action, Finish):
-            yield self._finish(trajectory, action.stop)
+            yield from self._finish(trajectory, action.stop)
         elif isinstance(action, Insert):
             trajectory.append_observation(action.text, self.engine.tokenizer)
             yield from self._generate(trajectory)
@@ -290,13 +309,13 @@ class _Scheduler:
             if items is not None
         ]
         if len(contexts) < len(retrieved):
-            yield self._finish(trajectory, "retrieval_error")
+            yield from self._finish(trajectory, "retrieval_error")
             return
         if self.conversations is not None:
             if self.conversations.append_results(trajectory, contexts):
                 yield from self._generate(trajectory)
             else:
-                yield self._finish(trajectory, "max_steps")
+                yield from self._finish(trajectory, "max_steps")
             return
         [items] = contexts
         text = self._observation(trajectory, items)
@@ -343,7 +362,20 @@ class _Scheduler:
         # The first span may be the opening of the first step, which is an observation too.
         return text[: next(end for _, end, writer in spans[1:] if writer == "observation")]
 
-    def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
+    def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Iterator[Trajectory]:
+        """The finished trajectory; its other leaves branch off where it began.
+
+        What ends before the model wrote anything, so ends for all leaves.
+        """
+        yield self._finished(trajectory, stop)
+        sample, leaves, origin = trajectory.sample, trajectory.leaves, trajectory.origin
+        if leaves > 1 and origin is not None:
+            yield from self._generate(self._branch(origin, sample + 1, leaves - 1))
+        elif leaves > 1:
+            for other in range(sample + 1, sample + leaves):
+                yield self._finished(self._branch(trajectory, other, 1), stop)
+
+    def _finished(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
         tokenizer, parsed = self.engine.tokenizer, None
         if self.conversations is not None:
             parsed = self.conversations.parse(trajectory, self.max_steps)

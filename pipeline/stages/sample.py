@@ -49,6 +49,7 @@ from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
 from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out
+from pipeline.rollout.turns import generated_tokens
 from pipeline.run.context import StageContext
 from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
@@ -92,6 +93,7 @@ def _sample(context: StageContext, teacher: Endpoint | None) -> dict[str, int]:
         context.inputs["policy"],
         temperature=context.config.sampling.temperature,
         samples=context.config.sampling.samples,
+        branch=context.config.sampling.branch,
         teacher=teacher,
     )
     return _write(context, trajectories, seconds)
@@ -106,12 +108,14 @@ def _write(
 
     def counted() -> Iterator[Trajectory]:
         nonlocal generated, malformed
-        for trajectory in trajectories:
-            stops[trajectory.stop] += 1
-            malformed += trajectory.malformed_calls
-            questions.add(trajectory.question_id)
-            generated += trajectory.tokens.thinking
-            yield trajectory
+        for question_id, group in itertools.groupby(trajectories, lambda one: one.question_id):
+            samples = list(group)
+            questions.add(question_id)
+            generated += generated_tokens(samples, context.config.sampling.branch)
+            for trajectory in samples:
+                stops[trajectory.stop] += 1
+                malformed += trajectory.malformed_calls
+                yield trajectory
 
     write_parquet(context.output / FILE, counted(), Trajectory)
     write_json(context.output / _TIMING, {**seconds, "generated_tokens": generated})
@@ -169,12 +173,13 @@ def roll_out_policy(
     *,
     temperature: float,
     samples: int,
+    branch: int | None = None,
     teacher: Endpoint | None = None,
 ) -> tuple[Iterator[Trajectory], dict[str, float]]:
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     The trajectories are read from their checkpoints while they are consumed, with a check that each
-    question has each sample once.
+    question has each sample once. ``branch`` is as in `pipeline.rollout.sampler.roll_out`.
 
     ``policy_dir`` is as in `policy_in`; None is the base model. A ``teacher`` behind an endpoint
     takes its place. The seconds are engine_start,
@@ -194,6 +199,8 @@ def roll_out_policy(
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
+    if branch is not None:
+        deciding += f", branch {branch} of {samples}"
     rollout = digest(name, deciding, str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
         context.checkpoint_dir / "paths" / rollout.hex(),
@@ -230,11 +237,13 @@ def roll_out_policy(
                     seed=context.seed,
                     round_number=context.round or 0,
                     conversations=tools,
+                    branch=branch,
                 ):
                     checkpoints.add(trajectory, timer)
                     generated += trajectory.tokens.thinking
                     seconds = max(time.perf_counter() - opened, 1e-3)
-                    context.progress.show(tokens_per_second=generated / seconds)
+                    if branch is None:  # else shared turns would count several times
+                        context.progress.show(tokens_per_second=generated / seconds)
                     context.progress.advance()
                 checkpoints.flush(timer)
             except (EngineError, RetrievalUnavailable):

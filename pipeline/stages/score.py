@@ -32,7 +32,7 @@ from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
 from pipeline.graph.adjacency import Adjacency
-from pipeline.methods import Scorer, method
+from pipeline.methods import Scorer, method, reward_scorer, reward_terms
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.rewards.evidence_match import has_evidence
 from pipeline.rewards.progress import ValueEstimator
@@ -72,15 +72,16 @@ def run(context: StageContext) -> dict[str, int]:
     Raises InputError when a judged step has no verdict or a reward is not finite, and the errors of
     the method's models.
     """
-    settings = context.config.rewards
-    trained = method(settings.kind)
+    settings, sampling = context.config.rewards, context.config.sampling
+    size = sampling.samples if settings.tree else 1  # values need whole questions
+    whole_shard = method(settings.kind).whole_shard or (settings.tree and sampling.recorded)
     return score_file(
         context.inputs["sample"] / FILE,
         context.output,
         context.checkpoint_dir,
-        trained.scorer(settings, StageInputs(context)),
-        trained.terms,
-        batch=None if trained.whole_shard else _BATCH,
+        reward_scorer(settings, StageInputs(context)),
+        reward_terms(settings),
+        batch=None if whole_shard else max(1, _BATCH // size) * size,
         shard=(context.shard, context.shards),
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
         progress=context.progress,
@@ -94,7 +95,7 @@ def merge(context: StageContext) -> dict[str, int]:
     """
     statistics = _Statistics()
     joined = joined_trajectories(context, samples=None)
-    types = {"rewards": method(context.config.rewards.kind).terms}
+    types = {"rewards": reward_terms(context.config.rewards)}
     write_parquet(context.output / FILE, statistics.counting(joined), Trajectory, types)
     statistics.write(context.output)
     shards = shard_directories(context)
