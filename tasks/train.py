@@ -72,7 +72,7 @@ class Train(RoundTask):
         return (*self.reads, "dpo")
 
     def slice(self) -> dict[str, Any]:
-        """Of DPO's lists only this round's eta and epochs; its loss unless it is the default.
+        """Of DPO's lists only this round's eta and epochs.
 
         A change for a later round therefore does not rerun this one.
         """
@@ -82,8 +82,6 @@ class Train(RoundTask):
         dpo = dict(values["dpo"])
         for name in ("eta", "round_epochs"):
             dpo[name] = for_round(tuple(dpo[name]), self.round)
-        if dpo["loss"] == "sigmoid":  # outputs from before the other losses keep their fingerprints
-            del dpo["loss"]
         return {**values, "dpo": dpo}
 
     def opens(self) -> Iterator[Opened]:

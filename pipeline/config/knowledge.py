@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipeline.config.base import (
+    Added,
     AskedModel,
     AtLeastOne,
     Block,
@@ -50,17 +51,17 @@ class ClosedWorld(Block):
         0.0,
         description="share of chain questions with a hop that the tiny reader knows by heart",
     )
-    comparison_share: Share = Field(
+    comparison_share: Annotated[Share, Added()] = Field(
         0.0,
         description="share of musique_train that compares two facts, so that a guess may be right",
     )
-    common_share: Share = Field(
+    common_share: Annotated[Share, Added()] = Field(
         0.0,
         description="share of the facts about places, organizations, years, dates and professions "
         "with one of three values of their type, so that a wrong path often ends at the right "
         "answer",
     )
-    family_share: Share = Field(
+    family_share: Annotated[Share, Added()] = Field(
         0.0,
         description="share of the persons with one of twelve family names, so that a wrong person "
         "is often a partly right answer",

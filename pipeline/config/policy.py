@@ -268,7 +268,7 @@ class Dpo(Trainer):
     Lists hold one value per round; the last value is used for all later rounds.
     """
 
-    loss: Literal["sigmoid", "apo_zero", "sft"] = Field(
+    loss: Annotated[Literal["sigmoid", "apo_zero", "sft"], Added()] = Field(
         "sigmoid",
         description="loss beside the SFT term, by TRL's names: sigmoid is DPO (eq. 16); apo_zero "
         "is APO-zero (arXiv 2408.06266), which treats each side by itself; sft: none, which is "

@@ -192,7 +192,8 @@ class _Scheduler:
                 waiting = (trajectory for trajectory, _ in (*self.queued, *retrieving))
                 in_flight = sum(each.leaves for each in (*self.generating.values(), *waiting))
                 free = max(self.settings.in_flight - in_flight, 0)
-                for trajectory in itertools.islice(trajectories, math.ceil(free / self.leaves)):
+                begun = list(itertools.islice(trajectories, math.ceil(free / self.leaves)))
+                for trajectory in begun:
                     yield from self._start(trajectory)
                 if results is None and self.queued:
                     retrieving, self.queued = self.queued, []
@@ -206,7 +207,7 @@ class _Scheduler:
                 elif self.generating:
                     for result in self.engine.step():
                         yield from self._advance(result)
-                else:
+                elif not begun:  # those that began may have ended without a token
                     return
 
     def _start(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:

@@ -294,6 +294,14 @@ def test_a_spent_budget_ends_the_trajectory(budget, stop):
     assert len(trajectory.output) > 0
 
 
+def test_all_questions_are_rolled_out_where_each_ends_without_a_token():
+    questions = [question(number) for number in range(5)]
+    trajectories = rolled(questions=questions, in_flight=2, max_total_tokens=0)
+    assert [(t.question_id, t.stop) for t in trajectories] == [
+        (f"q{number}", "max_tokens") for number in range(5)
+    ]
+
+
 def test_single_retrieval_retrieves_the_question_before_the_model_writes():
     documents = Documents()
     [trajectory] = rolled({"</Reference>\n": ANSWER}, retriever=documents, single_retrieval=True)
