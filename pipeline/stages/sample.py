@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import Config, Endpoint
 from pipeline.conversations.steps import load_tools
 from pipeline.core.atomic import write_json
+from pipeline.core.columns import Columns
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import (
     DependencyError,
@@ -105,6 +106,8 @@ def _write(
     stops: Counter[str] = Counter()
     questions: set[str] = set()
     generated, malformed = 0, 0
+    read = _passages_with_triplets(context)
+    shown: Counter[bool] = Counter()  # passages in steps, by whether they are among these
 
     def counted() -> Iterator[Trajectory]:
         nonlocal generated, malformed
@@ -115,6 +118,8 @@ def _write(
             for trajectory in samples:
                 stops[trajectory.stop] += 1
                 malformed += trajectory.malformed_calls
+                items = (item for step in trajectory.steps for item in step.context)
+                shown.update(item.id in read for item in items if item.kind == "chunk" and read)
                 yield trajectory
 
     write_parquet(context.output / FILE, counted(), Trajectory)
@@ -124,7 +129,17 @@ def _write(
     answered = {}
     if context.config.sampling.malformed_calls == "answer":
         answered["malformed_calls"] = malformed
+    if read:
+        answered |= {"shown_passages": shown.total(), "shown_without_triplets": shown[False]}
     return {"questions": len(questions), "trajectories": stops.total(), **answered}
+
+
+def _passages_with_triplets(context: StageContext) -> frozenset[str]:
+    """Ids of the passages with triplets if the graph is one of candidates, else none."""
+    config = context.config
+    if config.graph.scope != "candidates" or config.retrieval.over_hypergraph:
+        return frozenset()
+    return frozenset(Columns(context.inputs["graph"] / "triplets.arrow", ("chunk_id",)).column(0))
 
 
 def _recorded(context: StageContext) -> Iterator[Trajectory]:

@@ -12,8 +12,10 @@ import pytest
 
 from pipeline import config
 from pipeline.core.errors import EngineError, InputError
-from pipeline.core.record_io import read_records
-from pipeline.core.records import Question, Trajectory
+from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.records import ContextItem, Question, Step, Trajectory
+from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.tables import write_triplets
 from pipeline.run.context import StageContext
 from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.stages.sample import roll_out_policy, run
@@ -110,6 +112,32 @@ def test_a_killed_tree_continues_with_whole_questions_and_counts_the_same_tokens
         written.append((tokens, [replace(one, logprobs=[]) for one in trajectories(tree)]))
         checkpoints(tree)[1].unlink()
     assert written[0] == written[1]
+
+
+def test_with_candidates_the_shown_passages_without_triplets_are_counted(
+    context: StageContext, tmp_path: Path
+) -> None:
+    run(context)
+    graph, recorded = Graph(), tmp_path / "recorded.parquet"
+    (tmp_path / "graph").mkdir()
+    edges = graph.edges([Extracted("c1", "T", ["Ann", "born in", "Rome"])])
+    write_triplets(tmp_path / "graph", edges, graph.entities)
+    shown = [ContextItem("chunk", chunk, "T", "text", 0.5) for chunk in ("c1", "c2", "c3")]
+    step = Step(subquery="?", context=[*shown, ContextItem("triplet", "c1:0", "", "a b c", 0.5)])
+    of_run = [replace(one, steps=[step]) for one in trajectories(context)]
+    write_parquet(recorded, of_run, Trajectory)
+    changed = {
+        "sampling": context.config.sampling.model_copy(update={"recorded": str(recorded)}),
+        "graph": context.config.graph.model_copy(update={"scope": "candidates"}),
+    }
+    few = replace(
+        context,
+        config=context.config.model_copy(update=changed),
+        inputs={**context.inputs, "graph": tmp_path / "graph"},
+    )
+    assert run(few) == {
+        "questions": 7, "trajectories": 14, "shown_passages": 42, "shown_without_triplets": 28
+    }  # fmt: skip
 
 
 def damaged(content: bytes) -> list[bytes]:
