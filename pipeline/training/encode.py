@@ -242,13 +242,27 @@ def encode_pairs(
     ``vocabulary`` is the number of token ids of the model (None: unknown) and ``first`` the number
     of the first pair in its file. Raises TrainingError when an id is not in the vocabulary, token
     spans do not cover the ids, a side has no model-written token, control tokens are doubled or
-    misplaced (unless the policy sampled them into a rejected trajectory), or the decoded ids differ
-    from the recorded text.
+    misplaced (unless the policy sampled them into a malformed trajectory), or the decoded ids
+    differ from the recorded text.
+
+    A pair is left out whose chosen trajectory is malformed by such a token, as ``pairs.terms:
+    outcome`` may choose it: it would teach the policy to open and close turns.
     """
     return [
         _encode_pair(tokenizer, pair, vocabulary, f"record {number}, pair")
         for number, pair in enumerate(pairs, start=first)
+        if pair.chosen_rewards.get("format") != 0 or not _writes_control_tokens(tokenizer, pair)
     ]
+
+
+def _writes_control_tokens(tokenizer: Tokenizer, pair: Pair) -> bool:
+    """Whether the policy sampled a control token into the chosen trajectory before its end."""
+    recorded = "".join(message.content for message in pair.chosen)
+    body = _without_closing(tokenizer, pair.chosen_ids, pair.chosen_spans, recorded)
+    every = checked_ids(body, pair.chosen_spans, sampled=False)
+    retrieved = checked_ids(body, pair.chosen_spans, sampled=True)
+    written = {a for a, b in zip(every, retrieved, strict=True) if a is not None and b is None}
+    return not control_ids(tokenizer).isdisjoint(written)
 
 
 def _encode_pair(

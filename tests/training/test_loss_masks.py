@@ -251,6 +251,22 @@ def test_a_chosen_trajectory_with_a_control_token_inside_is_refused(tokenizer, c
         encode_pairs(tokenizer, [with_control_token(tokenizer, "chosen", 3, control)])
 
 
+def test_a_pair_whose_chosen_side_is_malformed_by_a_control_token_is_left_out(tokenizer):
+    """With pairs.terms: outcome, a malformed trajectory with the right answer may be chosen."""
+    plain = pair(tokenizer, 2)
+    broken = dataclasses.replace(
+        with_control_token(tokenizer, "chosen", 2, "<|im_start|>"), chosen_rewards={"format": 0.0}
+    )
+    encoded = encode_pairs(
+        tokenizer, [plain, broken, dataclasses.replace(plain, chosen_rewards={"format": 0})]
+    )
+    assert [one.chosen_ids for one in encoded] == [plain.chosen_ids] * 2
+    inside = plain.chosen_spans[1][0] + 2
+    retrieved = with_control_token(tokenizer, "chosen", inside, "<|im_start|>")
+    with pytest.raises(TrainingError, match="chosen: control token"):
+        encode_pairs(tokenizer, [dataclasses.replace(retrieved, chosen_rewards={"format": 0.0})])
+
+
 def test_a_control_token_in_retrieved_text_is_refused_on_both_sides(tokenizer):
     for side in ("chosen", "rejected"):
         inside = pair(tokenizer, 2).rejected_spans[1][0] + 2

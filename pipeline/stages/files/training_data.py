@@ -157,10 +157,12 @@ def encode_pair_data(context: StageContext) -> None:
             f"round {number}: all {distinct.dropped} pairs have identical sides; sample again with "
             "a higher sampling.temperature"
         )
+    left_out = source.records - counts.records - distinct.dropped - short.dropped
     TrainingData(
         {
             "pairs": counts.records,
             "identical": distinct.dropped,
+            **({"control_tokens": left_out} if left_out else {}),
             "over_long": short.dropped,
             "tokens": counts.tokens,
             "trained_tokens": counts.trained_tokens,
