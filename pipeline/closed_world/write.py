@@ -201,7 +201,7 @@ def write_closed_world(
     summary = {
         "seed": seed,
         "documents": documents,
-        **near_misses._asdict(),
+        **{name: share for name, share in near_misses._asdict().items() if share},
         "corpus_sha256": _digest(world),
         "entities": len(world.entities),
         "facts": len(world.facts),
@@ -225,7 +225,7 @@ def read_world(directory: Path) -> World:
     seed, documents, digest = (summary.get(k) for k in ("seed", "documents", "corpus_sha256"))
     if type(seed) is not int or type(documents) is not int or not 0 < documents <= _MAX_DOCUMENTS:
         raise InputError.at(path, None, "seed or documents: no number; write the world again")
-    shares = [summary.get(name) for name in NearMisses._fields]
+    shares = [summary.get(name, 0.0) for name in NearMisses._fields]
     if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
         names = " or ".join(NearMisses._fields)
         raise InputError.at(path, None, f"{names}: no share; write the world again")

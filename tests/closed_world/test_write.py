@@ -80,6 +80,8 @@ def test_every_split_has_a_file_and_every_question_a_note(written: Path) -> None
 
 
 def test_read_world_regenerates_the_world_of_a_directory(written: Path) -> None:
+    """A world without near misses does not name their shares, as before there were any."""
+    assert "family_share" not in json.loads((written / "world.json").read_text(encoding="utf-8"))
     world = read_world(written)
     texts = [record["text"] for record in lines(written / "corpus.jsonl")]
     assert [document.text for document in world.documents] == texts
