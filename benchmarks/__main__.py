@@ -22,7 +22,7 @@ import typer
 from benchmarks.gpu_check.page import write_between_marks
 from benchmarks.timing import LEAST_REPEATS, Row, machine
 from pipeline.core.atomic import write_text
-from pipeline.core.errors import DependencyError, InputError, SteepError, StoreError
+from pipeline.core.errors import DependencyError, InputError, StoreError
 
 ROWS = (
     "kag",
@@ -219,8 +219,6 @@ def _at_least(option: str, value: int, least: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except SteepError as error:
-        print(f"benchmarks: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    from benchmarks.commands import launch
+
+    launch(main)

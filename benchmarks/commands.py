@@ -12,13 +12,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
+import typer
+
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import SteepError, StoreError
 
 
 def rows(names: Sequence[str], directory: Path, repeats: int) -> list[Row]:
@@ -100,6 +102,15 @@ def whole_run(config: str = "embedded", *overrides: str) -> list[Row]:
     work = f"{config} from an empty store, {os.cpu_count()} cores; EM {', '.join(em)}"
     goal = "≤ 360 on two cores with AVX512-BF16 or AMX"
     return [Row("run", work, "–", [seconds], None, "wall s", goal)]
+
+
+def launch(main: Callable[..., None]) -> None:
+    """Run the command of a benchmark; an error of the project ends it with its exit status."""
+    try:
+        typer.run(main)
+    except SteepError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
 
 
 def steep(*words: str) -> str:

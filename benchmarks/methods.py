@@ -28,11 +28,10 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.commands import steep
+from benchmarks.commands import launch, steep
 from benchmarks.timing import machine
 from pipeline.api import Run
 from pipeline.core.atomic import write_json, write_text
-from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json
 
 METHODS = ("embedded", "tearag-apo", "tearag-rft", "tearag-grpo")
@@ -42,9 +41,8 @@ TITLES = {
     "tearag-rft": "rejection-sampling SFT",
     "tearag-grpo": "GRPO",
 }
-SLACK = (
-    0.02  # a policy within the budget may exceed it by this share: rounds differ by a few tokens
-)
+SLACK = 0.02  # share by which a policy may exceed the budget: rounds differ by a few tokens
+IMAGE = "images/methods.svg"
 MEASURES = {
     "em": ("EM", 1),
     "f1": ("F1", 1),
@@ -58,7 +56,7 @@ MEASURES = {
 class Point:
     """A policy: its method, seed and round, the tokens spent until then, and its evaluation.
 
-    ``em``, ``f1`` and ``format_ok`` are in percent; ``tokens`` are those of a trajectory.
+    ``em``, ``f1`` and ``format_ok`` are in percent; ``tokens`` is the mean length of a trajectory.
     """
 
     method: str
@@ -217,9 +215,6 @@ def page(points: Sequence[Point], failed: Sequence[str], command: str, revision:
     )
 
 
-IMAGE = "images/methods.svg"
-
-
 def draw(points: Sequence[Point], path: Path) -> None:
     """EM, steps and tokens of a trajectory over the cost, means of the seeds, as an SVG file."""
     import matplotlib as mpl
@@ -316,9 +311,6 @@ def main(
 
 if __name__ == "__main__":
     try:
-        typer.run(main)
-    except SteepError as error:
-        print(f"benchmarks: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+        launch(main)
     except subprocess.CalledProcessError as error:  # the run has said why
         sys.exit(error.returncode)

@@ -159,6 +159,7 @@ class _Scheduler:
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
         self.requests = 0
+        self.open = 0  # leaves of the trajectories that began and have not finished
         self.branch = self.leaves = 1  # of each trajectory that begins
         self.seed_of: Callable[[str, int], int] = stable_seed
         self.watch: Callable[[PartialTrajectory], object] | None = None
@@ -189,10 +190,9 @@ class _Scheduler:
         results: Future[list[Retrieved]] | None = None
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval") as worker:
             while True:
-                waiting = (trajectory for trajectory, _ in (*self.queued, *retrieving))
-                in_flight = sum(each.leaves for each in (*self.generating.values(), *waiting))
-                free = max(self.settings.in_flight - in_flight, 0)
+                free = max(self.settings.in_flight - self.open, 0)
                 begun = list(itertools.islice(trajectories, math.ceil(free / self.leaves)))
+                self.open += sum(trajectory.leaves for trajectory in begun)
                 for trajectory in begun:
                     yield from self._start(trajectory)
                 if results is None and self.queued:
@@ -377,6 +377,7 @@ class _Scheduler:
                 yield self._finished(self._branch(trajectory, other, 1), stop)
 
     def _finished(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
+        self.open -= 1
         tokenizer, parsed = self.engine.tokenizer, None
         if self.conversations is not None:
             parsed = self.conversations.parse(trajectory, self.max_steps)

@@ -98,7 +98,7 @@ def test_verdicts_on_over_and_under_search_are_apart_and_unknown_ones_left_out()
 
 
 def test_the_values_of_a_tree_are_rewards_of_steps() -> None:
-    """The turn that answers has a value too, and is no step."""
+    """The last turn answers. It has a value, but it is not a step."""
     verdicts = [{"kind": "over", "verdict": "no"}] * 2
     right = scored(solved(*GOLD), steps=verdicts, values=[0.7, 0.8, 0.9])
     rows = rows_of(right, scored(WRONG, values=[0.7, 0.1, 0.0]))
