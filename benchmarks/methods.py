@@ -11,8 +11,9 @@ spent it. The cost of a policy is the sum over its rounds of
   backward pass. A pair counts both sides, and GRPO all its trajectories.
 
 The reference's forward pass over the training sequences is not counted. Output: a page with the
-last policy of each method within the budget, and beside it all points as JSON and a figure. A
-second start runs nothing again.
+last policy of each method within the budget, and beside it all points as JSON and a figure. Methods
+and seeds that the JSON file has are not run again, so that seeds can be added later and on another
+machine.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -32,7 +33,10 @@ from benchmarks.commands import launch, steep
 from benchmarks.timing import machine
 from pipeline.api import Run
 from pipeline.core.atomic import write_json, write_text
+from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
+from pipeline.evaluation.comparison_tables import Table, markdown
+from pipeline.evaluation.plots import svg
 
 METHODS = ("embedded", "tearag-apo", "tearag-rft", "tearag-grpo")
 TITLES = {
@@ -117,60 +121,82 @@ def run_method(method: str, settings: Sequence[str], seed: int) -> list[Point]:
 RunMethod = Callable[[str, Sequence[str], int], list[Point]]
 
 
-def measure(
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    name: str,
-    settings: Sequence[str],
-    most: int,
-    run: RunMethod = run_method,
-) -> tuple[list[Point], list[str]]:
-    """The points of all methods and seeds, and a sentence about each method that failed.
+@dataclass
+class Study:
+    """The points of all methods and seeds, and what they were measured with.
 
-    A method of which ``most`` rounds stay below the budget is left there. Raises CalledProcessError
-    when the first method fails, which sets the budget.
+    ``settings`` hold for all runs, ``commits`` and ``processors`` are those of the measurements.
+    ``failed`` has a note about each method that ended with an error.
     """
-    points: list[Point] = []
-    failed: list[str] = []
-    for seed in seeds:
+
+    settings: list[str]
+    commits: list[str] = field(default_factory=list)
+    processors: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path, settings: Sequence[str]) -> Study:
+        """The study in a file, or a new one. Raises InputError if it has other settings."""
+        if not path.exists():
+            return cls(list(settings))
+        content = read_json(path)
+        if content["settings"] != list(settings):
+            problem = f"its runs have the settings {content['settings']}, these {list(settings)}"
+            raise InputError.at(path, None, f"{problem}; give another --output")
+        return cls(**{**content, "points": [Point(**point) for point in content["points"]]})
+
+    def add(
+        self, methods: Sequence[str], seed: int, name: str, most: int, run: RunMethod = run_method
+    ) -> None:
+        """Run those of the methods that have no point of this seed yet.
+
+        The first has the rounds of its configuration. The others run round after round until they
+        have spent its tokens, or ``most`` rounds. Raises CalledProcessError when the first fails.
+        """
         world = (f"name={name}-{seed}", f"seed={seed}", f"data.closed_world.seed={30 + seed}")
-        shared = (*world, *settings)
-        first = run(methods[0], shared, seed)
-        points += first
+        shared = (*world, *self.settings)
+        known = {point.method for point in self.points if point.seed == seed}
+        if methods[0] not in known:
+            self.points += run(methods[0], shared, seed)
+        budget = max(p.cost for p in self.points if (p.method, p.seed) == (methods[0], seed))
         for method in methods[1:]:
-            reached = first[:1]
-            try:
-                for rounds in range(1, most + 1):
+            if method in known:
+                continue
+            reached: list[Point] = []
+            for rounds in range(1, most + 1):
+                try:
                     reached = run(method, (*shared, f"rounds={rounds}"), seed)
-                    if reached[-1].cost >= first[-1].cost:
-                        break
-            except subprocess.CalledProcessError:
-                failed.append(f"{_title(method)}, seed {seed}, failed in round {rounds}.")
-            points += [point for point in reached if point.round]
-    return points, failed
+                except subprocess.CalledProcessError:
+                    self.failed.append(f"{_title(method)}, seed {seed}, failed in round {rounds}")
+                    break
+                if reached[-1].cost >= budget:
+                    break
+            self.points += [point for point in reached if point.round]
 
 
 def within_budget(points: Sequence[Point], method: str) -> list[Point]:
     """The last policy of a method within the budget, for every seed.
 
     The budget of a seed is the cost of the last policy of the method of ``points[0]``. A method
-    without a round within the budget has the SFT policy, which all methods share.
+    whose first round exceeds the budget has the SFT policy, which all methods share.
     """
     budgets = {point.seed: point.cost for point in points if point.method == points[0].method}
+    measured = {point.seed for point in points if point.method == method}
     last: dict[int, Point] = {}
     for point in points:
-        shared = point.round == 0 or point.method == method
-        if shared and point.cost <= budgets[point.seed] * (1 + SLACK):
+        own = point.seed in measured and (point.round == 0 or point.method == method)
+        if own and point.cost <= budgets[point.seed] * (1 + SLACK):
             last[point.seed] = point
     return list(last.values())
 
 
-def page(points: Sequence[Point], failed: Sequence[str], command: str, revision: str) -> str:
-    """The Markdown page of the points."""
+def page(study: Study) -> str:
+    """The Markdown page of a study."""
+    points = study.points
     methods = list(dict.fromkeys(point.method for point in points))
-    seeds = sorted({point.seed for point in points})
     titles = [title for title, _ in MEASURES.values()]
-    head = ["method", "round", "generated", "trained", *titles]
+    head = ["method", "seeds", "round", "generated", "trained", *titles]
     equal = [_row(_title(one), within_budget(points, one)) for one in methods]
     rounds = [
         _row(_title(method), policies)
@@ -179,45 +205,33 @@ def page(points: Sequence[Point], failed: Sequence[str], command: str, revision:
         if (policies := [p for p in points if (p.method, p.round) == (method, number)])
     ]
     start = _row("SFT", [point for point in points if point.round == 0])
-    first = _title(methods[0])
-    return "\n".join(
-        [
-            "# Offline and online methods at equal compute",
-            "",
-            f"All methods start from the same world, index, SFT policy and first sampling. {first} "
-            "sets the budget of each seed: the tokens that its rounds generate and train on. "
-            "Trained tokens are the lengths of the training sequences, prompts and observations "
-            "included, times the passes over them; a pair counts both sides. The reference's "
-            "forward pass is not counted.",
-            "",
-            f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}, each with a world "
-            "of its own; EM, F1 and well-formed in percent, generated and trained tokens in "
-            f"thousands. Measured at commit {revision} by `{command}`. The JSON file beside "
-            "this page has all points.",
-            "",
-            "## At equal tokens",
-            "",
-            f"The last policy of each method that cost at most {1 + SLACK:.0%} of the budget:",
-            "",
-            *_table([head, start, *equal]),
-            "",
-            *failed,
-            *([""] if failed else []),
-            f"![EM, steps and tokens over the cost of the policy]({IMAGE})",
-            "",
-            "The dashed line is the mean budget.",
-            "",
-            "## Every round",
-            "",
-            *_table([head, *rounds]),
-            "",
-        ]
-    )
+    note = f"the last policy of each method that cost at most {1 + SLACK:.0%} of the budget"
+    tables = [
+        Table("At equal tokens", head, [start, *equal], note),
+        Table("Every round", head, rounds, "; ".join(study.failed)),
+    ]
+    settings = "".join(f" --set {shlex.quote(setting)}" for setting in study.settings)
+    return f"""\
+# Offline and online methods at equal compute
+
+All methods start from the same world, index, SFT policy and first sampling. {_title(methods[0])}
+sets the budget of each seed: the tokens that its rounds generate and train on. Trained tokens are
+the lengths of the training sequences, prompts and observations included, times the passes over
+them; a pair counts both sides. The reference's forward pass is not counted.
+
+![EM, steps and tokens over the cost of the policy]({IMAGE})
+
+Each point is a policy after a round; the first is the SFT policy, and the dashed line is the mean
+budget. Mean ± standard deviation over the seeds, each with a world of its own; EM, F1 and
+well-formed in percent, generated and trained tokens in thousands. Measured by
+`python -m benchmarks.methods{settings}` at commit {", ".join(study.commits)}; the JSON file beside
+this page has all points.
+
+{markdown(tables)}"""
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
     """EM, steps and tokens of a trajectory over the cost, means of the seeds, as an SVG file."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.2), layout="constrained")
@@ -235,9 +249,7 @@ def draw(points: Sequence[Point], path: Path) -> None:
         axes.set_ylabel(f"{MEASURES[measure][0]}{' (%)' if measure == 'em' else ''}")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "steep"}
-    with mpl.rc_context(settings):
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    write_text(path, svg(figure))
 
 
 def _curve(
@@ -253,11 +265,12 @@ def _curve(
 
 
 def _row(title: str, points: Sequence[Point]) -> list[str]:
-    rounds = sorted({point.round for point in points})
+    numbers = ({point.seed for point in points}, {point.round for point in points})
+    seeds, rounds = (", ".join(map(str, sorted(found))) for found in numbers)
     costs = [[p.generated / 1000 for p in points], [p.trained / 1000 for p in points]]
     columns = [(values, 0) for values in costs]
     columns += [([getattr(p, name) for p in points], d) for name, (_, d) in MEASURES.items()]
-    return [title, ", ".join(map(str, rounds)), *(_spread(*column) for column in columns)]
+    return [title, seeds, rounds, *(_spread(*column) for column in columns)]
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
@@ -275,9 +288,9 @@ def _title(method: str) -> str:
     return " ".join([TITLES.get(name, name), *(f"`{setting}`" for setting in settings)])
 
 
-def _table(lines: Sequence[Sequence[str]]) -> list[str]:
-    head, *rows = (f"| {' | '.join(line)} |" for line in lines)
-    return [head, "|---" * len(lines[0]) + "|", *rows]
+def _revision() -> str:
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main(
@@ -296,16 +309,15 @@ def main(
     ] = Path("runs/methods.md"),
 ) -> None:
     """Run the methods to equal compute, and write the page, its figure and all points."""
-    numbers = [int(seed) for seed in seeds.split(",")]
-    points, failed = measure(method, numbers, name, settings, most)
-    command = shlex.join(["python", "-m", "benchmarks.methods", *sys.argv[1:]])
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    revision = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    about = {"command": command, "commit": revision, "machine": machine(), "failed": failed}
-    content = {**about, "points": [asdict(point) for point in points]}
-    write_json(output.with_suffix(".json"), content)
-    draw(points, output.parent / IMAGE)
-    write_text(output, page(points, failed, command, revision))
+    data = output.with_suffix(".json")
+    study = Study.read(data, settings)
+    for seed in map(int, seeds.split(",")):
+        study.add(method, seed, name, most)
+        study.commits = list(dict.fromkeys((*study.commits, _revision())))
+        study.processors = list(dict.fromkeys((*study.processors, machine()["processor"])))
+        write_json(data, asdict(study))
+    draw(study.points, output.parent / IMAGE)
+    write_text(output, page(study))
     print(f"written to {output}")
 
 

@@ -141,15 +141,20 @@ def _figure(
     return figure, axes
 
 
-def _svg(figure: Figure, count: int) -> str:
-    """Draw the figure, remove ids, metadata and doctype, and insert the CSS variables."""
+def svg(figure: Figure) -> str:
+    """The figure as an SVG file, the same in every run."""
     import matplotlib as mpl
 
     stream = io.StringIO()
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "steep"}
     with mpl.rc_context(settings):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    text = stream.getvalue()
+    return stream.getvalue()
+
+
+def _svg(figure: Figure, count: int) -> str:
+    """Draw the figure, remove ids, metadata and doctype, and insert the CSS variables."""
+    text = svg(figure)
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)

@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from subprocess import CalledProcessError
 
-from benchmarks.methods import Point, draw, measure, page, read_points, within_budget
+import pytest
+
+from benchmarks.methods import Point, Study, draw, page, read_points, within_budget
+from pipeline.core.errors import InputError
 
 
 def fake_stages(folder: Path) -> dict[str, Path]:
@@ -59,23 +63,47 @@ def test_a_method_runs_rounds_until_it_has_spent_the_budget_of_the_seed() -> Non
         return fake_points(method, seed, range(0, 80 * (rounds + 1), 80))
 
     methods = ["first", "cheap", "fails"]
-    points, failed = measure(methods, [1, 2], "n", ["x=1"], 8, run)
+    study = Study(["x=1"])
+    for seed in (1, 2):
+        study.add(methods, seed, "n", 8, run)
+    points = study.points
     assert calls[0] == ("first", 1, "x=1")
     assert [call for call in calls if call[0] == "cheap"] == [
         *(("cheap", 1, f"rounds={n}") for n in (1, 2, 3)),  # 240 of 200 tokens
         *(("cheap", 2, f"rounds={n}") for n in (1, 2, 3, 4)),  # 320 of 300
     ]
-    assert failed == ["fails, seed 1, failed in round 2.", "fails, seed 2, failed in round 2."]
+    assert study.failed == [f"fails, seed {seed}, failed in round 2" for seed in (1, 2)]
     assert [(p.method, p.round) for p in points if p.seed == 1] == [
         ("first", 0), ("first", 1), ("first", 2), ("cheap", 1), ("cheap", 2), ("cheap", 3), ("fails", 1)
     ]  # fmt: skip
     assert [(p.seed, p.round) for p in within_budget(points, "cheap")] == [(1, 2), (2, 3)]
 
 
+def test_a_study_continues_with_the_seeds_and_methods_that_its_file_lacks(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def run(method: str, settings: Sequence[str], seed: int) -> list[Point]:
+        calls.append((method, seed))
+        return fake_points(method, seed, [0, 100])
+
+    path = tmp_path / "methods.json"
+    study = Study.read(path, ["x=1"])
+    study.add(["first", "second"], 1, "n", 8, run)
+    path.write_text(json.dumps(asdict(study)))
+    again = Study.read(path, ["x=1"])
+    assert again == study
+    for seed in (1, 2):
+        again.add(["first", "second", "third"], seed, "n", 8, run)
+    assert calls[2:] == [("third", 1), ("first", 2), ("second", 2), ("third", 2)]
+    assert [p.method for p in again.points if p.round == 0] == ["first", "first"]
+    with pytest.raises(InputError, match=r"methods\.json: its runs have the settings \['x=1'\]"):
+        Study.read(path, ["x=2"])
+
+
 def test_a_policy_just_above_the_budget_is_within_it() -> None:
     points = [*fake_points("a", 1, [0, 1000]), *fake_points("b", 1, [0, 1020, 2000])[1:]]
     assert [p.round for p in within_budget(points, "b")] == [1]
-    points[2:] = fake_points("b", 1, [0, 1021])[1:]
+    points[2:] = fake_points("b", 1, [0, 1021])[1:] + fake_points("a", 2, [0, 1000])
     assert [p.round for p in within_budget(points, "b")] == [0]  # the SFT policy
 
 
@@ -86,18 +114,18 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
         *fake_points("tearag-grpo", 1, [0, 900_000, 2_000_000], em=20)[1:],
         *fake_points("tearag-grpo", 2, [0, 900_000, 2_000_000], em=20)[1:],
     ]
-    text = page(points, ["GRPO, seed 9, failed in round 1."], "a fake command", "abc")
+    failed = ["GRPO, seed 9, failed in round 1"]
+    text = page(Study(["a.b=c d"], commits=["abc"], failed=failed, points=points))
     sft, dpo, grpo = (
         line
         for line in text.split("## ")[1].splitlines()
-        if line.startswith("| ") and "method" not in line
+        if line.startswith("| ") and not line.startswith(("| method", "| ---"))
     )
-    assert sft.startswith("| SFT | 0 | 0 ± 0 | 0 ± 0 | 12.0 ± 2.8 |")
-    assert dpo.startswith("| DPO+SFT | 1 | 2,000 ± 1,414 | 0 ± 0 | 13.0 ± 2.8 |")
-    assert grpo.startswith("| GRPO | 1, 2 | 1,450 ± 778 | 0 ± 0 | 21.5 ± 0.7 |")
+    assert sft.startswith("| SFT | 1, 2 | 0 | 0 ± 0 | 0 ± 0 | 12.0 ± 2.8 |")
+    assert dpo.startswith("| DPO+SFT | 1, 2 | 1 | 2,000 ± 1,414 | 0 ± 0 | 13.0 ± 2.8 |")
+    assert grpo.startswith("| GRPO | 1, 2 | 1, 2 | 1,450 ± 778 | 0 ± 0 | 21.5 ± 0.7 |")
     for words in (
-        "seeds 1, 2",
-        "commit abc by `a fake command`",
+        "`python -m benchmarks.methods --set 'a.b=c d'` at commit abc;",
         "GRPO, seed 9, failed in round 1.",
     ):
         assert words in text

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.support import main as support
 from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.sft_data.templates import fill
+from tasks.resolved import write_resolved
 from tasks.run import run, task_for
 from tests.cli.malformed_inputs import steep
 from tests.cli.test_pair_preview import commit
@@ -69,6 +71,19 @@ def refused(*arguments: str) -> str:
     assert (status, printed) == (2, "")
     assert complaint.count("\n") == 1
     return complaint
+
+
+def test_the_support_of_right_answers_is_printed_by_kind_of_question(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy_0 = task_for("evaluate-policy", "embedded", ("rounds=0",), round=0)
+    commit(policy_0, world_trajectories(directory / task_for("world", "embedded").directory)[::2])
+    write_resolved(policy_0.run_settings)
+    support([policy_0.run_settings.run_dir])
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[-4:] == ["EM", "supported", "right", "steps"]
+    assert {tuple(row.split()[:3]) for row in rows} >= {("embedded", "0", "all")}
+    assert {tuple(row.split()[-3:]) for row in rows} == {("100.0", "100.0", "100.0")}
 
 
 def test_a_round_and_its_file_have_the_same_figures(directory: Path) -> None:
