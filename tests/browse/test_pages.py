@@ -8,6 +8,7 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,11 +16,12 @@ from starlette.testclient import TestClient
 from pipeline.browse.app import create_app
 from pipeline.browse.association import association_graph
 from pipeline.browse.site import RunEntry, Site
-from pipeline.browse.steps import StepView, first_difference
+from pipeline.browse.steps import StepView, first_difference, step_views
 from pipeline.cli.browse import open_site
 from pipeline.cli.options import Chosen
 from pipeline.core.records import ContextItem, Step
 from tests.browse.stored_run import NAME, VERDICT, write_stored_run
+from tests.smallest import small_trajectory
 
 RUN = "/run/stored"
 
@@ -181,6 +183,26 @@ def test_the_first_step_that_differs_is_named_with_what_differs() -> None:
     sides[1]["steps"] = steps[:1]
     assert first_difference(sides) == "step 2, which is complete on one side only: chosen"
     assert first_difference([sides[0], sides[0]]) == ""
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        (None, [{}, {}]),
+        ({"values": [0.1, 0.2, 0.3]}, [{"value": 0.1}, {"value": 0.2}]),
+        ({"steps": [{"total": 1.0}] * 2, "values": None}, [{"total": 1.0}] * 2),
+        (
+            {"steps": [{"total": 1.0}] * 2, "values": [0.1, 0.2, 0.3]},
+            [{"total": 1.0, "value": 0.1}, {"total": 1.0, "value": 0.2}],
+        ),
+        ({"steps": [{"total": 1.0}]}, [{}, {}]),  # not one for each step
+    ],
+)
+def test_a_step_has_its_reward_terms_and_the_value_of_its_tree(
+    rewards: dict[str, Any] | None, expected: list[dict[str, float]]
+) -> None:
+    trajectory = small_trajectory(steps=[Step(query="a"), Step(query="b")], rewards=rewards)
+    assert [view.terms for view in step_views(trajectory)] == expected
 
 
 def test_the_home_of_a_run_has_scores_gain_failures_and_training(client: TestClient) -> None:
