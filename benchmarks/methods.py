@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from benchmarks.commands import launch, steep
@@ -35,6 +36,7 @@ from pipeline.api import Run
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
+from pipeline.evaluation.compare import p_text, paired_test
 from pipeline.evaluation.comparison_tables import Table, markdown
 from pipeline.evaluation.plots import svg
 
@@ -61,6 +63,7 @@ class Point:
     """A policy: its method, seed and round, the tokens spent until then, and its evaluation.
 
     ``em``, ``f1`` and ``format_ok`` are in percent; ``tokens`` is the mean length of a trajectory.
+    ``right`` has a 1 for each question whose answer matches, else a 0.
     """
 
     method: str
@@ -73,6 +76,7 @@ class Point:
     format_ok: float
     steps: float
     tokens: float
+    right: str
 
     @property
     def cost(self) -> int:
@@ -95,7 +99,10 @@ def read_points(
         row = found[f"round-{number}" if number else "sft"]
         em, f1, format_ok = (100 * row[name] for name in ("em", "f1", "format_ok"))
         spent = (method, seed, number, generated, trained)
-        points.append(Point(*spent, em, f1, format_ok, row["steps"], row["tokens"]["total"]))
+        lengths = (row["steps"], row["tokens"]["total"])
+        outcomes = read_json(stages[f"evaluate-policy-{number}"] / "rows.json")["outcomes"]
+        right = "".join(str(int(outcome["em"])) for outcome in outcomes)
+        points.append(Point(*spent, em, f1, format_ok, *lengths, right))
         number += 1
         if f"train-{number}" not in stages:
             return points
@@ -197,7 +204,11 @@ def page(study: Study) -> str:
     methods = list(dict.fromkeys(point.method for point in points))
     titles = [title for title, _ in MEASURES.values()]
     head = ["method", "seeds", "round", "generated", "trained", *titles]
-    equal = [_row(_title(one), within_budget(points, one)) for one in methods]
+    compared = [within_budget(points, one) for one in methods]
+    equal = [
+        [*_row(_title(one), found), _difference(compared[0], found)]
+        for one, found in zip(methods, compared, strict=True)
+    ]
     rounds = [
         _row(_title(method), policies)
         for method in methods
@@ -205,9 +216,13 @@ def page(study: Study) -> str:
         if (policies := [p for p in points if (p.method, p.round) == (method, number)])
     ]
     start = _row("SFT", [point for point in points if point.round == 0])
-    note = f"the last policy of each method that cost at most {1 + SLACK:.0%} of the budget"
+    note = (
+        f"the last policy of each method that cost at most {1 + SLACK:.0%} of the budget. The "
+        f"differences from {_title(methods[0])} are over the questions of all its seeds, paired, "
+        "with 95 % intervals. They generalize to other questions, not to other seeds"
+    )
     tables = [
-        Table("At equal tokens", head, [start, *equal], note),
+        Table("At equal tokens", [*head, "EM, difference"], [[*start, ""], *equal], note),
         Table("Every round", head, rounds, "; ".join(study.failed)),
     ]
     settings = "".join(f" --set {shlex.quote(setting)}" for setting in study.settings)
@@ -271,6 +286,25 @@ def _row(title: str, points: Sequence[Point]) -> list[str]:
     columns = [(values, 0) for values in costs]
     columns += [([getattr(p, name) for p in points], d) for name, (_, d) in MEASURES.items()]
     return [title, seeds, rounds, *(_spread(*column) for column in columns)]
+
+
+def _difference(first: Sequence[Point], other: Sequence[Point]) -> str:
+    """The difference in EM, paired by seed and question; empty for the same policies."""
+    pairs = [(a, b) for a in first for b in other if a.seed == b.seed and a != b]
+    if not pairs:
+        return ""
+    before, after = (
+        np.array([100.0 * int(one) for point in points for one in point.right])
+        for points in zip(*pairs, strict=True)
+    )
+    test = paired_test(before, after)
+    low, high = test["interval"] or (test["difference"],) * 2
+    return f"{test['difference']:+.1f} [{low:+.1f}, {high:+.1f}], p {_equals(test['p'])}"
+
+
+def _equals(p: float | None) -> str:
+    text = p_text(p)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

@@ -21,6 +21,10 @@ def fake_stages(folder: Path) -> dict[str, Path]:
     ]
     files = {
         "evaluate": ("metrics.json", [*rows, {**rows[1], "dataset": "nq", "em": 0.9}]),
+        **{
+            f"evaluate-policy-{n}": ("rows.json", {"outcomes": [{"em": 0.0}, {"em": float(n > 0)}]})
+            for n in (0, 1, 2)
+        },
         "sample-1": ("timing.json", {"generated_tokens": 100}),
         "sample-2": ("timing.json", {"generated_tokens": 50}),
         "train-1": ("manifest.json", {"counts": {"tokens": 1000, "trained_tokens": 10}}),
@@ -39,13 +43,16 @@ def test_the_cost_is_generated_tokens_and_passes_over_training_sequences(tmp_pat
         (0, 0, 0, 20.0), (1, 100, 2000, 30.0), (2, 150, 3000, 40.0)
     ]  # fmt: skip
     assert points[2].cost == 3150
+    assert [point.right for point in points] == ["00", "01", "01"]
     assert {(p.method, p.seed, p.format_ok, p.tokens) for p in points} == {("fake", 7, 100.0, 600)}
 
 
-def fake_points(method: str, seed: int, costs: Sequence[int], em: float = 10.0) -> list[Point]:
+def fake_points(
+    method: str, seed: int, costs: Sequence[int], em: float = 10.0, right: str = "0000"
+) -> list[Point]:
     """Policies of rounds 0, 1, … with these costs; EM rises by one a round."""
     return [
-        Point(method, seed, number, cost, 0, em + number, 0.0, 0.0, 2.0, 600.0)
+        Point(method, seed, number, cost, 0, em + number, 0.0, 0.0, 2.0, 600.0, right)
         for number, cost in enumerate(costs)
     ]
 
@@ -111,8 +118,8 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
     points = [
         *fake_points("embedded", 1, [0, 1_000_000], em=10),
         *fake_points("embedded", 2, [0, 3_000_000], em=14),
-        *fake_points("tearag-grpo", 1, [0, 900_000, 2_000_000], em=20)[1:],
-        *fake_points("tearag-grpo", 2, [0, 900_000, 2_000_000], em=20)[1:],
+        *fake_points("tearag-grpo", 1, [0, 900_000, 2_000_000], em=20, right="0001")[1:],
+        *fake_points("tearag-grpo", 2, [0, 900_000, 2_000_000], em=20, right="0111")[1:],
     ]
     failed = ["GRPO, seed 9, failed in round 1"]
     text = page(Study(["a.b=c d"], commits=["abc"], failed=failed, points=points))
@@ -124,6 +131,8 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
     assert sft.startswith("| SFT | 1, 2 | 0 | 0 ± 0 | 0 ± 0 | 12.0 ± 2.8 |")
     assert dpo.startswith("| DPO+SFT | 1, 2 | 1 | 2,000 ± 1,414 | 0 ± 0 | 13.0 ± 2.8 |")
     assert grpo.startswith("| GRPO | 1, 2 | 1, 2 | 1,450 ± 778 | 0 ± 0 | 21.5 ± 0.7 |")
+    assert dpo.endswith("|  |")
+    assert grpo.endswith("| +50.0 [+5.3, +94.7], p = 0.033 |")  # four of eight questions
     for words in (
         "`python -m benchmarks.methods --set 'a.b=c d'` at commit abc;",
         "GRPO, seed 9, failed in round 1.",
