@@ -324,7 +324,10 @@ def _title(method: str) -> str:
 
 def _revision() -> str:
     words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    here = Path(__file__).parent
+    return subprocess.run(
+        words, cwd=here, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def main(
