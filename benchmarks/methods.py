@@ -92,7 +92,8 @@ def read_points(
     training data of a round.
     """
     rows = read_json(stages["evaluate"] / "metrics.json", list)
-    found = {row["policy"]: row for row in rows if row["dataset"] == "all"}
+    whole = rows[0]["split"]  # and not a part of it, such as "test/unseen"
+    found = {row["policy"]: row for row in rows if (row["dataset"], row["split"]) == ("all", whole)}
     generated = trained = number = 0
     points = []
     while True:

@@ -224,9 +224,13 @@ class Run:
         ]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row per policy and data set, as in ``metrics.json``; data set ``all`` is the average.
+        """One row per policy, data set and split, as in ``metrics.json``.
 
-        >>> f1 = {(row["policy"], row["dataset"]): row["f1"] for row in run.metrics()}
+        The data set ``all`` is the average. The questions of a part of the split have rows of their
+        own, such as ``test/unseen``.
+
+        >>> em = {row["policy"]: row["em"] for row in run.metrics()
+        ...       if (row["dataset"], row["split"]) == ("all", "test")}
         """
         rows: list[dict[str, Any]] = read_json(self.stage("evaluate") / "metrics.json", list)
         return rows

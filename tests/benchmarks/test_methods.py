@@ -14,13 +14,21 @@ from pipeline.core.errors import InputError
 
 def fake_stages(folder: Path) -> dict[str, Path]:
     """The files that the benchmark reads of a fake run of two rounds."""
-    row = {"dataset": "all", "f1": 0.5, "format_ok": 1.0, "steps": 2.0, "tokens": {"total": 600.0}}
+    row = {
+        "dataset": "all",
+        "split": "test",
+        "f1": 0.5,
+        "format_ok": 1.0,
+        "steps": 2.0,
+        "tokens": {"total": 600.0},
+    }
     rows = [
         {**row, "policy": name, "em": em}
         for name, em in (("base", 0.1), ("sft", 0.2), ("round-1", 0.3), ("round-2", 0.4))
     ]
+    others = [{**rows[-1], "em": 0.9, **of} for of in ({"dataset": "nq"}, {"split": "test/unseen"})]
     files = {
-        "evaluate": ("metrics.json", [*rows, {**rows[1], "dataset": "nq", "em": 0.9}]),
+        "evaluate": ("metrics.json", [*rows, *others]),
         **{
             f"evaluate-policy-{n}": ("rows.json", {"outcomes": [{"em": 0.0}, {"em": float(n > 0)}]})
             for n in (0, 1, 2)
