@@ -3,7 +3,9 @@
 Input: questions, an engine, a grammar and a retriever. Output: finished trajectories, in the order
 in which they finish. Sampling (TeaRAG, arXiv 2511.05385, 4.3.2), evaluation and the baselines all
 use this module. While one batch of queries is retrieved in a thread, the engine generates the other
-trajectories; all queries that arrive in the meantime form the next batch.
+trajectories; all queries that arrive in the meantime form the next batch. It starts as soon as its
+queries are more than an eighth of the segments that are being generated, because an embedder is
+slow with a few short texts at a time.
 
 The seed of a trajectory is a hash of run seed, round, question and sample, and every segment has a
 seed derived from it. Trajectories are therefore independent of the number in flight and their
@@ -42,6 +44,7 @@ from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.turns import branches
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
+_FULL_BATCH = 8  # segments in generation for each query of a batch
 MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
 
 
@@ -195,7 +198,7 @@ class _Scheduler:
                 self.open += sum(trajectory.leaves for trajectory in begun)
                 for trajectory in begun:
                     yield from self._start(trajectory)
-                if results is None and self.queued:
+                if results is None and len(self.queued) > len(self.generating) // _FULL_BATCH:
                     retrieving, self.queued = self.queued, []
                     batch = [query for _, queries in retrieving for query in queries]
                     results = worker.submit(self._retrieve, batch)

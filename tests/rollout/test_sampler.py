@@ -231,6 +231,19 @@ def test_in_flight_bounds_the_open_trajectories_and_none_is_lost():
     assert finished == [(f"q{n}", sample) for n in range(5) for sample in range(2)]
 
 
+def test_queries_wait_for_each_other_while_the_engine_has_other_segments():
+    def script(prompt, request):
+        if "</Reference>" in prompt:
+            return ANSWER
+        number = int(prompt.split("Q")[1].split("?")[0])
+        return STEP_1.replace("who?", "who " * (number + 1))  # the segments end one after the other
+
+    documents = Documents()
+    trajectories = rolled(script, [question(n) for n in range(24)], retriever=documents)
+    assert [query.subquery.count("who") for query in documents.batches[0]] == [1, 2, 3]  # 21 go on
+    assert sum(map(len, documents.batches)) == len(trajectories) == 24
+
+
 def test_the_engine_generates_while_documents_are_retrieved():
     generated_during_retrieval = []
 
