@@ -47,6 +47,7 @@ TITLES = {
     "tearag-rft": "rejection-sampling SFT",
     "tearag-grpo": "GRPO",
 }
+SEEDS = 3  # below which the page warns
 SLACK = 0.02  # share by which a policy may exceed the budget: rounds differ by a few tokens
 IMAGE = "images/methods.svg"
 MEASURES = {
@@ -227,6 +228,10 @@ def page(study: Study) -> str:
         Table("Every round", head, rounds, "; ".join(study.failed)),
     ]
     settings = "".join(f" --set {shlex.quote(setting)}" for setting in study.settings)
+    few = len({point.seed for point in points}) < SEEDS
+    caution = (
+        f"**Fewer than {SEEDS} seeds: the differences may be those of a seed.** " if few else ""
+    )
     return f"""\
 # Offline and online methods at equal compute
 
@@ -238,7 +243,7 @@ them; a pair counts both sides. The reference's forward pass is not counted.
 ![EM, steps and tokens over the cost of the policy]({IMAGE})
 
 Each point is a policy after a round; the first is the SFT policy, and the dashed line is the mean
-budget. Mean ± standard deviation over the seeds, each with a world of its own; EM, F1 and
+budget. {caution}Mean ± standard deviation over the seeds, each with a world of its own; EM, F1 and
 well-formed in percent, generated and trained tokens in thousands. Measured by
 `python -m benchmarks.methods{settings}` at commit {", ".join(study.commits)}; the JSON file beside
 this page has all points.
