@@ -356,10 +356,12 @@ def main(
     data = output.with_suffix(".json")
     study = Study.read(data, settings)
     for seed in map(int, seeds.split(",")):
+        known = len(study.points)
         study.add(method, seed, name, most)
-        study.commits = list(dict.fromkeys((*study.commits, _revision())))
-        study.processors = list(dict.fromkeys((*study.processors, machine()["processor"])))
-        write_json(data, asdict(study))
+        if len(study.points) > known:
+            study.commits = list(dict.fromkeys((*study.commits, _revision())))
+            study.processors = list(dict.fromkeys((*study.processors, machine()["processor"])))
+            write_json(data, asdict(study))
     draw(study.points, output.parent / IMAGE)
     write_text(output, page(study))
     print(f"written to {output}")

@@ -19,6 +19,7 @@ PUBLISHED = (
     "tearag-llama3-8b",
     "tearag-qwen2.5-14b",
     "tearag-qwen3-4b-tools",
+    "tearag-qwen3-4b-one-gpu",
     "hiprag-qwen2.5-3b",
     "hiprag-qwen2.5-7b",
     "prograph-qwen2.5-3b",
@@ -36,6 +37,7 @@ MODELS = {
     "BAAI/bge-large-en-v1.5": "bge",
     "BAAI/bge-reranker-v2-m3": "reranker",
 }
+HELPER = "qwen2.5-72b"  # the stand-in that can write the data of the cold start
 
 
 DIVIDED = ("tearag-llama3-8b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-7b")
@@ -60,6 +62,7 @@ REPLACEMENTS: dict[str, tuple[Any, str]] = {
     "graph.model": (MODEL, "as model.base"),
     "hypergraph.model": (MODEL, "as model.base"),
     "sft_data.model": (MODEL, "as model.base"),
+    "graph.candidates": (2, "40 articles, of which ten for each question are all"),
     "index.embedder.model": (MODEL, "two random layers"),
     "retrieval.reranker.model": (MODEL, "two random layers"),
     "judges.*.endpoint.base_url": (ENDPOINT, "a server of the test"),
@@ -93,24 +96,33 @@ def published(name: str) -> dict[str, Any]:
     return dict(leaves(settings))
 
 
+def models_of(name: str) -> dict[str, str]:
+    """The stand-in of each model of a published configuration, by dotted name of its setting."""
+    return {
+        key: HELPER if key == "sft_data.model" else MODELS[value]
+        for key, value in published(name).items()
+        if isinstance(value, str) and value in MODELS
+    }
+
+
 def stand_in(name: str, places: Places) -> dict[str, Any]:
     """The settings that a stand-in run changes, by dotted name.
 
     Settings of blocks that the configuration does not have stay out.
     """
-    changed = {}
+    changed, models = {}, models_of(name)
     for key, value in published(name).items():
         for pattern, (new, _) in REPLACEMENTS.items():
             if fnmatchcase(key, pattern) and value is not None:
-                new = _resolved(new, pattern, name, places, value)
+                new = _resolved(new, pattern, name, places, models.get(key, ""))
                 if new != value:
                     changed[key] = new
     return changed
 
 
-def _resolved(new: Any, pattern: str, name: str, places: Places, value: Any) -> Any:
+def _resolved(new: Any, pattern: str, name: str, places: Places, model: str) -> Any:
     if new == MODEL:
-        return str(places.models / MODELS[value])
+        return str(places.models / model)
     if new == ENDPOINT:
         return places.endpoint
     if pattern.endswith("shards") and name in DIVIDED:

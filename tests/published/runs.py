@@ -31,7 +31,7 @@ from tests.published.language_models import (
     write_language_model,
     write_untied,
 )
-from tests.published.replacements import MODELS, Places, published, stand_in
+from tests.published.replacements import HELPER, Places, models_of, stand_in
 
 STEPS = 160  # of training; after fewer, facts are forgotten and most trajectories are malformed
 # The configuration from which a language model learns the policy's prompt and grammar.
@@ -64,8 +64,7 @@ def write_stand_ins(root: Path, name: str) -> StandIns:
     data, models = root / "data", root / "models"
     if not data.is_dir():
         write_data(root / "partial-data").rename(data)
-    needed = {MODELS[value] for value in map(str, published(name).values()) if value in MODELS}
-    for model in sorted(needed):
+    for model in sorted(set(models_of(name).values())):
         _write_model(models, model, data, method)
     return StandIns(data, models)
 
@@ -104,7 +103,7 @@ def _write_model(models: Path, name: str, data: Path, method: str) -> None:
 def learned(data: Path, method: str, model: str) -> list[lessons.Lesson]:
     """What the stand-in for a language model learns: the policy's grammar, extraction and so on."""
     rng = random.Random(0)
-    if model == "qwen2.5-72b":
+    if model == HELPER:
         return lessons.selection_and_rewriting(data, rng)
     policy = policy_lessons(data, POLICIES[method, model], rng)
     if model == "llama3":

@@ -26,9 +26,8 @@ from tests.published.runs import PLACES, StandInRun, StandIns, write_stand_ins
 
 MARK = "STEEP_TEST_STAND_IN_RUN"
 ENGINE = "VLLM::EngineCore"
-# Files that are no published setting: the embedded runs, two small ones, and runs of one GPU.
-ONE_GPU = ("single-gpu", "tearag-qwen3-4b-one-gpu")
-OTHERS = ("embedded", "musique-sample", "real-passages", *ONE_GPU, "variants")
+# Files that are no published setting: the embedded runs, two small ones, and runs of a small GPU.
+OTHERS = ("embedded", "musique-sample", "real-passages", "single-gpu", "variants")
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +99,19 @@ def test_the_configuration_runs_whole_on_stand_ins(
     assert "no GPU; RAM at most" in messages
     assert "<html" in (run.directory / "report.html").read_text(encoding="utf-8")
     rows = json.loads((run.directory / "metrics.json").read_text())
-    tested = {file.dataset for file in config.load(name, data="/data").data.test}
+    settings = config.load(name, data="/data")
+    files = getattr(settings.data, settings.evaluation.split)
+    tested = {file.dataset for file in files}
     found = {(row["policy"], row["dataset"]) for row in rows}
     assert {(policy, one) for policy in ("sft", "round-1") for one in tested} <= found
     assert json.loads(run.output("sample", "stops.json").read_text())["answer"] > 0
     if name.startswith("tearag"):
         assert run.counts("graph")["triplets"] > 0
+        if settings.graph.scope == "candidates":
+            counts = run.counts("sample")
+            assert 0 <= counts["shown_without_triplets"] < counts["shown_passages"]
+            last = [row for row in rows if row["split"] == settings.evaluation.final_split]
+            assert {row["policy"] for row in last} == {"round-1"}
         examples = read_records(run.output("sft-data", "train.parquet"), SftExample)
         # The rewriter knows nearly all of the questions.
         texts = [f"{example.completion}{example.messages}" for example in examples]
