@@ -206,26 +206,24 @@ def page(study: Study) -> str:
     points = study.points
     methods = list(dict.fromkeys(point.method for point in points))
     titles = [title for title, _ in MEASURES.values()]
-    head = ["method", "seeds", "round", "generated", "trained", *titles]
-    compared = [within_budget(points, one) for one in methods]
-    equal = [
-        [*_row(_title(one), found), _difference(compared[0], found)]
-        for one, found in zip(methods, compared, strict=True)
-    ]
+    head = ["method", "round", *titles, "generated", "trained", "seeds"]
+    compared = {_title(one): within_budget(points, one) for one in methods}
+    budget = compared[_title(methods[0])]
+    compared = {"SFT": [point for point in points if point.round == 0], **compared}
+    equal = [_row(*item, _difference(budget, item[1])) for item in compared.items()]
     rounds = [
         _row(_title(method), policies)
         for method in methods
         for number in range(1, max(point.round for point in points) + 1)
         if (policies := [p for p in points if (p.method, p.round) == (method, number)])
     ]
-    start = _row("SFT", [point for point in points if point.round == 0])
     note = (
         f"the last policy of each method that cost at most {1 + SLACK:.0%} of the budget. The "
         f"differences from {_title(methods[0])} are over the questions of all its seeds, paired, "
         "with 95 % intervals. They generalize to other questions, not to other seeds"
     )
     tables = [
-        Table("At equal tokens", [*head, "EM, difference"], [[*start, ""], *equal], note),
+        Table("At equal tokens", [*head[:3], "difference", *head[3:]], equal, note),
         Table("Every round", head, rounds, "; ".join(study.failed)),
     ]
     settings = "".join(f" --set {shlex.quote(setting)}" for setting in study.settings)
@@ -286,13 +284,13 @@ def _curve(
             yield mean(point.cost for point in policies) / 1e6, mean(values), _deviation(values)
 
 
-def _row(title: str, points: Sequence[Point]) -> list[str]:
+def _row(title: str, points: Sequence[Point], *after_em: str) -> list[str]:
     numbers = ({point.seed for point in points}, {point.round for point in points})
     seeds, rounds = (", ".join(map(str, sorted(found))) for found in numbers)
-    costs = [[p.generated / 1000 for p in points], [p.trained / 1000 for p in points]]
-    columns = [(values, 0) for values in costs]
-    columns += [([getattr(p, name) for p in points], d) for name, (_, d) in MEASURES.items()]
-    return [title, seeds, rounds, *(_spread(*column) for column in columns)]
+    columns = [([getattr(p, name) for p in points], d) for name, (_, d) in MEASURES.items()]
+    columns += [([p.generated / 1000 for p in points], 0), ([p.trained / 1000 for p in points], 0)]
+    em, *others = (_spread(*column) for column in columns)
+    return [title, rounds, em, *after_em, *others, seeds]
 
 
 def _difference(first: Sequence[Point], other: Sequence[Point]) -> str:

@@ -136,11 +136,12 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
         for line in text.split("## ")[1].splitlines()
         if line.startswith("| ") and not line.startswith(("| method", "| ---"))
     )
-    assert sft.startswith("| SFT | 1, 2 | 0 | 0 ± 0 | 0 ± 0 | 12.0 ± 2.8 |")
-    assert dpo.startswith("| DPO+SFT | 1, 2 | 1 | 2,000 ± 1,414 | 0 ± 0 | 13.0 ± 2.8 |")
-    assert grpo.startswith("| GRPO | 1, 2 | 1, 2 | 1,450 ± 778 | 0 ± 0 | 21.5 ± 0.7 |")
-    assert dpo.endswith("|  |")
-    assert grpo.endswith("| +50.0 [+5.3, +94.7], p = 0.033 |")  # four of eight questions
+    assert sft.startswith("| SFT | 0 | 12.0 ± 2.8 |")
+    assert sft.endswith("| 0 ± 0 | 0 ± 0 | 1, 2 |")
+    assert dpo.startswith("| DPO+SFT | 1 | 13.0 ± 2.8 |  |")
+    assert dpo.endswith("| 2,000 ± 1,414 | 0 ± 0 | 1, 2 |")
+    difference = "+50.0 [+5.3, +94.7], p = 0.033"  # four of eight questions
+    assert grpo.startswith(f"| GRPO | 1, 2 | 21.5 ± 0.7 | {difference} |")
     for words in (
         "`python -m benchmarks.methods --set 'a.b=c d'` at commit abc;",
         "GRPO, seed 9, failed in round 1.",
