@@ -12,9 +12,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import typer
 
@@ -98,12 +99,16 @@ def whole_run(config: str = "embedded", *overrides: str) -> list[Row]:
         seconds = perf_counter() - started
         [folder] = (path.parent for path in Path(name).glob("*/config.yaml"))
         metrics = Run.from_directory(folder).metrics()
-    whole = ("all", metrics[0]["split"])  # and not a part of it, such as "test/unseen"
-    found = [row["em"] for row in metrics if (row["dataset"], row["split"]) == whole]
-    em = [f"{100 * value:.1f}" for value in found]
+    em = [f"{100 * row['em']:.1f}" for row in averages(metrics)]
     work = f"{config} from an empty store, {os.cpu_count()} cores; EM {', '.join(em)}"
     goal = "≤ 360 on two cores with AVX512-BF16 or AMX"
     return [Row("run", work, "–", [seconds], None, "wall s", goal)]
+
+
+def averages(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of averages over data sets; of the whole split, not of its part test/unseen."""
+    whole = ("all", metrics[0]["split"])
+    return [row for row in metrics if (row["dataset"], row["split"]) == whole]
 
 
 def launch(main: Callable[..., None]) -> None:

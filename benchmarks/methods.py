@@ -1,9 +1,10 @@
 """Offline and online methods at equal compute: ``python -m benchmarks.methods``.
 
-For every seed, all methods start from the same world, index, SFT policy and first sampling: their
-runs have one name, and so one store. The first method (DPO+SFT) runs the rounds of its
-configuration and sets the budget of the seed. The others run round after round until they have
-spent it. The cost of a policy is the sum over its rounds of
+For every seed, all methods start from the same world, index and SFT policy, and from the same first
+sampling if their settings of sampling are equal: their runs have one name, and so one store. The
+first method (DPO+SFT) runs the rounds of its configuration and sets the budget of the seed. The
+others run round after round until they have spent it. The cost of a policy is the sum over its
+rounds of
 
 - generated tokens: those that the policy wrote in the stage ``sample`` (``timing.json``);
 - trained tokens: the lengths of the training sequences, prompts and observations included, times
@@ -30,7 +31,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.commands import launch, steep
+from benchmarks.commands import averages, launch, steep
 from benchmarks.timing import machine
 from pipeline.api import Run
 from pipeline.core.atomic import write_json, write_text
@@ -93,9 +94,8 @@ def read_points(
     ``stages`` are the directories of its stages by label, and ``passes`` gives the passes over the
     training data of a round.
     """
-    rows = read_json(stages["evaluate"] / "metrics.json", list)
-    whole = rows[0]["split"]  # and not a part of it, such as "test/unseen"
-    found = {row["policy"]: row for row in rows if (row["dataset"], row["split"]) == ("all", whole)}
+    rows = averages(read_json(stages["evaluate"] / "metrics.json", list))
+    found = {row["policy"]: row for row in rows}
     generated = trained = number = 0
     points = []
     while True:
@@ -133,10 +133,10 @@ RunMethod = Callable[[str, Sequence[str], int], list[Point]]
 
 @dataclass
 class Study:
-    """The points of all methods and seeds, and what they were measured with.
+    """The policies of all methods and seeds.
 
-    ``settings`` hold for all runs, ``commits`` and ``processors`` are those of the measurements.
-    ``failed`` has a note about each method that ended with an error.
+    ``settings`` are the settings that all runs share. ``commits`` and ``processors`` name the code
+    and the machines that ran them. ``failed`` has a note about each method that failed.
     """
 
     settings: list[str]
@@ -159,7 +159,7 @@ class Study:
     def add(
         self, methods: Sequence[str], seed: int, name: str, most: int, run: RunMethod = run_method
     ) -> None:
-        """Run those of the methods that have no point of this seed yet.
+        """Run each method that has no trained policy of this seed yet.
 
         The first has the rounds of its configuration. The others run round after round until they
         have spent its tokens, or ``most`` rounds. Raises CalledProcessError when the first fails.
@@ -229,12 +229,15 @@ def page(study: Study) -> str:
     settings = "".join(f" --set {shlex.quote(setting)}" for setting in study.settings)
     few = len({point.seed for point in points}) < SEEDS
     caution = (
-        f"**Fewer than {SEEDS} seeds: the differences may be those of a seed.** " if few else ""
+        f"**Fewer than {SEEDS} seeds have run: other seeds may give other results.** "
+        if few
+        else ""
     )
     return f"""\
 # Offline and online methods at equal compute
 
-All methods start from the same world, index, SFT policy and first sampling. {_title(methods[0])}
+All methods start from the same world, index and SFT policy, and from the same first sampling if
+their settings of sampling are equal (those of trees differ). {_title(methods[0])}
 sets the budget of each seed: the tokens that its rounds generate and train on. Trained tokens are
 the lengths of the training sequences, prompts and observations included, times the passes over
 them; a pair counts both sides. The reference's forward pass is not counted.
