@@ -1,8 +1,9 @@
 """Settings that depend on the machine: ``dtype: auto``, and the number of training processes.
 
-``dtype: auto`` is bfloat16 on a GPU and on a CPU whose instructions multiply it (AVX512-BF16, AMX),
-else float32, in which products of matrices are faster there. For an engine AVX-512 is enough: with
-AVX2 alone vLLM writes a third as many tokens a second in bfloat16 as in float32. A run keeps the
+``dtype: auto`` is bfloat16 on a GPU and on a CPU that multiplies matrices faster in it, else
+float32. By measurements (docs/log.md) these are AMD's processors with AVX512-BF16, for an engine
+also with AVX-512 alone, and Intel's with AMX, which the engine does not use. Without AMX, Intel's
+multiply half as fast in bfloat16 as in float32. A run keeps the
 types that it started with (file `DTYPES` of its directory), because another type would give another
 result. Fingerprints and manifests have the type that computes.
 
@@ -42,9 +43,12 @@ class Resolved:
 
 def dtype_of_cpu(engine: bool = False, info: Path = _CPU_INFO) -> Dtype:
     """The type in which this machine's processor is faster: in an engine, or in other models."""
-    flags = set(info.read_text().split()) if info.is_file() else set()
-    fast = {"avx512f"} if engine else {"avx512_bf16", "amx_bf16"}
-    return "bfloat16" if flags & fast else "float32"
+    words = set(info.read_text().split()) if info.is_file() else set()
+    if "GenuineIntel" in words:
+        fast = not engine and "amx_bf16" in words
+    else:
+        fast = ("avx512f" if engine else "avx512_bf16") in words
+    return "bfloat16" if fast else "float32"
 
 
 def resolve_dtypes(

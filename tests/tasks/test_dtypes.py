@@ -18,23 +18,29 @@ AUTO = ("index.embedder.dtype", ENGINE, "sft.dtype", "dpo.dtype")
 
 
 @pytest.mark.parametrize(
-    "flags", ["avx512f avx512_bf16", "amx_bf16 avx512f", "fpu avx512f", "fpu avx2", None]
+    ("processor", "models", "engine"),
+    [
+        ("AuthenticAMD avx512f avx512_bf16", "bfloat16", "bfloat16"),
+        ("AuthenticAMD avx512f", "float32", "bfloat16"),
+        ("AuthenticAMD avx2", "float32", "float32"),
+        ("GenuineIntel avx512f avx512_bf16 amx_bf16", "bfloat16", "float32"),
+        ("GenuineIntel avx512f avx512_bf16", "float32", "float32"),
+        (None, "float32", "float32"),
+    ],
 )
-def test_auto_is_bfloat16_where_the_processor_multiplies_it(
-    tmp_path: Path, flags: str | None
+def test_auto_is_the_faster_type_of_the_processor(
+    tmp_path: Path, processor: str | None, models: str, engine: str
 ) -> None:
-    """In an engine, AVX-512 is enough."""
     info = tmp_path / "cpuinfo"
-    if flags is not None:
-        info.write_text(f"processor : 0\nflags : {flags}\n")
-    expected = "bfloat16" if "bf16" in str(flags) else "float32"
+    if processor is not None:
+        vendor, flags = processor.split(maxsplit=1)
+        info.write_text(f"processor : 0\nvendor_id : {vendor}\nflags : fpu {flags}\n")
     config = load("embedded", (f"runs_dir={tmp_path}",))
     found = resolve_dtypes(config, gpus=False, cpu=lambda engine: dtype_of_cpu(engine, info))
-    in_engine = "bfloat16" if "avx512f" in str(flags) else "float32"
-    assert found.dtypes == {**dict.fromkeys(AUTO, expected), ENGINE: in_engine}
+    assert found.dtypes == {**dict.fromkeys(AUTO, models), ENGINE: engine}
     settings = found.settings
-    assert settings.engine.dtype == in_engine
-    assert {settings.sft.dtype, settings.dpo.dtype, settings.index.embedder.dtype} == {expected}
+    assert settings.engine.dtype == engine
+    assert {settings.sft.dtype, settings.dpo.dtype, settings.index.embedder.dtype} == {models}
 
 
 def test_gpus_take_bfloat16(tmp_path: Path) -> None:
