@@ -174,11 +174,13 @@ class Study:
             if method in known:
                 continue
             reached: list[Point] = []
+            failure = f"{_title(method)}, seed {seed}, failed in round"
+            self.failed = [note for note in self.failed if not note.startswith(failure)]
             for rounds in range(1, most + 1):
                 try:
                     reached = run(method, (*shared, f"rounds={rounds}"), seed)
                 except subprocess.CalledProcessError:
-                    self.failed.append(f"{_title(method)}, seed {seed}, failed in round {rounds}")
+                    self.failed.append(f"{failure} {rounds}")
                     break
                 if reached[-1].cost >= budget:
                     break

@@ -115,6 +115,24 @@ def test_a_study_continues_with_the_seeds_and_methods_that_its_file_lacks(tmp_pa
         Study.read(path, ["x=2"])
 
 
+def test_a_method_that_failed_in_its_first_round_runs_again_and_its_note_goes() -> None:
+    broken = True
+
+    def run(method: str, settings: Sequence[str], seed: int) -> list[Point]:
+        if method == "second" and broken:
+            raise CalledProcessError(1, "steep")
+        return fake_points(method, seed, [0, 100])
+
+    study = Study(["x=1"])
+    for _ in range(2):
+        study.add(["first", "second"], 1, "n", 8, run)
+        assert study.failed == ["second, seed 1, failed in round 1"]
+    broken = False
+    study.add(["first", "second"], 1, "n", 8, run)
+    assert study.failed == []
+    assert [(p.method, p.round) for p in study.points][-1] == ("second", 1)
+
+
 def test_a_policy_just_above_the_budget_is_within_it() -> None:
     points = [*fake_points("a", 1, [0, 1000]), *fake_points("b", 1, [0, 1020, 2000])[1:]]
     assert [p.round for p in within_budget(points, "b")] == [1]
