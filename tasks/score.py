@@ -25,7 +25,7 @@ class Score(RoundTask, DivisibleTask):
     spare_ram = "lower workers"
     shards_block = "sampling"
     version = 2
-    shard_version = 4
+    shard_version = 5
     entry = "pipeline.stages.score:run"
     merge_entry = "pipeline.stages.score:merge"
     reads = ("rewards.kind", "sampling.shards")

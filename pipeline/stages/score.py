@@ -17,7 +17,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby, islice
+from itertools import compress, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,8 @@ from pipeline.stages.files.checkpoints import (
 )
 from pipeline.stages.files.shards import (
     added,
-    first_and_last,
     joined_trajectories,
+    question_numbers,
     shard_directories,
 )
 from pipeline.stages.files.trajectory_columns import FILE
@@ -94,7 +94,7 @@ def merge(context: StageContext) -> dict[str, int]:
     Raises StoreError when a trajectory is missing or occurs twice.
     """
     statistics = _Statistics()
-    joined = joined_trajectories(context, samples=None)
+    joined = joined_trajectories(context, source=context.inputs["sample"] / FILE)
     types = {"rewards": reward_terms(context.config.rewards)}
     write_parquet(context.output / FILE, statistics.counting(joined), Trajectory, types)
     statistics.write(context.output)
@@ -116,8 +116,9 @@ def score_file(
     verdicts: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Score one shard (number, of how many) of ``source``, consecutive questions.
+    """Score one shard (number, of how many) of ``source``, which has the questions in turns.
 
+    All trajectories of a question are in one shard, because they share states to continue.
     Returns row counts. ``terms`` is the type of the scorer's results. ``batch`` is the number of
     trajectories scored at once. With None the whole shard is scored at once, and again after a
     kill, because its scorer writes further files.
@@ -126,59 +127,37 @@ def score_file(
     """
     progress = progress or Progress()
     parts = []
-    first, last = rows_of_shard(source, shard)
-    progress.start(last - first, "trajectories")
+    number, shards = shard
+    mine = [question % shards == number for question in question_numbers(source)]
+    rows = compress(enumerate(iterate_parquet(source), start=1), mine)
+    progress.start(sum(mine), "trajectories")
     judged = None if verdicts is None else _Verdicts(verdicts)
-    for start, rows in _batches(source, first, last, batch):
+    start = 0
+    while numbered := list(islice(rows, batch)):
         # Named by rows, so that a checkpoint made with another batch size is not reused.
-        name = f"{start:09d}-{start + len(rows):09d}"
-        part = None if batch is None else _finished(checkpoint_dir, name, rows)
+        name = f"{start:09d}-{start + len(numbered):09d}"
+        start += len(numbered)
+        part = None if batch is None else _finished(checkpoint_dir, name, numbered)
         if part is None:
             trajectories = [
-                parse_record(Trajectory, from_arrow(row, Trajectory), source, start + number)
-                for number, row in enumerate(rows, start=1)
+                parse_record(Trajectory, from_arrow(row, Trajectory), source, line)
+                for line, row in numbered
             ]
             on_steps = None if judged is None else [judged.on(item) for item in trajectories]
             scored = with_rewards(trajectories, scorer, on_steps)
             part = write_checkpoint(checkpoint_dir, name, scored, Trajectory, {"rewards": terms})
-            progress.advance(len(rows))
+            progress.advance(len(numbered))
         else:
-            progress.skip(len(rows))
+            progress.skip(len(numbered))
         parts.append(part)
     return _join_batches(parts, output, terms)
 
 
-def rows_of_shard(source: Path, shard: tuple[int, int]) -> tuple[int, int]:
-    """The first row of a shard, and the row after its last.
-
-    All trajectories of a question are in one shard, because they share states to continue.
-    """
-    starts: list[int] = []  # the first row of every question
-    question = None
-    count = 0
-    for row in iterate_parquet(source, ["question_id"]):
-        if row["question_id"] != question:
-            starts.append(count)
-            question = row["question_id"]
-        count += 1
-    starts.append(count)
-    first, last = first_and_last(len(starts) - 1, *shard)
-    return starts[first], starts[last]
-
-
-def _batches(
-    source: Path, first: int, last: int, size: int | None
-) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """(number of the first row, rows) of rows ``first`` to ``last``, one batch in memory."""
-    remaining = islice(iterate_parquet(source), first, last)
-    while rows := list(islice(remaining, size)):
-        yield first, rows
-        first += len(rows)
-
-
-def _finished(checkpoint_dir: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path | None:
-    """The checkpoint of these rows, if it exists and is intact."""
-    expected = [row["trajectory_id"] for row in rows]
+def _finished(
+    checkpoint_dir: Path, name: str, rows: Sequence[tuple[int, dict[str, Any]]]
+) -> Path | None:
+    """The checkpoint of these numbered rows, if it exists and is intact."""
+    expected = [row["trajectory_id"] for _, row in rows]
     for part in intact(checkpoint_dir, name):
         table = read_checkpoint(part, ["trajectory_id"])
         if table["trajectory_id"].to_pylist() == expected:

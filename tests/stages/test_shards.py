@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import StoreError
-from pipeline.core.record_io import write_parquet
+from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 from pipeline.stages import sample, score
+from pipeline.stages.files.shards import question_numbers
 from tests.stages.fabricated_run import configuration
 
 # Seven questions of two samples each, in the order of an undivided run.
@@ -35,8 +36,9 @@ def merged(tmp_path: Path, shards: list[list[Trajectory]], stage: str = "sample"
     config = config.model_copy(
         update={"sampling": config.sampling.model_copy(update={"samples": 2})}
     )
-    inputs, output = {}, tmp_path / "output"
+    inputs, output = {"sample": tmp_path / "sample"}, tmp_path / "output"
     output.mkdir(exist_ok=True)
+    write_parquet(inputs["sample"] / "trajectories.parquet", SAMPLED, Trajectory)
     for number, trajectories in enumerate(shards):
         shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
         write_parquet(shard / "trajectories.parquet", trajectories, Trajectory)
@@ -62,5 +64,16 @@ def test_missing_and_repeated_trajectories_are_refused(tmp_path: Path) -> None:
         merged(tmp_path, [first, second[:-2]])
     with pytest.raises(StoreError, match="q0/0 twice"):
         merged(tmp_path, [first, first])
-    with pytest.raises(StoreError, match="q1/0 twice"):
-        merged(tmp_path, [SAMPLED[:3], SAMPLED[2:]], "score")
+    with pytest.raises(StoreError, match="q0/0 twice"):
+        merged(tmp_path, [first, first], "score")
+    with pytest.raises(StoreError, match=r"shard-000 has no trajectory for row 1 of \S*sample"):
+        merged(tmp_path, [first[:0], second], "score")
+
+
+def test_scored_shards_are_joined_in_the_order_of_the_samples(tmp_path: Path) -> None:
+    """Also where the trajectories of a question do not follow each other, as in a recording."""
+    mixed = [SAMPLED[place] for place in (0, 2, 1, 4, 3, 6, 5)]
+    write_parquet(tmp_path / "recorded.parquet", mixed, Trajectory)
+    assert question_numbers(tmp_path / "recorded.parquet") == [0, 1, 0, 2, 1, 3, 2]
+    output = merged(tmp_path, in_turns(3), "score")
+    assert read_records(output / "trajectories.parquet", Trajectory) == SAMPLED

@@ -1,19 +1,21 @@
 """Split a stage's work into shards, and join their outputs in the order of an undivided run.
 
 Shards take consecutive rows (`first_and_last`), or the questions in turns: shard k of n has
-questions k, k + n, ... Memory of joining trajectories: a few hundred of them, and a digest of every
-trajectory id to check that none is there twice.
+questions k, k + n, ..., so that each has its share of every data set. Memory of joining
+trajectories: a few hundred of them, and a digest of every trajectory id to check that none is there
+twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import StoreError
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.progress import counted
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Trajectory
@@ -40,17 +42,26 @@ def shard_counts(context: StageContext) -> dict[str, int]:
     return {name: int(count) for name, count in counts.items()}
 
 
-def joined_trajectories(context: StageContext, *, samples: int | None) -> Iterator[Trajectory]:
+def question_numbers(file: Path) -> list[int]:
+    """The question of each trajectory of a Parquet file, as its number by first occurrence."""
+    numbers: dict[str, int] = {}
+    rows = iterate_parquet(file, ["question_id"])
+    return [numbers.setdefault(row["question_id"], len(numbers)) for row in rows]
+
+
+def joined_trajectories(
+    context: StageContext, *, samples: int = 1, source: Path | None = None
+) -> Iterator[Trajectory]:
     """The trajectories of the shards, which are counted in ``context.progress``.
 
-    With ``samples``, the shards hold the questions in turns, with ``samples`` trajectories for each
-    question; without it, they hold consecutive trajectories. Raises StoreError when a trajectory is
-    missing or occurs twice.
+    The shards have the questions in turns, with ``samples`` trajectories for each question, or
+    those of ``source``, a file of trajectories in the order of an undivided run. Raises StoreError
+    when a trajectory is missing or occurs twice.
     """
     shards = shard_directories(context)
     expected = shard_counts(context)["trajectories"]
     context.progress.start(expected, "trajectories")
-    joined = _in_a_row(shards) if samples is None else _in_turns(shards, samples)
+    joined = _in_turns(shards, samples) if source is None else _as_in(source, shards)
     written = 0
     for trajectory in counted(_distinct(joined, shards), context.progress):
         written += 1
@@ -62,8 +73,18 @@ def joined_trajectories(context: StageContext, *, samples: int | None) -> Iterat
         )
 
 
-def _in_a_row(shards: Sequence[Path]) -> Iterator[Trajectory]:
-    return chain.from_iterable(iterate_records(shard / FILE, Trajectory) for shard in shards)
+def _as_in(source: Path, shards: Sequence[Path]) -> Iterator[Trajectory]:
+    """The trajectories in the order of ``source``."""
+    parts = [iterate_records(shard / FILE, Trajectory) for shard in shards]
+    for row, number in enumerate(question_numbers(source), start=1):
+        shard = number % len(parts)
+        trajectory = next(parts[shard], None)
+        if trajectory is None:
+            raise StoreError(
+                f"{shards[shard]} has no trajectory for row {row} of {source}; rerun the stage "
+                "with --force"
+            )
+        yield trajectory
 
 
 def _in_turns(shards: Sequence[Path], samples: int) -> Iterator[Trajectory]:
