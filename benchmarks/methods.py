@@ -41,13 +41,16 @@ from pipeline.evaluation.compare import p_text, paired_test
 from pipeline.evaluation.comparison_tables import Table, markdown
 from pipeline.evaluation.plots import svg
 
-METHODS = ("embedded", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-tree")
+METHODS = (
+    "embedded", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-tree", "tearag-eta-0"
+)  # fmt: skip
 TITLES = {
     "embedded": "DPO+SFT",
     "tearag-apo": "APO-zero+SFT (unpaired loss)",
     "tearag-rft": "rejection-sampling SFT",
     "tearag-grpo": "GRPO",
     "tearag-tree": "DPO+SFT on trees of steps",
+    "tearag-eta-0": "DPO without the SFT term",
 }
 SEEDS = 3  # below which the page warns
 SLACK = 0.02  # share by which a policy may exceed the budget: rounds differ by a few tokens
