@@ -128,14 +128,18 @@ def segments(text: str, spans: Sequence[Span]) -> list[Segment]:
 def text_of(trajectory: Trajectory) -> list[Segment]:
     """The text of a trajectory by writer; a conversation by turns, with roles and calls.
 
-    Raises InputError when spans do not cover the output exactly.
+    Turns of the assistant before the sampled ones are frame: the search of single-round retrieval,
+    or what an agent had said before a recorded trajectory begins. Raises InputError when spans do
+    not cover the output exactly.
     """
     if not trajectory.messages:
         return segments(trajectory.output, trajectory.spans)
     pieces = by_turns(prompt_and_turns(trajectory.messages)[1])
-    writers = [writer for *_, writer in trajectory.spans if writer != "frame"]
-    if writers[:1] == ["observation"]:  # of single-round retrieval, whose first turn is not sampled
-        pieces[1] = (pieces[1][0], "frame")
+    if trajectory.spans:
+        sampled = sum(writer == "model" for *_, writer in trajectory.spans)
+        turns = [place for place, (_, writer) in enumerate(pieces) if writer == "model"]
+        for place in turns[: max(0, len(turns) - sampled)]:
+            pieces[place] = (pieces[place][0], "frame")
     return [Segment(*piece) for piece in pieces]
 
 

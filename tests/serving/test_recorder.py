@@ -17,6 +17,7 @@ from pipeline.cli.app import app
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.evaluation.excerpts import text_of
 from pipeline.grammars.tokens import decode_mask
 from pipeline.rollout.recorded import Recording, recorded_trajectories
 from pipeline.run.context import StageContext
@@ -195,6 +196,8 @@ def test_a_turn_that_does_not_continue_starts_a_trajectory_with_the_reason(
     assert (first.answer, second.answer) == ("It was Ada.", "It was Ada.")  # of the conversation
     assert (len(first.steps), len(second.steps)) == (1, 0)
     assert second.prompt_ids == recorded.process.seen[2][0].prompt_ids
+    trained = [piece.text for piece in text_of(second) if piece.writer == "model"]
+    assert trained == ["It was Ada.\n\n"]  # and not what the agent had said before
 
 
 def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path) -> None:
