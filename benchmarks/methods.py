@@ -242,18 +242,18 @@ def page(study: Study) -> str:
 # Offline and online methods at equal compute
 
 All methods start from the same world, index and SFT policy, and from the same first sampling if
-their settings of sampling are equal (those of trees differ). {_title(methods[0])}
-sets the budget of each seed: the tokens that its rounds generate and train on. Trained tokens are
-the lengths of the training sequences, prompts and observations included, times the passes over
-them; a pair counts both sides. The reference's forward pass is not counted.
+their settings of sampling are equal (those of trees differ). {_title(methods[0])} sets the budget
+of each seed: the tokens that its rounds generate and train on. Trained tokens are the lengths of
+the training sequences, prompts and observations included, times the passes over them; a pair counts
+both sides. The reference's forward pass is not counted.
 
 ![EM, steps and tokens over the cost of the policy]({IMAGE})
 
 Each point is a policy after a round; the first is the SFT policy, and the dashed line is the mean
 budget. {caution}Mean ± standard deviation over the seeds, each with a world of its own; EM, F1 and
 well-formed in percent, generated and trained tokens in thousands. Measured by
-`python -m benchmarks.methods{settings}` at commit {", ".join(study.commits)}; the JSON file beside
-this page has all points.
+`python -m benchmarks.methods{settings}` with the code of {" and ".join(study.commits)}, on
+{" and ".join(study.processors)}; the JSON file beside this page has all points.
 
 {markdown(tables)}"""
 

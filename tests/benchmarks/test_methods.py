@@ -148,7 +148,9 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
         *fake_points("tearag-grpo", 2, [0, 900_000, 2_000_000], em=20, right="0111")[1:],
     ]
     failed = ["GRPO, seed 9, failed in round 1"]
-    text = page(Study(["a.b=c d"], commits=["abc"], failed=failed, points=points))
+    text = page(
+        Study(["a.b=c d"], commits=["abc"], processors=["an EPYC"], failed=failed, points=points)
+    )
     sft, dpo, grpo = (
         line
         for line in text.split("## ")[1].splitlines()
@@ -161,7 +163,7 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
     difference = "+50.0 [+5.3, +94.7], p = 0.033"  # four of eight questions
     assert grpo.startswith(f"| GRPO | 1, 2 | 21.5 ± 0.7 | {difference} |")
     for words in (
-        "`python -m benchmarks.methods --set 'a.b=c d'` at commit abc;",
+        "`python -m benchmarks.methods --set 'a.b=c d'` with the code of abc, on\nan EPYC;",
         "GRPO, seed 9, failed in round 1.",
         "Fewer than 3 seeds have run",
     ):
