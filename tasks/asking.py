@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
@@ -159,10 +160,12 @@ def opened(
     asked: Sequence[AskedPolicy],
     tell: Tell,
     opening: OpeningInProcess | None = None,
+    ended: threading.Event | None = None,
 ) -> Iterator[list[PolicyProcess]]:
     """The processes of the policies, started one after the other; all end with the block.
 
     ``opening`` opens a policy in its process (default: `pipeline.stages.sample.open_in_process`).
+    Once ``ended`` is set, a process that is not ready yet raises EngineError.
 
     ``tell`` gets a line for each step. While another run holds the GPUs, this waits. Raises
     ConfigError when the machine has fewer GPUs than the engine needs, and the errors of opening an
@@ -181,7 +184,7 @@ def opened(
             of_policy = partial(opening or open_in_process, each.context.to_json(), each.policy)
             process = PolicyProcess(name, of_policy, environment)
             stack.callback(process.stop)
-            process.wait_until_ready()
+            process.wait_until_ready(ended)
             tell(f"{name}: ready after {time.monotonic() - started:.1f} s")
             processes.append(process)
         yield processes

@@ -165,11 +165,12 @@ class Served:
         opening: OpeningInProcess,
     ) -> None:
         try:
-            with opened(task, asked, say, opening) as [process]:
+            with opened(task, asked, say, opening, self._ended) as [process]:
                 policy.process = process
                 self._ended.wait()
         except SteepError as error:
-            self.fail(error)
+            if policy.process is not None or not self._ended.is_set():
+                self.fail(error)
         except Exception as error:  # noqa: BLE001 - raised in the thread of the server
             self.fail(EngineError(f"{type(error).__name__}: {error}"))
 

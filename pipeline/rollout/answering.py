@@ -39,6 +39,7 @@ Answers = Callable[..., Iterator[Trajectory]]
 Opening = Callable[[], AbstractContextManager["OpenPolicy"]]  # pickled for the process
 LONGEST_QUESTION = 20_000  # characters
 _PATIENCE = 10.0  # seconds in which a process may end by itself
+_POLL = 0.2  # seconds between looks at whether a process is still wanted
 _starting = threading.Lock()  # only one thread changes the environment
 
 
@@ -119,8 +120,14 @@ class PolicyProcess:
             target=self._receive_answers, name=f"answers of {name}", daemon=True
         )
 
-    def wait_until_ready(self) -> None:
-        """Wait for the engine and the retriever; raises what opening them raises."""
+    def wait_until_ready(self, ended: threading.Event | None = None) -> None:
+        """Wait for the engine and the retriever; raises what opening them raises.
+
+        Raises EngineError when ``ended`` is set before.
+        """
+        while ended is not None and not self._connection.poll(_POLL):
+            if ended.is_set():
+                raise EngineError(f"policy {self.name} was not ready when its service ended")
         self._receive()
         self._receiver.start()
 

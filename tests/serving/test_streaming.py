@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -44,6 +46,24 @@ def scripted() -> Iterator[OpenPolicy]:
         settings=RolloutSettings(system="S"), policy="p", seed=0,
     )  # fmt: skip
     yield OpenPolicy(answers, engine)
+
+
+@contextmanager
+def starting() -> Iterator[OpenPolicy]:
+    """A policy whose engine takes an hour to start."""
+    time.sleep(3600)
+    yield OpenPolicy(lambda: iter(()), SharedEngine(ScriptedEngine(written, TOKENIZER)))
+
+
+def test_a_service_that_ends_does_not_wait_for_its_engine_to_start() -> None:
+    process, ended = PolicyProcess("sft", starting), threading.Event()
+    try:
+        ended.set()
+        with pytest.raises(EngineError, match="policy sft was not ready when its service ended"):
+            process.wait_until_ready(ended)
+    finally:
+        process.stop()
+    assert not process._process.is_alive()
 
 
 @pytest.fixture
