@@ -249,11 +249,12 @@ both sides. The reference's forward pass is not counted.
 
 ![EM, steps and tokens over the cost of the policy]({IMAGE})
 
-Each point is a policy after a round; the first is the SFT policy, and the dashed line is the mean
-budget. {caution}Mean ± standard deviation over the seeds, each with a world of its own; EM, F1 and
-well-formed in percent, generated and trained tokens in thousands. Measured by
-`python -m benchmarks.methods{settings}` with the code of {" and ".join(study.commits)}, on
-{" and ".join(study.processors)}; the JSON file beside this page has all points.
+Each point is a policy after a round that all seeds of its method have; the first is the SFT policy
+of these seeds, and the dashed line is the mean budget. {caution}Mean ± standard deviation over the
+seeds, each with a world of its own; EM, F1 and well-formed in percent, generated and trained tokens
+in thousands. Measured by `python -m benchmarks.methods{settings}` with the code of
+{" and ".join(study.commits)}, on {" and ".join(study.processors)}; the JSON file beside
+this page has all points.
 
 {markdown(tables)}"""
 
@@ -265,11 +266,10 @@ def draw(points: Sequence[Point], path: Path) -> None:
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     panels = figure.subplots(1, 3)
     methods = list(dict.fromkeys(point.method for point in points))
-    seeds = {point.seed for point in points}
     budget = mean(point.cost for point in within_budget(points, methods[0])) / 1e6
     for axes, measure in zip(panels, ("em", "steps", "tokens"), strict=True):
         for method in methods:
-            curve = list(_curve(points, method, measure, len(seeds)))
+            curve = list(_curve(points, method, measure))
             costs, means, spreads = zip(*curve, strict=True)
             axes.errorbar(costs, means, spreads, marker="o", capsize=2, label=_title(method))
         axes.axvline(budget, linestyle="--", color="gray", linewidth=1)
@@ -281,13 +281,15 @@ def draw(points: Sequence[Point], path: Path) -> None:
 
 
 def _curve(
-    points: Sequence[Point], method: str, measure: str, seeds: int
+    points: Sequence[Point], method: str, measure: str
 ) -> Iterator[tuple[float, float, float]]:
-    """Cost in millions, mean and deviation, of each round that all seeds have."""
-    own = [point for point in points if point.round == 0 or point.method == method]
+    """Cost in millions, mean and deviation, of each round that all seeds of the method have."""
+    seeds = {point.seed for point in points if point.method == method}
+    kept = [point for point in points if point.seed in seeds]
+    own = [point for point in kept if point.round == 0 or point.method == method]
     for number in range(max(point.round for point in own) + 1):
         policies = [point for point in own if point.round == number]
-        if len(policies) == seeds:
+        if len(policies) == len(seeds):
             values = [getattr(point, measure) for point in policies]
             yield mean(point.cost for point in policies) / 1e6, mean(values), _deviation(values)
 

@@ -163,7 +163,7 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
     difference = "+50.0 [+5.3, +94.7], p = 0.033"  # four of eight questions
     assert grpo.startswith(f"| GRPO | 1, 2 | 21.5 ± 0.7 | {difference} |")
     for words in (
-        "`python -m benchmarks.methods --set 'a.b=c d'` with the code of abc, on\nan EPYC;",
+        "`python -m benchmarks.methods --set 'a.b=c d'` with the code of\nabc, on an EPYC;",
         "GRPO, seed 9, failed in round 1.",
         "Fewer than 3 seeds have run",
     ):
