@@ -31,14 +31,19 @@ def in_turns(count: int) -> list[list[Trajectory]]:
     return [[t for group in BY_QUESTION[k::count] for t in group] for k in range(count)]
 
 
-def merged(tmp_path: Path, shards: list[list[Trajectory]], stage: str = "sample") -> Path:
+def merged(
+    tmp_path: Path,
+    shards: list[list[Trajectory]],
+    stage: str = "sample",
+    sampled: list[Trajectory] = SAMPLED,
+) -> Path:
     config = configuration()
     config = config.model_copy(
         update={"sampling": config.sampling.model_copy(update={"samples": 2})}
     )
     inputs, output = {"sample": tmp_path / "sample"}, tmp_path / "output"
     output.mkdir(exist_ok=True)
-    write_parquet(inputs["sample"] / "trajectories.parquet", SAMPLED, Trajectory)
+    write_parquet(inputs["sample"] / "trajectories.parquet", sampled, Trajectory)
     for number, trajectories in enumerate(shards):
         shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
         write_parquet(shard / "trajectories.parquet", trajectories, Trajectory)
@@ -74,6 +79,9 @@ def test_scored_shards_are_joined_in_the_order_of_the_samples(tmp_path: Path) ->
     """Also where the trajectories of a question do not follow each other, as in a recording."""
     mixed = [SAMPLED[place] for place in (0, 2, 1, 4, 3, 6, 5)]
     write_parquet(tmp_path / "recorded.parquet", mixed, Trajectory)
-    assert question_numbers(tmp_path / "recorded.parquet") == [0, 1, 0, 2, 1, 3, 2]
-    output = merged(tmp_path, in_turns(3), "score")
-    assert read_records(output / "trajectories.parquet", Trajectory) == SAMPLED
+    numbers = question_numbers(tmp_path / "recorded.parquet")
+    assert numbers == [0, 1, 0, 2, 1, 3, 2]
+    shards = [[t for t, n in zip(mixed, numbers, strict=True) if n % 3 == k] for k in range(3)]
+    for sampled, of_shards in ((SAMPLED, in_turns(3)), (mixed, shards)):
+        output = merged(tmp_path, of_shards, "score", sampled)
+        assert read_records(output / "trajectories.parquet", Trajectory) == sampled
