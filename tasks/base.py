@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import luigi
+from luigi.task_register import Register
 
 from pipeline import config as configuration
 from pipeline.config import Config
@@ -47,6 +48,16 @@ _MEMORY = ("batch", "batch_size", "in_flight", "max_num_seqs")
 def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Resolved:
     """The configuration of a task's parameters; tasks with equal parameters share it."""
     return resolve_dtypes(configuration.load(path, overrides, data))
+
+
+def forget_configurations() -> None:
+    """Make the tasks that are created from now on read their configuration files again.
+
+    Files and tasks are remembered by paths as given: a file may have changed since, and a relative
+    path may name another file after a change of the working directory.
+    """
+    load_config.cache_clear()
+    Register.clear_instance_cache()
 
 
 TRAJECTORIES = ("trajectories.parquet",)  # the only file of a round that other stages read

@@ -12,7 +12,7 @@ from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.run.store import Depth
-from tasks.base import StageTask
+from tasks.base import StageTask, forget_configurations
 from tasks.policy import policy
 from tasks.resolved import RESOLVED
 
@@ -138,6 +138,7 @@ def left_by(run: Path) -> StageTask:
     path = run / RESOLVED
     if not path.exists():
         raise FileNotFoundError(path)
+    forget_configurations()
     task = StageTask(config=str(path))
     if task.settings.name != run.name:
         raise ConfigError(f"{path}: name is {task.settings.name}, so it is of another run")

@@ -14,7 +14,7 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.removal import Cleaning
 from pipeline.run.store import Depth
 from pipeline.training.trackers import check_trackers
-from tasks.base import STAGES, RoundTask, StageTask, aligned, say, walk
+from tasks.base import STAGES, RoundTask, StageTask, aligned, forget_configurations, say, walk
 from tasks.build import build, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
@@ -45,6 +45,7 @@ def task_for(
     Raises ConfigError for an unknown stage, a round that the run does not have, or a round of a
     stage without rounds.
     """
+    forget_configurations()
     task = _task_for(stage, config, overrides, data, round)
     if task.round_number is not None:
         task.run_settings.check_round(task.round_number)

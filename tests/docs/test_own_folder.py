@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from luigi.task_register import Register
 
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Pair, Question
-from tasks.base import load_config
 from tests.cli.malformed_inputs import steep
 from tests.docs.own_folder import write_own_folder
 
@@ -20,9 +18,6 @@ OPTIONS = ["--config", "folder/own.yaml"]
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with the configuration that `steep init own` writes, seen from another folder."""
-    # As in a new process: loaded configurations and their tasks are remembered by relative path.
-    load_config.cache_clear()
-    Register.clear_instance_cache()
     folder = write_own_folder(tmp_path / "folder")
     monkeypatch.chdir(folder)
     files = ("questions.jsonl", "cold-start.jsonl")

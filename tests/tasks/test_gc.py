@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from luigi.task_register import Register
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.core.errors import InputError
 from pipeline.run.removal import clean
-from tasks.base import load_config
 from tasks.gc import collect
 from tasks.run import run, task_for, walk
 from tasks.status import status
@@ -30,9 +28,6 @@ def _in_workspace(workspace, monkeypatch):
 
 
 def gc(*tasks, runs=None, removing=True):
-    # As in a new process: loaded configurations and their tasks are remembered by path.
-    load_config.cache_clear()
-    Register.clear_instance_cache()
     return collect(tasks, runs, removing=removing)
 
 

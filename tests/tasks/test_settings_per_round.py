@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.config import load
 from tasks.base import RoundTask
+from tasks.named_policies import left_by
 from tasks.run import run, task_for, walk
 from tests.tasks.counting_tasks import ROOT, Counting, task
 
@@ -113,3 +114,17 @@ def test_a_run_writes_its_configuration_which_gives_the_same_stages(tmp_path: Pa
     assert (again.returncode, file.stat().st_mtime_ns) == (0, written)
     steep("run", "world", *options, "--set", "seed=7", cwd=tmp_path)
     assert load(file).seed == 7
+
+
+def test_a_configuration_is_read_again_by_a_process_that_has_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook: the file of a run changes, or another folder has a file of its name."""
+    for number, name in enumerate(("first", "first", "second")):
+        run_dir = tmp_path / name / "runs" / "embedded"
+        run_dir.mkdir(parents=True, exist_ok=True)
+        values = load("embedded", (f"seed={number}",)).model_dump(mode="json")
+        (run_dir / "config.yaml").write_text(json.dumps(values))  # JSON is YAML
+        monkeypatch.chdir(tmp_path / name)
+        assert left_by(Path("runs/embedded")).settings.seed == number
+        assert task_for("report", "runs/embedded/config.yaml").settings.seed == number
