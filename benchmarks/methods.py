@@ -42,7 +42,8 @@ from pipeline.evaluation.comparison_tables import Table, markdown
 from pipeline.evaluation.plots import svg
 
 METHODS = (
-    "embedded", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-tree", "tearag-eta-0"
+    "embedded", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-tree", "tearag-tree-pruned",
+    "tearag-eta-0",
 )  # fmt: skip
 TITLES = {
     "embedded": "DPO+SFT",
@@ -50,6 +51,7 @@ TITLES = {
     "tearag-rft": "rejection-sampling SFT",
     "tearag-grpo": "GRPO",
     "tearag-tree": "DPO+SFT on trees of steps",
+    "tearag-tree-pruned": "DPO+SFT on pruned trees",
     "tearag-eta-0": "DPO without the SFT term",
 }
 SEEDS = 3  # below which the page warns

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pipeline.config import Config
 from pipeline.config.policy import TEACHER, RejectionSampling
@@ -151,7 +152,8 @@ class SftSample(RollOutTask):
     def settings(self) -> Config:
         """The run's settings, with the teacher's samples and temperature in ``sampling``."""
         settings, own = self.run_settings, self._own
-        update = {"samples": own.samples, "temperature": own.temperature, "branch": None}
+        update: dict[str, Any] = {"samples": own.samples, "temperature": own.temperature}
+        update |= {"branch": None, "prune": False}
         sampling = settings.sampling.model_copy(update=update)
         return settings.model_copy(update={"sampling": sampling})
 

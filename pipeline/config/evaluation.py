@@ -88,6 +88,7 @@ _ELSEWHERE = {
     "temperature": "set evaluation.temperature",
     "samples": "an evaluation samples one trajectory per question; remove it",
     "branch": "an evaluation samples one trajectory per question; remove it",
+    "prune": "an evaluation samples one trajectory per question; remove it",
     "shards": "set shards, the number of the run",
 }
 

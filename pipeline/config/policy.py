@@ -332,6 +332,11 @@ class Sampling(Block):
         description="the samples of a question form a tree: after each step, they continue in this "
         "many ways, until each is alone; null: independent samples",
     )
+    prune: Annotated[bool, Added()] = Field(
+        False,
+        description="the tree goes on only from the best of `branch` steps, each with `branch` "
+        "samples, by the mean F1 of these (DecEx-RAG)",
+    )
     temperature: Temperature = Field(1.0, description="sampling temperature; 0: greedy")
     top_p: float = Field(
         1.0,
@@ -374,6 +379,8 @@ class Sampling(Block):
     @model_validator(mode="after")
     def _tree_fits(self) -> Sampling:
         if self.branch is None:
+            if self.prune:
+                raise ValueError("prune is true, and branch is null; set branch, such as to 2")
             return self
         if self.branch >= self.samples:
             raise ValueError(

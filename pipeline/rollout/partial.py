@@ -61,21 +61,20 @@ class PartialTrajectory:
     other_calls: int = 0  # calls without a retrieval, which count as steps
     answers: list[str | None] = field(default_factory=list)  # to the last calls; None: items
     refused: bool = False  # whether the last turn has calls beyond the budget
-    leaves: int = 1  # trajectories that it becomes, with those that branch off
-    origin: PartialTrajectory | None = None  # of a branch: the prefix where it began
+    prefixes: list[PartialTrajectory] = field(default_factory=list)  # before each turn, in a tree
 
     def written(self) -> str:
         """The text of the policy and of the observations so far, without the chat template's."""
         pieces = (self.output[start:end] for start, end, writer in self.spans if writer != "frame")
         return "".join(pieces)
 
-    def branched(self, sample: int, seed: int, leaves: int) -> PartialTrajectory:
-        """A copy that continues as ``sample`` and becomes ``leaves`` trajectories."""
+    def branched(self, sample: int, seed: int) -> PartialTrajectory:
+        """A copy that continues as ``sample``."""
         branch = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, list):
                 setattr(branch, name, list(value))
-        branch.sample, branch.seed, branch.leaves, branch.origin = sample, seed, leaves, self
+        branch.sample, branch.seed = sample, seed
         return branch
 
     def append_segment(self, result: GenerationResult) -> None:

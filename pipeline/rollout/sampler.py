@@ -11,11 +11,9 @@ The seed of a trajectory is a hash of run seed, round, question and sample, and 
 seed derived from it. Trajectories are therefore independent of the number in flight and their
 order.
 
-With ``branch`` the samples of a question are the leaves of a tree: they share their first turns,
-which are generated once. A prefix of n leaves continues in at most ``branch`` turns, each under the
-seed of the first of its leaves; the turns share the n evenly. Where a trajectory ends with more
-than one leaf, it is one of them, and the others branch off before its last turn. So a question
-always has all its samples, and what a branch generates does not depend on its siblings.
+With a `Tree` the samples of a question share their first turns, which are generated once. A sample
+begins from the turns of another one when that has finished, under its own seed. So what it
+generates does not depend on its siblings.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -41,7 +39,7 @@ from pipeline.retrieval.base import Query
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.turns import branches
+from pipeline.rollout.trees import Tree
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
 _FULL_BATCH = 8  # segments in generation for each query of a batch
@@ -66,9 +64,9 @@ def roll_out(
     seed: int,
     round_number: int = 0,
     conversations: ToolConversations | None = None,
-    branch: int | None = None,
+    tree: Tree | None = None,
 ) -> Iterator[Trajectory]:
-    """Yield ``samples`` trajectories per question as they finish, with ``branch`` as a tree.
+    """Yield ``samples`` trajectories per question as they finish; those of a ``tree`` share turns.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
@@ -80,12 +78,11 @@ def roll_out(
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
     scheduler.seed_of = partial(stable_seed, seed, round_number)
-    if branch is not None:
-        scheduler.branch, scheduler.leaves = branch, samples
+    scheduler.tree, scheduler.samples = tree, samples
     return scheduler.run(
         trajectory
         for question in questions
-        for trajectory in scheduler.begun(question, range(0, samples, scheduler.leaves))
+        for trajectory in scheduler.begun(question, scheduler.first_samples(question))
     )
 
 
@@ -136,6 +133,16 @@ def continue_trajectories(
     return scheduler.run(iter(trajectories))
 
 
+@dataclass
+class _Growing:
+    """A tree whose samples have not all finished; the dictionaries are by sample."""
+
+    question: Question
+    begun: set[int]
+    finished: dict[int, Trajectory] = field(default_factory=dict)
+    prefixes: dict[int, list[PartialTrajectory]] = field(default_factory=dict)
+
+
 class _Scheduler:
     """Moves each open trajectory between the engine and the retrieval thread."""
 
@@ -162,8 +169,11 @@ class _Scheduler:
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
         self.requests = 0
-        self.open = 0  # leaves of the trajectories that began and have not finished
-        self.branch = self.leaves = 1  # of each trajectory that begins
+        self.open = 0  # trajectories that began and have not finished
+        self.samples = 1  # of each question
+        self.tree: Tree | None = None  # which they form
+        self.growing: dict[str, _Growing] = {}  # trees by the id of the question
+        self.waiting: deque[PartialTrajectory] = deque()  # samples of trees that can begin
         self.seed_of: Callable[[str, int], int] = stable_seed
         self.watch: Callable[[PartialTrajectory], object] | None = None
 
@@ -178,8 +188,15 @@ class _Scheduler:
                 seed=seed,
                 prompt_ids=prompt,
                 messages=list(messages),
-                leaves=self.leaves,
             )
+
+    def first_samples(self, question: Question) -> Iterable[int]:
+        """The samples of a question that begin without another one."""
+        if self.tree is None:
+            return range(self.samples)
+        first = [start.sample for start in self.tree.starts(self.samples, {})]
+        self.growing[question.question_id] = _Growing(question, set(first))
+        return first
 
     def _prompt(self, question: str) -> tuple[list[Message], list[int]]:
         """The messages of a conversation, none in a format of tags, and the ids of the prompt."""
@@ -194,8 +211,9 @@ class _Scheduler:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval") as worker:
             while True:
                 free = max(self.settings.in_flight - self.open, 0)
-                begun = list(itertools.islice(trajectories, math.ceil(free / self.leaves)))
-                self.open += sum(trajectory.leaves for trajectory in begun)
+                begun = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
+                begun += itertools.islice(trajectories, free - len(begun))
+                self.open += len(begun)
                 for trajectory in begun:
                     yield from self._start(trajectory)
                 if results is None and len(self.queued) > len(self.generating) // _FULL_BATCH:
@@ -225,7 +243,7 @@ class _Scheduler:
         yield from self._generate(trajectory)
 
     def _generate(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
-        """Request the next segment of each branch, or end where the token budget is spent."""
+        """Request the next segment, or end where the token budget is spent."""
         if self.watch is not None:
             self.watch(trajectory)
         length = len(trajectory.token_ids)
@@ -237,26 +255,22 @@ class _Scheduler:
         if budget < 1:
             yield from self._finish(trajectory, "max_tokens")
             return
-        for share in branches(trajectory.sample, trajectory.leaves, self.branch):
-            branch = trajectory if trajectory.leaves == 1 else self._branch(trajectory, *share)
-            request_id = str(self.requests)
-            self.requests += 1
-            self.generating[request_id] = branch
-            self.engine.add(
-                GenerationRequest(
-                    id=request_id,
-                    prompt_ids=branch.prompt_ids + branch.token_ids,
-                    max_tokens=budget,
-                    stop=() if self.conversations else self.grammar.stop,
-                    temperature=self.settings.temperature,
-                    top_p=self.settings.top_p,
-                    seed=stable_seed(branch.seed, branch.segments),
-                )
+        if self.tree is not None:
+            trajectory.prefixes.append(trajectory.branched(trajectory.sample, trajectory.seed))
+        request_id = str(self.requests)
+        self.requests += 1
+        self.generating[request_id] = trajectory
+        self.engine.add(
+            GenerationRequest(
+                id=request_id,
+                prompt_ids=trajectory.prompt_ids + trajectory.token_ids,
+                max_tokens=budget,
+                stop=() if self.conversations else self.grammar.stop,
+                temperature=self.settings.temperature,
+                top_p=self.settings.top_p,
+                seed=stable_seed(trajectory.seed, trajectory.segments),
             )
-
-    def _branch(self, trajectory: PartialTrajectory, sample: int, leaves: int) -> PartialTrajectory:
-        seed = self.seed_of(trajectory.question.question_id, sample)
-        return trajectory.branched(sample, seed, leaves)
+        )
 
     def _advance(self, result: GenerationResult) -> Iterator[Trajectory]:
         """Append a finished segment, then take the grammar's next action."""
@@ -367,17 +381,32 @@ class _Scheduler:
         return text[: next(end for _, end, writer in spans[1:] if writer == "observation")]
 
     def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Iterator[Trajectory]:
-        """The finished trajectory; its other leaves branch off where it began.
+        finished = self._finished(trajectory, stop)
+        if self.tree is not None:
+            self.waiting += self._branching_off(self.tree, trajectory, finished)
+        yield finished
 
-        What ends before the model wrote anything, so ends for all leaves.
-        """
-        yield self._finished(trajectory, stop)
-        sample, leaves, origin = trajectory.sample, trajectory.leaves, trajectory.origin
-        if leaves > 1 and origin is not None:
-            yield from self._generate(self._branch(origin, sample + 1, leaves - 1))
-        elif leaves > 1:
-            for other in range(sample + 1, sample + leaves):
-                yield self._finished(self._branch(trajectory, other, 1), stop)
+    def _branching_off(
+        self, tree: Tree, trajectory: PartialTrajectory, finished: Trajectory
+    ) -> Iterator[PartialTrajectory]:
+        """The samples that can begin now that ``trajectory`` is ``finished``."""
+        name = finished.question_id
+        growing = self.growing[name]
+        growing.finished[finished.sample] = finished
+        growing.prefixes[finished.sample] = trajectory.prefixes
+        if len(growing.finished) == self.samples:
+            del self.growing[name]
+        for sample, parent, turns in tree.starts(self.samples, growing.finished):
+            if sample in growing.begun:
+                continue
+            growing.begun.add(sample)
+            if parent is None:
+                yield from self.begun(growing.question, [sample])
+            else:
+                prefixes = growing.prefixes[parent]
+                branch = prefixes[turns].branched(sample, self.seed_of(name, sample))
+                branch.prefixes = prefixes[:turns]
+                yield branch
 
     def _finished(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
         self.open -= 1

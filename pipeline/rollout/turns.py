@@ -3,15 +3,13 @@
 Input: a trajectory with spans. Output: turns, where turn t is one span of model text with the
 observations after it: one, or in a conversation one for each of its tool calls. The last turn
 answers, or is the turn in which the trajectory ended. `before_turn` restores the state before a
-turn, from which the sampler can continue. `branches` divides the samples of a question over a tree
-of turns.
+turn, from which the sampler can continue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from pipeline.conversations.messages import Message, messages_before
 from pipeline.conversations.steps import FORMATS
@@ -95,41 +93,6 @@ def before_turn(
         malformed_calls=sum(map(form.malformed, turns)),
         other_calls=sum(map(form.others, turns)),
     )
-
-
-def branches(first: int, leaves: int, branch: int) -> list[tuple[int, int]]:
-    """At most ``branch`` branches that share the samples from ``first`` on evenly.
-
-    Each is (first sample, leaves). ``leaves`` is the number of samples.
-    """
-    count = min(branch, leaves)
-    bounds = [first + leaves * number // count for number in range(count + 1)]
-    return [(start, end - start) for start, end in pairwise(bounds)]
-
-
-def generated_tokens(samples: Sequence[Trajectory], branch: int | None) -> int:
-    """The tokens that the policy generated for all samples of a question, in order.
-
-    With ``branch``, turns that samples share were generated once. Which these are follows from the
-    number of turns of each sample, as `pipeline.rollout.sampler.roll_out` built the tree by them;
-    equal tokens would not tell, because two branches may generate the same ones.
-    """
-    if branch is None:
-        return sum(trajectory.tokens.thinking for trajectory in samples)
-    turns = [
-        [end - start for start, end, writer in trajectory.token_spans if writer == "model"]
-        for trajectory in samples
-    ]
-    total, prefixes = 0, [(0, len(turns), 0)]
-    while prefixes:
-        first, samples_left, depth = prefixes.pop()
-        for sample, leaves in branches(first, samples_left, branch):
-            ended = len(turns[sample]) <= depth + 1
-            total += sum(turns[sample][depth : depth + 1 if leaves > 1 else None])
-            if leaves > 1:
-                rest = (sample + 1, leaves - 1, depth) if ended else (sample, leaves, depth + 1)
-                prefixes.append(rest)
-    return total
 
 
 def _messages(trajectory: Trajectory) -> list[Message]:

@@ -50,7 +50,7 @@ from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
 from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out
-from pipeline.rollout.turns import generated_tokens
+from pipeline.rollout.trees import Tree, generated_tokens
 from pipeline.run.context import StageContext
 from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
@@ -94,7 +94,7 @@ def _sample(context: StageContext, teacher: Endpoint | None) -> dict[str, int]:
         context.inputs["policy"],
         temperature=context.config.sampling.temperature,
         samples=context.config.sampling.samples,
-        branch=context.config.sampling.branch,
+        tree=_tree(context.config),
         teacher=teacher,
     )
     return _write(context, trajectories, seconds)
@@ -106,7 +106,7 @@ def _write(
     stops: Counter[str] = Counter()
     questions: set[str] = set()
     generated, malformed = 0, 0
-    read = _passages_with_triplets(context)
+    tree, read = _tree(context.config), _passages_with_triplets(context)
     shown: Counter[bool] = Counter()  # passages in steps, by whether they are among these
 
     def counted() -> Iterator[Trajectory]:
@@ -114,7 +114,7 @@ def _write(
         for question_id, group in itertools.groupby(trajectories, lambda one: one.question_id):
             samples = list(group)
             questions.add(question_id)
-            generated += generated_tokens(samples, context.config.sampling.branch)
+            generated += generated_tokens(samples, tree)
             for trajectory in samples:
                 stops[trajectory.stop] += 1
                 malformed += trajectory.malformed_calls
@@ -132,6 +132,11 @@ def _write(
     if read:
         answered |= {"shown_passages": shown.total(), "shown_without_triplets": shown[False]}
     return {"questions": len(questions), "trajectories": stops.total(), **answered}
+
+
+def _tree(config: Config) -> Tree | None:
+    own = config.sampling
+    return None if own.branch is None else Tree(own.branch, own.prune)
 
 
 def _passages_with_triplets(context: StageContext) -> frozenset[str]:
@@ -188,13 +193,13 @@ def roll_out_policy(
     *,
     temperature: float,
     samples: int,
-    branch: int | None = None,
+    tree: Tree | None = None,
     teacher: Endpoint | None = None,
 ) -> tuple[Iterator[Trajectory], dict[str, float]]:
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     The trajectories are read from their checkpoints while they are consumed, with a check that each
-    question has each sample once. ``branch`` is as in `pipeline.rollout.sampler.roll_out`.
+    question has each sample once. ``tree`` is as in `pipeline.rollout.sampler.roll_out`.
 
     ``policy_dir`` is as in `policy_in`; None is the base model. A ``teacher`` behind an endpoint
     takes its place. The seconds are engine_start,
@@ -214,8 +219,8 @@ def roll_out_policy(
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
-    if branch is not None:
-        deciding += f", branch {branch} of {samples}"
+    if tree is not None:
+        deciding += f", {tree} of {samples}"
     rollout = digest(name, deciding, str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
         context.checkpoint_dir / "paths" / rollout.hex(),
@@ -252,12 +257,12 @@ def roll_out_policy(
                     seed=context.seed,
                     round_number=context.round or 0,
                     conversations=tools,
-                    branch=branch,
+                    tree=tree,
                 ):
                     checkpoints.add(trajectory, timer)
                     generated += trajectory.tokens.thinking
                     seconds = max(time.perf_counter() - opened, 1e-3)
-                    if branch is None:  # else shared turns would count several times
+                    if tree is None:  # else shared turns would count several times
                         context.progress.show(tokens_per_second=generated / seconds)
                     context.progress.advance()
                 checkpoints.flush(timer)

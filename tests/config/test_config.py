@@ -92,6 +92,8 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
         ("embedded", ["sampling.branch=8"], r"branch is 8 and samples is 8, so that no step would"),
         ("embedded", ["sampling.branch=2", "sampling.temperature=0"], r"with temperature 0, or with rec"),
         ("embedded", ["sampling.branch=2", "sampling.recorded=x.jsonl"], r"there are no branches; set"),
+        ("embedded", ["sampling.prune=true"], r"prune is true, and branch is null; set branch"),
+        ("embedded", ["evaluation.sampling={prune: true}"], r"prune cannot be set here; an evaluat"),
         ("embedded", ["evaluation.sampling={branch: 2}"], r"branch cannot be set here; an evaluation"),
         ("embedded", ["sampling.branch=2", "pairs.step_margin=0.1"], r"has no step rewards; set rewards"),
         ("embedded-hiprag", ["rewards.kind=tearag"], r"rewards\.kind is 'tearag' and grammar is 'hip"),

@@ -16,7 +16,8 @@ from pipeline.core.records import Trajectory
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import control_tokens
 from pipeline.rollout.conversations import ToolConversations
-from pipeline.rollout.turns import branches, generated_tokens, turns_of
+from pipeline.rollout.trees import Tree, branches, generated_tokens
+from pipeline.rollout.turns import turns_of
 from tests.conversations.test_chat_template import MODES, opened
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.rolled_out import rolled_out
@@ -24,6 +25,7 @@ from tests.rollout.test_conversations import call
 from tests.rollout.test_sampler import ANSWER, TEARAG, TOKENIZER, Documents, Outage, question
 
 SUBQUERIES = ("who?", "where?", "when?", "why?")
+EVEN = Tree(branch=2)
 
 
 class CountingEngine(ScriptedEngine):
@@ -68,14 +70,12 @@ def wavering(prompt: str, request: Any) -> str:
 
 
 def tree(
-    script: Any, samples: int, branch: int | None = 2, **changes: Any
+    script: Any, samples: int, shape: Tree | None = EVEN, **changes: Any
 ) -> tuple[list[Trajectory], CountingEngine]:
     """The trajectories of one question in the order of samples, and the engine."""
     options = {"grammar": TEARAG, "retriever": Documents(), **changes}
     engine = CountingEngine(script, TOKENIZER, max_num_seqs=options.pop("max_num_seqs", 256))
-    trajectories = rolled_out(
-        [question()], engine=engine, samples=samples, branch=branch, **options
-    )
+    trajectories = rolled_out([question()], engine=engine, samples=samples, tree=shape, **options)
     return sorted(trajectories, key=lambda one: one.sample), engine
 
 
@@ -116,7 +116,7 @@ def test_a_sample_that_ends_early_leaves_its_place_to_a_sibling() -> None:
 @given(
     seed=st.integers(0, 10_000),
     samples=st.integers(3, 13),
-    branch=st.integers(2, 4),
+    shape=st.builds(Tree, st.integers(2, 4), st.booleans()),
     changes=st.fixed_dictionaries(
         {"max_total_tokens": st.sampled_from([40, 120, 300, 4096])},
         optional={
@@ -127,20 +127,50 @@ def test_a_sample_that_ends_early_leaves_its_place_to_a_sibling() -> None:
     ),
 )
 def test_every_sample_exists_once_and_every_generated_token_counts_once(
-    seed: int, samples: int, branch: int, changes: dict[str, Any]
+    seed: int, samples: int, shape: Tree, changes: dict[str, Any]
 ) -> None:
     trajectories, engine = tree(
-        wavering, samples, branch, seed=seed, retriever=Outage("why?"), **changes
+        wavering, samples, shape, seed=seed, retriever=Outage("why?"), **changes
     )
     assert [trajectory.sample for trajectory in trajectories] == list(range(samples))
     assert len(set(engine.seeds)) == len(engine.seeds)
-    assert generated_tokens(trajectories, branch) == engine.tokens
+    assert generated_tokens(trajectories, shape) == engine.tokens
     assert engine.tokens <= generated_tokens(trajectories, None)
     others, _ = tree(
-        wavering, samples, branch, seed=seed, retriever=Outage("why?"), in_flight=2,
+        wavering, samples, shape, seed=seed, retriever=Outage("why?"), in_flight=2,
         max_num_seqs=1, **changes,
     )  # fmt: skip
     assert others == trajectories
+
+
+def test_a_pruned_tree_goes_on_from_the_best_step() -> None:
+    """Two steps with two samples each at each of three depths; a first step "why?" is right."""
+
+    def script(prompt: str, request: Any) -> str:
+        done = prompt.count("</Reference>")
+        if done < 3:
+            return step(done + 1, ("why?", "who?")[request.seed % 2])
+        right = "Subquery: why?" in prompt.partition("</Reference>")[0]
+        return ANSWER if right else ANSWER.replace("Rome", "Oslo")
+
+    firsts = set()
+    for seed in range(20):
+        trajectories, engine = tree(script, 8, Tree(branch=2, prune=True), seed=seed)
+        first = [trajectory.steps[0].subquery for trajectory in trajectories]
+        assert first[2:4] == first[:2]
+        assert first[4:] == ["why?" if "why?" in first else "who?"] * 4
+        best = first.index(first[4])
+        for sample, parent, turns in ((2, 0, 1), (3, 1, 1), (4, best, 2), (5, best + 2, 2)):
+            assert shared_turns(trajectories[sample], trajectories[parent]) >= turns
+        assert len(engine.seeds) == len(set(engine.seeds)) == 2 * (4 + 3 + 2 + 1)
+        firsts.add(tuple(first[:2]))
+    assert len(firsts) == 4  # the best step is the first, the second, either or none
+
+
+def test_a_pruned_tree_of_answers_has_further_ones_from_the_same_state() -> None:
+    trajectories, engine = tree(searches(1), 8, Tree(branch=2, prune=True))
+    assert len(engine.seeds) == 2 + 8
+    assert {len(turns_of(trajectory)) for trajectory in trajectories} == {2}
 
 
 def test_a_failed_retrieval_is_one_sample_and_the_others_branch_off_before_it() -> None:
@@ -159,7 +189,7 @@ def test_what_ends_before_the_first_turn_ends_for_all_samples(changes: dict[str,
     trajectories, engine = tree(searches(2), 5, retriever=Outage("Q0?"), **changes)
     expected = "retrieval_error" if "single_retrieval" in changes else "max_tokens"
     assert [(one.sample, one.stop) for one in trajectories] == [(n, expected) for n in range(5)]
-    assert generated_tokens(trajectories, 2) == engine.tokens == 0
+    assert generated_tokens(trajectories, EVEN) == engine.tokens == 0
 
 
 @pytest.mark.parametrize("mode", ["qwen3-patched", "llama-3.1"])
@@ -173,11 +203,11 @@ def test_conversations_with_tool_calls_branch_too(mode: str, real_data: Path) ->
 
     engine = CountingEngine(script, tokenizer)
     trajectories = rolled_out(
-        [question()], engine=engine, grammar=form, retriever=Documents(), samples=5, branch=2,
+        [question()], engine=engine, grammar=form, retriever=Documents(), samples=5, tree=EVEN,
         conversations=ToolConversations(tokenizer, form, thinking=thinking),
     )  # fmt: skip
     trajectories.sort(key=lambda one: one.sample)
     assert [one.sample for one in trajectories] == list(range(5))
     assert all(one.format_ok and len(json.loads(one.messages)) == 5 for one in trajectories)
     assert len(engine.seeds) == 2 + 5
-    assert generated_tokens(trajectories, 2) == engine.tokens
+    assert generated_tokens(trajectories, EVEN) == engine.tokens
