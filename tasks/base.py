@@ -317,7 +317,8 @@ class StageTask(luigi.Task):
         environment, hint = self.environment(), self._memory_hint()
         if self.settings.execution.kind == "local":
             inherited = {**os.environ, **environment}
-            return run_stage(stage, inherited, hint, started, server=self.fork_server)
+            server = self.fork_server if self.fork_server and self.fork_server.ready else None
+            return run_stage(stage, inherited, hint, started, server=server)
         return run_on_cluster(
             stage, self.settings.execution, environment, hint, started, noted,
             label=self.label, needs=self.asked, machines=self.machines,

@@ -31,6 +31,7 @@ from pipeline.core.gpus import machine_gpus
 from pipeline.run.failures import explain_os_error
 from pipeline.run.fork_server import ForkServer
 from pipeline.run.progress import FailureRecord
+from pipeline.run.supervisor import WORKER
 from tasks.base import StageTask, aligned, say
 from tasks.execution.leases import Capacity
 from tasks.needs import imports_of, needs
@@ -160,13 +161,14 @@ def told_once(failures: Sequence[tuple[str, FailureRecord]]) -> str:
 
 @contextlib.contextmanager
 def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
-    """Run a fork server for the stages of ``todo`` with heavy imports, if this machine can."""
-    tasks = [task for task in todo if imports_of(task)]
-    settings = tasks[-1].run_settings if tasks else None
+    """Run a fork server for the stages of ``todo`` if one has heavy imports and it can run here."""
+    tasks = list(todo)
+    modules = dict.fromkeys(name for task in tasks for name in imports_of(task))
+    settings = tasks[-1].run_settings if modules else None
     if settings is None or settings.execution.kind != "local" or settings.gpus or not _can_fork():
         yield
         return
-    modules = dict.fromkeys(name for task in tasks for name in imports_of(task))
+    modules |= dict.fromkeys([WORKER, *(task.entry.partition(":")[0] for task in tasks)])
     # One thread, because threads do not survive a fork; forked processes set their own number.
     environment = {**os.environ, **tasks[-1].environment(), "OMP_NUM_THREADS": "1"}
     with ForkServer.running(list(modules), environment) as server:

@@ -2,7 +2,8 @@
 
 Importing vLLM, TRL or sentence-transformers takes ten to twenty seconds of CPU time in a new
 process, twice the work of a small run's stages. The fork server imports them once per run, while
-other stages run, and a process that it forks starts with the packages loaded. It works on Linux
+other stages run, and a process that it forks starts with the packages loaded. When it has imported
+everything, it forks the processes of light stages too. It works on Linux
 only, and only without a GPU, because CUDA does not survive a fork. The server computes nothing and
 has a single thread, so that a forked process starts clean.
 
@@ -85,6 +86,11 @@ class ForkServer:
     control: socket.socket
     modules: Sequence[str] = ()
 
+    @property
+    def ready(self) -> bool:
+        """Whether a process starts sooner from the server than as a new one."""
+        return bool(self.modules or select.select([self.control], [], [], 0)[0])
+
     @classmethod
     @contextlib.contextmanager
     def running(
@@ -161,6 +167,8 @@ def main() -> int:
     while True:
         if remaining and not select.select([servers], [], [], 0)[0]:
             _import(remaining.pop(0))
+            if not remaining:
+                servers.send(b"ready")  # stays unread, for every process with the other end
             continue
         request, descriptors, _, _ = socket.recv_fds(servers, _LONGEST_REQUEST, _MOST_DESCRIPTORS)
         for name in request.decode().split():

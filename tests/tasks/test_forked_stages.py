@@ -1,5 +1,6 @@
 """Stages whose process is forked from the fork server end, fail and are killed like new processes."""
 
+import os
 import re
 
 import psutil
@@ -51,6 +52,28 @@ def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeyp
     monkeypatch.setattr(build, "machine_gpus", lambda: [nominal_gpu(80)])
     with build.preloaded([stage]):  # CUDA does not survive a fork
         assert stage.fork_server is None
+
+
+@pytest.mark.parametrize("module", ["endless", "calendar"])
+def test_a_light_stage_is_forked_when_the_server_has_imported_everything(
+    workspace, monkeypatch, module
+):
+    (workspace / "endless.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{workspace}:{os.environ['PYTHONPATH']}")
+    light, heavy = task(First, workspace), task(Second, workspace)
+    monkeypatch.setattr(build, "machine_gpus", list)
+    monkeypatch.setattr(build, "imports_of", {light: (), heavy: (module,)}.__getitem__)
+    before = psutil.Process().children()
+    with build.preloaded([light, heavy]):
+        [server] = set(psutil.Process().children()) - set(before)
+        if module == "endless":
+            light.run()  # as a new process
+            return
+        wait_until(lambda: light.fork_server.ready)
+        server.kill()
+        wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
+        with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):
+            light.run()
 
 
 @pytest.mark.parametrize(
