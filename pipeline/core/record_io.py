@@ -10,7 +10,8 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 ROWS_PER_GROUP = 1024
+Convert = Callable[[Any], Any]
 _VALIDATORS: dict[Any, Any] = {}
 _HINTS: dict[Any, dict[str, Any]] = {}
 
@@ -170,53 +172,93 @@ def _hints(kind: Any) -> dict[str, Any]:
     return _HINTS[kind]
 
 
-def _to_arrow(value: Any, hint: Any) -> Any:
-    if value is None:
-        return None
+@cache
+def _encoder(hint: Any) -> Convert | None:
+    """The function that gives a value of this type its form in Arrow; None: it has it already."""
     if hint == Span:
-        return {"start": value[0], "end": value[1], "writer": value[2]}
+        return lambda span: {"start": span[0], "end": span[1], "writer": span[2]}
     if dataclasses.is_dataclass(hint):
-        return _columns(value, _hints(hint))
-    if typing.is_typeddict(hint) and (unknown := value.keys() - _hints(hint).keys()):
-        raise ValueError(f"{', '.join(sorted(unknown))}: not a key of {hint.__name__}")
+        return _row_encoder(_hints(hint))
+    if typing.is_typeddict(hint):
+        return partial(_known_keys, hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is list and _structured(arguments[0]):
-        return [_to_arrow(item, arguments[0]) for item in value]
+    if origin is list:
+        return _of_items(_encoder(arguments[0]))
     if origin is dict:
-        return json.dumps(value, ensure_ascii=False)
+        return partial(json.dumps, ensure_ascii=False)
     if origin in (typing.Union, types.UnionType):
-        return _to_arrow(value, next(kind for kind in arguments if kind is not type(None)))
+        return _encoder(next(kind for kind in arguments if kind is not type(None)))
+    return None
+
+
+def _row_encoder(hints: Mapping[str, Any]) -> Convert:
+    encoders = {name: encode for name, hint in hints.items() if (encode := _encoder(hint))}
+
+    def encode_row(record: Any) -> dict[str, Any]:
+        row = {name: getattr(record, name) for name in hints}
+        for name, encode in encoders.items():
+            if row[name] is not None:
+                row[name] = encode(row[name])
+        return row
+
+    return encode_row
+
+
+def _of_items(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+    return lambda items: [item if item is None else convert(item) for item in items]
+
+
+def _known_keys(kind: Any, value: Any) -> Any:
+    if unknown := value.keys() - _hints(kind).keys():
+        raise ValueError(f"{', '.join(sorted(unknown))}: not a key of {kind.__name__}")
     return value
-
-
-def _columns(record: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _to_arrow(getattr(record, name), hint) for name, hint in hints.items()}
-
-
-def _structured(hint: Any) -> bool:
-    return hint == Span or dataclasses.is_dataclass(hint) or typing.get_origin(hint) is list
 
 
 def from_arrow(value: Any, hint: Any) -> Any:
     """A value read from Parquet in the form that `parse_record` expects for this type hint."""
-    if value is None:
-        return None
-    if hint == Span and isinstance(value, dict):
-        return (value.get("start"), value.get("end"), value.get("writer"))
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        hints = _hints(hint)
-        return {n: from_arrow(v, hints[n]) if n in hints else v for n, v in value.items()}
+    decode = _decoder(hint)
+    return value if value is None or decode is None else decode(value)
+
+
+@cache
+def _decoder(hint: Any) -> Convert | None:
+    """`from_arrow` for a type; None: as it is. What has another type is left to `parse_record`."""
+    if hint == Span:
+        return lambda span: (
+            (span.get("start"), span.get("end"), span.get("writer")) if type(span) is dict else span
+        )
+    if dataclasses.is_dataclass(hint):
+        hints = _hints(hint).items()
+        return partial(_decoded_row, {n: decode for n, h in hints if (decode := _decoder(h))})
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is list and isinstance(value, list) and _structured(arguments[0]):
-        return [from_arrow(item, arguments[0]) for item in value]
-    if origin is dict and isinstance(value, str):
-        try:
-            return parse_json(value, "")
-        except InputError:
-            return value  # `parse_record` refuses it with file, line and field
+    if origin is list and (decode_all := _of_items(_decoder(arguments[0]))):
+        return lambda items: decode_all(items) if type(items) is list else items
+    if origin is dict:
+        return _decoded_json
     if origin in (typing.Union, types.UnionType):
-        return from_arrow(value, next(kind for kind in arguments if kind is not type(None)))
-    return value
+        return _decoder(next(kind for kind in arguments if kind is not type(None)))
+    return None
+
+
+def _decoded_row(decoders: Mapping[str, Convert], row: Any) -> Any:
+    if type(row) is not dict:
+        return row
+    decoded = dict(row)
+    for name, decode in decoders.items():
+        if decoded.get(name) is not None:
+            decoded[name] = decode(decoded[name])
+    return decoded
+
+
+def _decoded_json(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return parse_json(text, "")
+    except InputError:
+        return text  # `parse_record` refuses it with file, line and field
 
 
 def write_parquet(
@@ -230,11 +272,11 @@ def write_parquet(
     """
     import pyarrow as pa
 
-    schema, hints = arrow_schema(kind, types), {**_hints(kind), **(types or {})}
+    schema, encode = arrow_schema(kind, types), _row_encoder({**_hints(kind), **(types or {})})
     count = 0
     records = iter(records)
     with parquet_writer(path, schema) as writer:
-        while group := [_columns(record, hints) for record in islice(records, ROWS_PER_GROUP)]:
+        while group := [encode(record) for record in islice(records, ROWS_PER_GROUP)]:
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
             count += len(group)
     return count
