@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from pipeline.evaluation.metrics import MEASURES, Outcome, measure, metrics_rows
 from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.search_errors import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
-from pipeline.stages.files.shards import added, joined_trajectories, shard_directories
+from pipeline.stages.files.shards import added, join_trajectories, shard_directories
 from pipeline.stages.files.trajectory_columns import FILE
 
 _JUDGED, _FINAL = "judge-", "final-"
@@ -71,20 +72,19 @@ def run(context: StageContext) -> dict[str, int]:
 
 
 def merge_shards(context: StageContext) -> dict[str, int]:
-    """Join the trajectories of the shards of `run` and measure them; their seconds are added up.
+    """Join the trajectories and outcomes of the shards of `run`; their seconds are added up.
 
-    Raises StoreError when a trajectory is missing or occurs twice.
+    Raises what `join_trajectories` raises.
     """
-    by_id = {question.question_id: question for question in _questions(context)}
-    seconds = [read_json(shard / _ROWS)["seconds"] for shard in shard_directories(context)]
-    counts = write_measured(
-        context.output,
-        joined_trajectories(context, samples=1),
-        by_id,
-        split=_split(context),
-        seconds=added(seconds),
-    )
-    return {"questions": len(by_id), **counts}
+    questions = [question.question_id for question in _questions(context)]
+    rows = [read_json(shard / _ROWS) for shard in shard_directories(context)]
+    seconds = added([of_shard["seconds"] for of_shard in rows])
+    owners = join_trajectories(context, [(question_id, 0) for question_id in questions])
+    outcomes = [iter(of_shard["outcomes"]) for of_shard in rows]
+    with _rows_file(context.output, _split(context), seconds) as add:
+        for owner in owners:
+            add(next(outcomes[owner]))
+    return {"questions": len(questions), "trajectories": len(owners)}
 
 
 def _questions(context: StageContext) -> list[Question]:
@@ -110,22 +110,31 @@ def write_measured(
     ``questions`` holds the question of every trajectory by its id. ``seconds`` are the seconds of
     the evaluation.
     """
-    head = json.dumps({"split": split, "seconds": seconds}).removesuffix("}")
-    with text_output(output / _ROWS) as write:
-        write(f'{head}, "outcomes": [')
+    with _rows_file(output, split, seconds) as add:
 
         def measured_in_passing() -> Iterator[Trajectory]:
-            for number, trajectory in enumerate(trajectories):
+            for trajectory in trajectories:
                 question = questions[trajectory.question_id]
-                outcome = measure(trajectory, question.split_part, question)
-                values = asdict(outcome)
+                values = asdict(measure(trajectory, question.split_part, question))
                 del values["words"]  # `read_outcomes` counts them
-                write(", " * (number > 0) + json.dumps(values, allow_nan=False))
+                add(values)
                 yield trajectory
 
         count = write_parquet(output / FILE, measured_in_passing(), Trajectory)
-        write("]}")
     return {"trajectories": count}
+
+
+@contextmanager
+def _rows_file(
+    output: Path, split: str, seconds: Mapping[str, float]
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A function that adds the outcome of a trajectory to rows.json."""
+    head = json.dumps({"split": split, "seconds": seconds}).removesuffix("}")
+    separators = chain([""], repeat(", "))
+    with text_output(output / _ROWS) as write:
+        write(f'{head}, "outcomes": [')
+        yield lambda values: write(next(separators) + json.dumps(values, allow_nan=False))
+        write("]}")
 
 
 def merge(context: StageContext) -> dict[str, int]:

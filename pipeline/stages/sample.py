@@ -55,7 +55,7 @@ from pipeline.run.context import StageContext
 from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
 from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
-from pipeline.stages.files.shards import added, joined_trajectories, shard_counts, shard_directories
+from pipeline.stages.files.shards import added, join_trajectories, shard_counts, shard_directories
 from pipeline.stages.files.trajectory_columns import FILE
 from pipeline.training.lineage import policy_in
 
@@ -175,10 +175,11 @@ def _recorded(context: StageContext) -> Iterator[Trajectory]:
 def merge(context: StageContext) -> dict[str, int]:
     """Join the trajectories of the shards, and add up their seconds and counts.
 
-    Raises StoreError when a trajectory is missing or occurs twice.
+    Raises what `join_trajectories` raises.
     """
-    joined = joined_trajectories(context, samples=context.config.sampling.samples)
-    write_parquet(context.output / FILE, joined, Trajectory)
+    questions = Columns(context.inputs["questions"] / "questions.parquet", ("question_id",))
+    samples = range(context.config.sampling.samples)
+    join_trajectories(context, list(itertools.product(questions.column(0), samples)))
     shards = shard_directories(context)
     stops = added([read_json(shard / _STOPS) for shard in shards])
     write_json(context.output / _STOPS, dict(sorted(stops.items())))

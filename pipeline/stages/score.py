@@ -27,7 +27,7 @@ from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.progress import Progress
-from pipeline.core.record_io import from_arrow, iterate_records, parse_record, write_parquet
+from pipeline.core.record_io import from_arrow, iterate_records, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
@@ -47,11 +47,11 @@ from pipeline.stages.files.checkpoints import (
 )
 from pipeline.stages.files.shards import (
     added,
-    joined_trajectories,
+    join_trajectories,
     question_numbers,
     shard_directories,
 )
-from pipeline.stages.files.trajectory_columns import FILE
+from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,12 +91,15 @@ def run(context: StageContext) -> dict[str, int]:
 def merge(context: StageContext) -> dict[str, int]:
     """Join the scored trajectories of the shards, and add up their terms and costs.
 
-    Raises StoreError when a trajectory is missing or occurs twice.
+    Raises what `join_trajectories` raises.
     """
     statistics = _Statistics()
-    joined = joined_trajectories(context, source=context.inputs["sample"] / FILE)
-    types = {"rewards": reward_terms(context.config.rewards)}
-    write_parquet(context.output / FILE, statistics.counting(joined), Trajectory, types)
+    sampled = iterate_parquet(context.inputs["sample"] / FILE, ["question_id", "sample"])
+    expected = [(row["question_id"], row["sample"]) for row in sampled]
+    join_trajectories(context, expected, {"rewards": reward_terms(context.config.rewards)})
+    columns = ["dataset", "hop", "rewards"]
+    for _ in statistics.counting(iterate_trajectories(context.output / FILE, columns)):
+        pass
     statistics.write(context.output)
     shards = shard_directories(context)
     if (shards[0] / COST).exists():
@@ -128,7 +131,8 @@ def score_file(
     progress = progress or Progress()
     parts = []
     number, shards = shard
-    mine = [question % shards == number for question in question_numbers(source)]
+    question_ids = (row["question_id"] for row in iterate_parquet(source, ["question_id"]))
+    mine = [question % shards == number for question in question_numbers(question_ids)]
     rows = compress(enumerate(iterate_parquet(source), start=1), mine)
     progress.start(sum(mine), "trajectories")
     judged = None if verdicts is None else _Verdicts(verdicts)

@@ -10,7 +10,8 @@ import pytest
 
 from pipeline.core.errors import StoreError
 from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import Trajectory
+from pipeline.core.records import Question, Trajectory
+from pipeline.methods import reward_terms
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 from pipeline.stages import sample, score
@@ -41,12 +42,16 @@ def merged(
     config = config.model_copy(
         update={"sampling": config.sampling.model_copy(update={"samples": 2})}
     )
-    inputs, output = {"sample": tmp_path / "sample"}, tmp_path / "output"
+    inputs = {name: tmp_path / name for name in ("questions", "sample")}
+    output = tmp_path / "output"
     output.mkdir(exist_ok=True)
+    questions = [Question(f"q{number}", "nq", "?", [], "single") for number in range(7)]
+    write_parquet(inputs["questions"] / "questions.parquet", questions, Question)
     write_parquet(inputs["sample"] / "trajectories.parquet", sampled, Trajectory)
     for number, trajectories in enumerate(shards):
         shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
-        write_parquet(shard / "trajectories.parquet", trajectories, Trajectory)
+        types = {"rewards": reward_terms(config.rewards)} if stage == "score" else None
+        write_parquet(shard / "trajectories.parquet", trajectories, Trajectory, types)
         (shard / "stops.json").write_text(json.dumps({"answer": len(trajectories)}))
         (shard / "timing.json").write_text(json.dumps({"total": 1.5}))
         manifest = {
@@ -61,25 +66,25 @@ def merged(
     return output
 
 
-def test_missing_and_repeated_trajectories_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["sample", "score"])
+def test_a_shard_with_other_trajectories_is_refused(tmp_path: Path, stage: str) -> None:
     first, second = in_turns(2)
-    with pytest.raises(StoreError, match=r"q1 has the samples \[1\]; expected 0 to 1"):
-        merged(tmp_path, [first, second[1:]])
-    with pytest.raises(StoreError, match="goes on with q6 after another shard has ended"):
-        merged(tmp_path, [first, second[:-2]])
-    with pytest.raises(StoreError, match="q0/0 twice"):
-        merged(tmp_path, [first, first])
-    with pytest.raises(StoreError, match="q0/0 twice"):
-        merged(tmp_path, [first, first], "score")
-    with pytest.raises(StoreError, match=r"shard-000 has no trajectory for row 1 of \S*sample"):
-        merged(tmp_path, [first[:0], second], "score")
+    cases: list[tuple[list[list[Trajectory]], str]] = [
+        ([[], second], "shard-000/.* has no trajectory in place of sample 0 of question q0"),
+        ([first, second[1:]], "shard-001/.* has sample 1 of question q1 in place of sample 0 of"),
+        ([first, second[:-2]], "shard-001/.* has no trajectory in place of sample 0 of q.* q5"),
+        ([first, first], "shard-001/.* has sample 0 of question q0 in place of sample 0 of q.* q1"),
+        ([[*first, *second], second], "shard-000/.* has sample 0 of question q1 in place of no tr"),
+    ]
+    for shards, problem in cases:
+        with pytest.raises(StoreError, match=problem):
+            merged(tmp_path, shards, stage)
 
 
 def test_scored_shards_are_joined_in_the_order_of_the_samples(tmp_path: Path) -> None:
     """Also where the trajectories of a question do not follow each other, as in a recording."""
     mixed = [SAMPLED[place] for place in (0, 2, 1, 4, 3, 6, 5)]
-    write_parquet(tmp_path / "recorded.parquet", mixed, Trajectory)
-    numbers = question_numbers(tmp_path / "recorded.parquet")
+    numbers = question_numbers(trajectory.question_id for trajectory in mixed)
     assert numbers == [0, 1, 0, 2, 1, 3, 2]
     shards = [[t for t, n in zip(mixed, numbers, strict=True) if n % 3 == k] for k in range(3)]
     for sampled, of_shards in ((SAMPLED, in_turns(3)), (mixed, shards)):

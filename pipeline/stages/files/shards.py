@@ -1,27 +1,29 @@
 """Split a stage's work into shards, and join their outputs in the order of an undivided run.
 
 Shards take consecutive rows (`first_and_last`), or the questions in turns: shard k of n has
-questions k, k + n, ..., so that each has its share of every data set. Memory of joining
-trajectories: a few hundred of them, and a digest of every trajectory id to check that none is there
-twice.
+questions k, k + n, ..., so that each has its share of every data set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.core.content_cache import digest
+import numpy as np
+
+from pipeline.core.atomic import parquet_writer
 from pipeline.core.errors import StoreError
-from pipeline.core.input_files import iterate_parquet
-from pipeline.core.progress import counted
-from pipeline.core.record_io import iterate_records
+from pipeline.core.input_files import parquet_batches
+from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema
 from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
 from pipeline.run.store import read_manifest
 from pipeline.stages.files.trajectory_columns import FILE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SHARD = "shard-"  # of the names of inputs that are shards
 
@@ -42,99 +44,83 @@ def shard_counts(context: StageContext) -> dict[str, int]:
     return {name: int(count) for name, count in counts.items()}
 
 
-def question_numbers(file: Path) -> list[int]:
-    """The question of each trajectory of a Parquet file, as its number by first occurrence."""
+def question_numbers(question_ids: Iterable[str]) -> list[int]:
+    """The question of each trajectory, as its number by first occurrence."""
     numbers: dict[str, int] = {}
-    rows = iterate_parquet(file, ["question_id"])
-    return [numbers.setdefault(row["question_id"], len(numbers)) for row in rows]
+    return [numbers.setdefault(question_id, len(numbers)) for question_id in question_ids]
 
 
-def joined_trajectories(
-    context: StageContext, *, samples: int = 1, source: Path | None = None
-) -> Iterator[Trajectory]:
-    """The trajectories of the shards, which are counted in ``context.progress``.
+def join_trajectories(
+    context: StageContext,
+    expected: Sequence[tuple[str, int]],
+    types: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Write the trajectories of the shards to one file, and return the shard of each.
 
-    The shards have the questions in turns, with ``samples`` trajectories for each question, or
-    those of ``source``, a file of trajectories in the order of an undivided run. Raises StoreError
-    when a trajectory is missing or occurs twice.
+    ``expected`` has the question id and the sample of each trajectory, in the order of an undivided
+    run; the shards have the questions in turns. ``types`` are those of `write_parquet`. A group of
+    rows is in memory at a time. Raises StoreError when a trajectory is missing or another one takes
+    its place.
     """
-    shards = shard_directories(context)
-    expected = shard_counts(context)["trajectories"]
-    context.progress.start(expected, "trajectories")
-    joined = _in_turns(shards, samples) if source is None else _as_in(source, shards)
-    written = 0
-    for trajectory in counted(_distinct(joined, shards), context.progress):
-        written += 1
-        yield trajectory
-    if written != expected:
-        raise StoreError(
-            f"{_named(shards)} hold {written} trajectories, and their manifests count {expected}; "
-            "rerun the stage with --force"
-        )
+    import pyarrow as pa
+
+    files = [shard / FILE for shard in shard_directories(context)]
+    parts, schema = [_Rows(file) for file in files], arrow_schema(Trajectory, types)
+    numbers = question_numbers(question_id for question_id, _ in expected)
+    owners = np.array(numbers, dtype=np.int64) % len(files)
+    context.progress.start(len(expected), "trajectories")
+    with parquet_writer(context.output / FILE, schema) as writer:
+        for start in range(0, len(expected), ROWS_PER_GROUP):
+            group = expected[start : start + ROWS_PER_GROUP]
+            places, batches = [], []
+            for number, (file, rows) in enumerate(zip(files, parts, strict=True)):
+                own = np.flatnonzero(owners[start : start + ROWS_PER_GROUP] == number).tolist()
+                places += own
+                taken = rows.take(len(own))
+                batches += taken
+                _check([group[place] for place in own], taken, file)
+            table = pa.Table.from_batches(batches, schema)
+            writer.write_table(table.take(np.argsort(places)))
+            context.progress.advance(len(group))
+    for file, rows in zip(files, parts, strict=True):
+        _check([], rows.take(1), file)
+    return [int(owner) for owner in owners]
 
 
-def _as_in(source: Path, shards: Sequence[Path]) -> Iterator[Trajectory]:
-    """The trajectories in the order of ``source``."""
-    parts = [iterate_records(shard / FILE, Trajectory) for shard in shards]
-    for row, number in enumerate(question_numbers(source), start=1):
-        shard = number % len(parts)
-        trajectory = next(parts[shard], None)
-        if trajectory is None:
-            raise StoreError(
-                f"{shards[shard]} has no trajectory for row {row} of {source}; rerun the stage "
-                "with --force"
-            )
-        yield trajectory
-
-
-def _in_turns(shards: Sequence[Path], samples: int) -> Iterator[Trajectory]:
-    """One question of each shard after the other, with a check of its samples."""
-    questions = [
-        groupby(
-            iterate_records(shard / FILE, Trajectory),
-            key=lambda trajectory: trajectory.question_id,
-        )
-        for shard in shards
+def _check(
+    expected: Sequence[tuple[str, int]], batches: Sequence[pa.RecordBatch], file: Path
+) -> None:
+    found = [
+        (row["question_id"], row["sample"])
+        for batch in batches
+        for row in batch.select(["question_id", "sample"]).to_pylist()
     ]
-    ended = False
-    remaining = True
-    while remaining:
-        remaining = False
-        for shard, of_shard in zip(shards, questions, strict=True):
-            question_id, group = next(of_shard, (None, iter(())))
-            trajectories = list(group)
-            remaining = remaining or question_id is not None
-            if question_id is None:
-                ended = True
-            elif ended:
-                raise StoreError(
-                    f"{_named(shards)} do not hold the questions in turns: {shard} goes on with "
-                    f"{question_id} after another shard has ended; rerun the stage with --force"
-                )
-            elif [trajectory.sample for trajectory in trajectories] != list(range(samples)):
-                raise StoreError(
-                    f"{shard / FILE}: question {question_id} has the samples "
-                    f"{[trajectory.sample for trajectory in trajectories]}; expected 0 to "
-                    f"{samples - 1} once each; rerun the stage with --force"
-                )
-            yield from trajectories
-
-
-def _distinct(trajectories: Iterator[Trajectory], shards: Sequence[Path]) -> Iterator[Trajectory]:
-    seen: set[bytes] = set()
-    for trajectory in trajectories:
-        key = digest(trajectory.trajectory_id)
-        if key in seen:
+    for wanted, got in zip_longest(expected, found):
+        if wanted != got:
             raise StoreError(
-                f"{_named(shards)} hold trajectory {trajectory.trajectory_id} twice; "
-                "rerun the stage with --force"
+                f"{file} has {_name(got)} in place of {_name(wanted)}; rerun the stage with --force"
             )
-        seen.add(key)
-        yield trajectory
 
 
-def _named(shards: Sequence[Path]) -> str:
-    return f"{shards[0]} and the other {len(shards) - 1} shards"
+def _name(row: tuple[str, int] | None) -> str:
+    return "no trajectory" if row is None else f"sample {row[1]} of question {row[0]}"
+
+
+class _Rows:
+    """The rows of a Parquet file in their order."""
+
+    def __init__(self, file: Path) -> None:
+        self._batches = parquet_batches(file)
+        self._next: pa.RecordBatch | None = None
+
+    def take(self, count: int) -> list[pa.RecordBatch]:
+        """The next ``count`` rows; fewer at the end of the file."""
+        taken = []
+        while count and (batch := self._next or next(self._batches, None)):
+            taken.append(batch.slice(0, count))
+            self._next = batch.slice(count) if batch.num_rows > count else None
+            count -= taken[-1].num_rows
+        return taken
 
 
 def added(values: Sequence[Any]) -> Any:
