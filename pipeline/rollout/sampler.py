@@ -66,7 +66,7 @@ def roll_out(
     conversations: ToolConversations | None = None,
     tree: Tree | None = None,
 ) -> Iterator[Trajectory]:
-    """Yield ``samples`` trajectories per question as they finish; those of a ``tree`` share turns.
+    """Yield ``samples`` trajectories per question as they finish. With ``tree`` they share turns.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the

@@ -40,9 +40,9 @@ class Tree:
     prune: bool = False
 
     def starts(self, samples: int, finished: Mapping[int, Trajectory]) -> list[Start]:
-        """Those of the ``samples`` of a question that can begin.
+        """The samples of a question that can have begun, of ``samples`` in all.
 
-        ``finished`` has the finished ones by number, which begin too.
+        ``finished`` has the finished trajectories by their number. They are among the result.
         """
         return self._pruned(samples, finished) if self.prune else self._even(samples, finished)
 

@@ -51,7 +51,7 @@ from pipeline.stages.files.shards import (
     question_numbers,
     shard_directories,
 )
-from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
+from pipeline.stages.files.trajectory_columns import FILE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,9 +97,8 @@ def merge(context: StageContext) -> dict[str, int]:
     sampled = iterate_parquet(context.inputs["sample"] / FILE, ["question_id", "sample"])
     expected = [(row["question_id"], row["sample"]) for row in sampled]
     join_trajectories(context, expected, {"rewards": reward_terms(context.config.rewards)})
-    columns = ["dataset", "hop", "rewards"]
-    for _ in statistics.counting(iterate_trajectories(context.output / FILE, columns)):
-        pass
+    for row in iterate_parquet(context.output / FILE, ["dataset", "hop", "rewards"]):
+        statistics.add(row["dataset"], row["rewards"], row["hop"])
     statistics.write(context.output)
     shards = shard_directories(context)
     if (shards[0] / COST).exists():
@@ -263,8 +262,10 @@ class _Statistics:
         self._sums: dict[str, dict[str, float]] = {}
         self._unmeasured = 0
 
-    def add(self, dataset: str, rewards: Mapping[str, Any] | None) -> None:
+    def add(self, dataset: str, rewards: Mapping[str, Any] | None, hop: str = "") -> None:
         self.counts["trajectories"] += 1
+        if hop == "unknown" and not has_evidence(rewards or {}):
+            self._unmeasured += 1
         if rewards is None:
             self.counts["retrieval_error"] += 1
             return
@@ -273,14 +274,6 @@ class _Statistics:
         for term, value in rewards.items():
             if isinstance(value, (int, float)):
                 of_dataset[term] = of_dataset.get(term, 0.0) + value
-
-    def counting(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-        """The trajectories, which are added as they pass."""
-        for trajectory in trajectories:
-            self.add(trajectory.dataset, trajectory.rewards)
-            if trajectory.hop == "unknown" and not has_evidence(trajectory.rewards or {}):
-                self._unmeasured += 1
-            yield trajectory
 
     def write(self, output: Path) -> None:
         """Write ``statistics.json`` and log the means."""
