@@ -2,18 +2,17 @@
 
 Input: a right-padded batch with labels. Output: TRL's ``FusedCausalLMOutput`` with the same values
 as TRL's fused head, with three exact savings. (1) The rows are concatenated without padding, under
-`pipeline.training.packed_attention`; on a CPU in float32 they run in groups of similar length
-instead. (2) A causal model never attends from a token to padding on its right, so attention takes
-no mask and skips the upper triangle. (3) Only positions with a label go through the LM head;
-observations, most of a trajectory, do not. On two CPU cores this gives 2 to 3 times the tokens per
-second of the plain pass, on an H100 2.4 times. On accelerators the concatenated rows go through
-TRL's own pass, whose kernels do (3).
+`pipeline.training.packed_attention`. (2) A causal model never attends from a token to padding on
+its right, so attention takes no mask and skips the upper triangle. (3) Only positions with a label
+go through the LM head; observations, most of a trajectory, do not. On two CPU cores this gives 2 to
+4 times the tokens per second of the plain pass, on an H100 2.4 times. On accelerators the
+concatenated rows go through TRL's own pass, whose kernels do (3).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from pipeline.training.packed_attention import (
     packed_arguments,
     register_attention,
 )
-from pipeline.training.sharding import is_sharded
 from pipeline.training.trl_types import CausalModel, Decoder, FusedOutput, TrlTrainer
 
 if TYPE_CHECKING:
@@ -33,33 +31,7 @@ if TYPE_CHECKING:
 
 # Causal attention in every layer and no soft-capped or scaled logits, which (2) and (3) require.
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
-GROUP_TOKENS = 8192  # larger groups exceed the cache; smaller ones add overhead per operator
-MIN_GROUP_TOKENS = 2048
-KEEP_RATIO = 0.85  # a row shorter than this share of its group's longest opens a new group
 _PER_TOKEN = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
-
-# Rows [N], times [N] and hidden states [N, H] of labeled positions.
-_Labeled = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
-
-
-def row_groups(lengths: Sequence[int]) -> list[list[int]]:
-    """Split rows into groups of similar length; ``lengths`` [B] are in tokens.
-
-    Every row is in exactly one group, and the first row of a group is its longest. A group of
-    `MIN_GROUP_TOKENS` takes no row shorter than `KEEP_RATIO` times its longest, and no group has
-    more than `GROUP_TOKENS`, unless it is one row.
-    """
-    groups: list[list[int]] = []
-    longest = 0
-    for row in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        size = longest * len(groups[-1]) if groups else 0
-        full = size + longest > GROUP_TOKENS
-        shorter = size >= MIN_GROUP_TOKENS and lengths[row] < KEEP_RATIO * longest
-        if not groups or full or shorter:
-            groups.append([])
-            longest = lengths[row]
-        groups[-1].append(row)
-    return groups
 
 
 def install_lean_forward(trainer: TrlTrainer, temperature: float = 1.0) -> bool:
@@ -70,15 +42,12 @@ def install_lean_forward(trainer: TrlTrainer, temperature: float = 1.0) -> bool:
     which must be the trainer's.
     """
     policy = trainer.accelerator.unwrap_model(trainer.model)
-    if is_sharded(policy):  # processes would gather the layers for different numbers of groups
-        return False
     model = policy.get_base_model()
     if model.config.model_type not in FAMILIES:
         return False
     on_cpu = trainer.args.device.type == "cpu"
-    if trainer.args.bf16 or not on_cpu:
-        register_attention()
-        model.set_attn_implementation(ATTENTION)
+    register_attention()
+    model.set_attn_implementation(ATTENTION)
     plain = model.forward
 
     def forward(self: CausalModel, *args: Any, **kwargs: Any) -> object:
@@ -155,24 +124,20 @@ def lean_forward(
     import torch
     from trl.trainer.utils import FusedCausalLMOutput
 
-    lengths = attention_mask_BT.sum(1).tolist()
-    shape = (input_ids_BT.size(0), input_ids_BT.size(1) - 1)
-    head = model.get_output_embeddings()
-    run = _packed if model.config._attn_implementation == ATTENTION else _grouped
-    parts: list[tuple[torch.Tensor, ...]] = []
-    for row_N, time_N, hidden_NH in run(model.base_model, input_ids_BT, lengths, labels_BT):
-        logits_NV = head(hidden_NH).float() / temperature
-        logp_NV = logits_NV.log_softmax(-1)
-        chosen_N = labels_BT[row_N, time_N + 1]
-        logp_N = logp_NV.gather(-1, chosen_N[:, None])[:, 0]
-        with torch.no_grad():
-            entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
-            mean_N = logits_NV.mean(-1)
-            top_N = logits_NV.argmax(-1) == chosen_N
-        parts.append((row_N, time_N, logp_N, entropy_N, mean_N, top_N))
-    row_N, time_N, *values = (torch.cat(part) for part in zip(*parts, strict=True))
+    row_N, time_N = (labels_BT[:, 1:] != IGNORED).nonzero(as_tuple=True)
+    hidden_NH = _labeled_states(
+        model.base_model, input_ids_BT, attention_mask_BT.sum(1).tolist(), (row_N, time_N)
+    )
+    logits_NV = model.get_output_embeddings()(hidden_NH).float() / temperature
+    logp_NV = logits_NV.log_softmax(-1)
+    chosen_N = labels_BT[row_N, time_N + 1]
+    with torch.no_grad():
+        entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
+        mean_N = logits_NV.mean(-1)
+        top_N = logits_NV.argmax(-1) == chosen_N
     log_probs, entropy, mean_logits, is_top1 = (
-        value.new_zeros(shape).index_put((row_N, time_N), value) for value in values
+        value_N.new_zeros(labels_BT[:, 1:].shape).index_put((row_N, time_N), value_N)
+        for value_N in (logp_NV.gather(-1, chosen_N[:, None])[:, 0], entropy_N, mean_N, top_N)
     )
     mask = labels_BT[:, 1:] != IGNORED
     output: FusedOutput = FusedCausalLMOutput(
@@ -186,31 +151,22 @@ def lean_forward(
     return output
 
 
-def _grouped(
-    decoder: Decoder, ids_BT: torch.Tensor, lengths: list[int], labels_BT: torch.Tensor
-) -> Iterator[_Labeled]:
-    """Labeled positions, one group of rows at a time."""
-    import torch
+def _labeled_states(
+    decoder: Decoder,
+    ids_BT: torch.Tensor,
+    lengths: Sequence[int],
+    labeled: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Hidden states [N, H] at the rows [N] and times [N] of ``labeled``.
 
-    for rows in row_groups(lengths):
-        size = lengths[rows[0]]
-        index = torch.tensor(rows, device=ids_BT.device)
-        hidden = decoder(input_ids=ids_BT[index, :size], use_cache=False).last_hidden_state
-        row_N, time_N = (labels_BT[index, 1:size] != IGNORED).nonzero(as_tuple=True)
-        yield index[row_N], time_N, hidden[row_N, time_N]
-
-
-def _packed(
-    decoder: Decoder, ids_BT: torch.Tensor, lengths: list[int], labels_BT: torch.Tensor
-) -> Iterator[_Labeled]:
-    """Labeled positions of all concatenated rows, each padded to a multiple of GRAIN."""
+    All rows are concatenated, each padded to a multiple of GRAIN.
+    """
     import torch
 
     sizes = [-(-length // GRAIN) * GRAIN for length in lengths]
-    ids_N = ids_BT.new_zeros(sum(sizes))
-    starts = [0, *itertools.accumulate(sizes)][:-1]
+    starts = [0, *itertools.accumulate(sizes)]
+    ids_M = ids_BT.new_zeros(starts.pop())
     for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        ids_N[start : start + length] = ids_BT[row, :length]
-    hidden_NH = hidden_states(decoder, ids_N, sizes)
-    row_N, time_N = (labels_BT[:, 1:] != IGNORED).nonzero(as_tuple=True)
-    yield row_N, time_N, hidden_NH[torch.tensor(starts)[row_N] + time_N]
+        ids_M[start : start + length] = ids_BT[row, :length]
+    row_N, time_N = labeled
+    return hidden_states(decoder, ids_M, sizes)[torch.tensor(starts)[row_N] + time_N]

@@ -95,11 +95,6 @@ def is_shard(value: torch.Tensor) -> bool:
     return isinstance(value, DTensor)
 
 
-def is_sharded(model: PeftModel) -> bool:
-    """Whether the base of a policy is divided among processes."""
-    return any(is_shard(value) for _, value in model.named_parameters())
-
-
 def leave_shards_alone(model: PeftModel) -> None:
     """Tell DistributedDataParallel, which will wrap ``model``, to ignore the shards of its base."""
     from torch.nn.parallel import DistributedDataParallel

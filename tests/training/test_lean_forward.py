@@ -1,4 +1,4 @@
-"""Concatenated rows, and groups of rows, give the same log-probabilities as single rows."""
+"""Concatenated rows give the same log-probabilities as single rows."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ def log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT):
     return result
 
 
-@pytest.mark.parametrize(("attention", "tolerance"), [("sdpa", 1e-4), (ATTENTION, 0.05)])
-def test_batched_log_probabilities_equal_those_of_single_rows(attention, tolerance):
+@pytest.mark.parametrize(("bfloat16", "tolerance"), [(False, 1e-4), (True, 0.15)])
+def test_batched_log_probabilities_equal_those_of_single_rows(bfloat16, tolerance):
     register_attention()
     model, lengths = small_llama(), [300, 40, 7]  # 300: more than one block of queries
     ids_BT = torch.randint(0, 50, (3, 300))
     mask_BT = torch.arange(300)[None] < torch.tensor(lengths)[:, None]
     labels_BT = torch.where(mask_BT & (ids_BT % 3 > 0), ids_BT, -100)
     expected = log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT)
-    model.set_attn_implementation(attention)
-    output = lean_forward(model, ids_BT, mask_BT.long(), labels_BT)
+    model.set_attn_implementation(ATTENTION)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        output = lean_forward(model, ids_BT, mask_BT.long(), labels_BT)
     assert (output.log_probs - expected).abs().max() < tolerance
     assert (output.log_probs == 0).equal(expected == 0)
     output.loss.backward()
@@ -80,7 +81,8 @@ def test_on_an_accelerator_the_packed_pass_equals_trls_padded_pass(outputs):
     for output in (expected, found):
         output.log_probs.square().sum().backward()
     for (name, weight), other in zip(plain.named_parameters(), ours.parameters(), strict=True):
-        assert torch.allclose(weight.grad, other.grad, atol=1e-4, rtol=1e-4), name
+        close = 1e-6 * float(weight.grad.abs().max())
+        assert torch.allclose(weight.grad, other.grad, atol=close, rtol=1e-4), name
     # Left padding, and calls without the fused head, take TRL's own way.
     flipped = {name: tensor.flip(1) for name, tensor in batch.items()}
     expected, found = (model(**flipped, fused_lm_head=True) for model in (plain, ours))

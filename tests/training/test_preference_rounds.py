@@ -19,7 +19,6 @@ from pipeline.stages.train import run_round, run_sft, train_sft
 from pipeline.training.dpo import dpo_trainer, preference_loss
 from pipeline.training.encode import encode_pairs
 from pipeline.training.history import DROP, History
-from pipeline.training.lean_forward import row_groups
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import continue_adapter, load_base, locate_base, save_adapter
 from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter, trained_run
@@ -208,12 +207,6 @@ def test_a_seed_determines_the_policy(run):
     run_sft(other)
     policy = read_lineage(run.root / "sft").policy
     assert read_lineage(again.output).policy == policy != read_lineage(other.output).policy
-
-
-def test_rows_of_similar_length_are_grouped():
-    assert row_groups([900] * 3 + [300] * 3) == [[0, 1, 2], [3, 4, 5]]
-    groups = row_groups([4000, 10, 4000, 4000])
-    assert groups == [[0, 2], [3], [1]]
 
 
 def test_a_round_without_pairs_names_the_remedy(run, tmp_path):
