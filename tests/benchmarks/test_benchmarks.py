@@ -88,7 +88,7 @@ def test_the_lockstep_loop_and_the_engine_alone_give_the_tokens_of_the_sampler()
     assert {item.trajectory_id: item for item in again} == {
         item.trajectory_id: item for item in recorded.trajectories
     }
-    lockstep, alone = sampling.simulated(recorded, 1, at_once=3)
+    lockstep, alone = sampling.simulated(recorded, 0.0, 1, at_once=3)
     assert (lockstep.peer_name, alone.peer_name) == ("lockstep loop", "the engine alone")
 
 
@@ -102,7 +102,7 @@ def recorded_trajectories() -> sampling.Recorded:
         samples=2,
     )
     return sampling.Recorded(
-        trajectories, questions, 2, 0, 0, RolloutSettings(system="S"), TOKENIZER, TEARAG, 0.0
+        trajectories, questions, 2, 0, 0, RolloutSettings(system="S"), TOKENIZER, TEARAG
     )
 
 
