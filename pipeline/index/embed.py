@@ -27,7 +27,7 @@ from pipeline.core.content_cache import ContentCache, LruCache, digest
 from pipeline.core.model_files import model_hash
 from pipeline.core.progress import Progress
 from pipeline.index.models import loading, locate, resolve_device
-from pipeline.index.packed import encode_packed, supports_packing
+from pipeline.index.packed import PackedTexts, supports_packing
 
 if TYPE_CHECKING:
     from pipeline.config.knowledge import Embedder as EmbedderSettings
@@ -144,8 +144,8 @@ class Embedder:
         self.computed += len(texts)
         if not self._computation:
             return self._encode_ahead(texts)
-        if supports_packing(self._model):
-            return dict(zip(texts, encode_packed(self._model, texts), strict=True))
+        if self._packed is not None:
+            return dict(zip(texts, self._packed.encode(texts), strict=True))
         vectors: dict[str, Vectors] = {}
         for length, group in self._by_length(texts).items():
             rows = batch_rows(length)
@@ -197,6 +197,10 @@ class Embedder:
     @cached_property
     def _dimension(self) -> int:
         return int(self._model.get_embedding_dimension())
+
+    @cached_property
+    def _packed(self) -> PackedTexts | None:
+        return PackedTexts(self._model) if supports_packing(self._model) else None
 
     @cached_property
     def _model(self) -> Any:

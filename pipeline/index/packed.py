@@ -1,13 +1,14 @@
 """Embed texts of different lengths in one forward pass on a CPU, without padding.
 
 Input: a sentence-transformers model over BERT, and texts. Output: one vector for each text, which
-is a function of that text alone. The tokens of several texts are laid end to end in packs of a
-fixed number of tokens. The linear layers see the same shape at every pass, and compute each row in
-the same way at every position. Attention and pooling run for each text by itself, in shapes that
-its length decides.
+is a function of that text alone. The tokens of several texts are laid end to end in packs. The
+linear layers compute each row of a pack in the same way at every position. Attention and pooling
+run for each text by itself, in shapes that its length decides.
 
-A pack has `PACK` tokens. A longer text has a separate pack, whose size is the next multiple of
-`PACK`.
+A pack has one of `SIZES` tokens, the smallest that holds its texts, so that a single query does not
+pay for many. Where the linear layers give other bits for other sizes, which is tested once for each
+model, every pack has `PACK` tokens. A text that is longer than a pack has a separate one, whose
+size is the next multiple of `PACK`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
-# Tokens of a forward pass. A query alone pays for a whole pack; smaller packs make texts slower.
+SIZES = (32, 64, 128, 256)  # with smaller packs many texts take longer, twice as long at 32
 PACK = 128
 ATTENTION = "packed_texts"
 # Model types whose positions start at 0 and whose attention sees the whole text.
@@ -41,28 +42,74 @@ def supports_packing(model: Any) -> bool:
     return model.default_prompt_name is None  # a prompt that `SentenceTransformer.encode` would add
 
 
-def encode_packed(model: Any, texts: Sequence[str]) -> NDArray[np.float32]:
-    """L2-normalized vectors [n, d] of one or more texts; `supports_packing` holds for ``model``."""
+class PackedTexts:
+    """Embeds texts in packs; `supports_packing` holds for ``model``."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self._encoder = model[0].auto_model
+        _register_attention()
+        self._encoder.set_attn_implementation(ATTENTION)
+        self.sizes = SIZES if _equal_bits(self._encoder) else (PACK,)
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """L2-normalized vectors [n, d] of one or more texts."""
+        import torch
+
+        features = self._model.preprocess(list(texts))
+        lengths: list[int] = features["attention_mask"].sum(dim=1).tolist()
+        vectors: dict[int, torch.Tensor] = {}
+        with torch.inference_mode():
+            for pack in packs(lengths, self.sizes[-1]):
+                tokens = [features["input_ids"][row, : lengths[row]] for row in pack]
+                for row, hidden_TH in zip(pack, self._hidden_states(tokens), strict=True):
+                    vectors[row] = _pooled(self._model, hidden_TH)
+        return np.stack([vectors[row].float().numpy() for row in range(len(texts))])
+
+    def _hidden_states(self, tokens: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The hidden states [T, H] of each text of a pack."""
+        import torch
+
+        bounds = [0, *np.cumsum([len(ids) for ids in tokens]).tolist()]
+        longer = -(-bounds[-1] // PACK) * PACK
+        size = next((size for size in self.sizes if size >= bounds[-1]), longer)
+        ids_N = torch.zeros(size, dtype=torch.long)
+        positions_N = torch.zeros(size, dtype=torch.long)
+        for ids, (start, end) in zip(tokens, pairwise(bounds), strict=True):
+            ids_N[start:end] = ids
+            positions_N[start:end] = torch.arange(end - start)
+        hidden_NH = self._encoder(
+            input_ids=ids_N[None],
+            token_type_ids=torch.zeros_like(ids_N)[None],
+            position_ids=positions_N[None],
+            cu_seq_lens_q=bounds,
+        ).last_hidden_state[0]
+        for start, end in pairwise(bounds):
+            yield hidden_NH[start:end]
+
+
+def _equal_bits(encoder: torch.nn.Module) -> bool:
+    """Whether all linear layers of ``encoder`` compute a row alike in packs of all sizes."""
     import torch
 
-    encoder = model[0].auto_model
-    if encoder.config._attn_implementation != ATTENTION:
-        _register_attention()
-        encoder.set_attn_implementation(ATTENTION)
-        model.eval()
-    features = model.preprocess(list(texts))
-    lengths: list[int] = features["attention_mask"].sum(dim=1).tolist()
-    vectors: dict[int, torch.Tensor] = {}
+    of_shape = {
+        layer.weight.shape: layer
+        for layer in encoder.modules()
+        if isinstance(layer, torch.nn.Linear)
+    }
+    random = torch.Generator().manual_seed(0)
     with torch.inference_mode():
-        for pack in packs(lengths):
-            tokens = [features["input_ids"][row, : lengths[row]] for row in pack]
-            for row, hidden_TH in zip(pack, _hidden_states(encoder, tokens), strict=True):
-                vectors[row] = _pooled(model, hidden_TH)
-    return np.stack([vectors[row].float().numpy() for row in range(len(texts))])
+        for layer in of_shape.values():
+            rows_NH = torch.randn(SIZES[-1], layer.in_features, generator=random)
+            rows_NH = rows_NH.to(layer.weight.dtype)
+            together = layer(rows_NH)
+            if not all(torch.equal(layer(rows_NH[:size]), together[:size]) for size in SIZES):
+                return False
+    return True
 
 
-def packs(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows that share a pack: each row in the first pack with room for it, the longest first."""
+def packs(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Rows that share a pack of ``size``: each in the first with room for it, the longest first."""
     filled: list[tuple[list[int], int]] = []  # rows and free tokens
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         length = lengths[row]
@@ -71,29 +118,8 @@ def packs(lengths: Sequence[int]) -> list[list[int]]:
                 filled[number] = ([*rows, row], free - length)
                 break
         else:
-            filled.append(([row], PACK - length))
+            filled.append(([row], size - length))
     return [rows for rows, _ in filled]
-
-
-def _hidden_states(encoder: Any, tokens: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The hidden states [T, H] of each text of a pack."""
-    import torch
-
-    bounds = [0, *np.cumsum([len(ids) for ids in tokens]).tolist()]
-    size = -(-bounds[-1] // PACK) * PACK
-    ids_N = torch.zeros(size, dtype=torch.long)
-    positions_N = torch.zeros(size, dtype=torch.long)
-    for ids, (start, end) in zip(tokens, pairwise(bounds), strict=True):
-        ids_N[start:end] = ids
-        positions_N[start:end] = torch.arange(end - start)
-    hidden_NH = encoder(
-        input_ids=ids_N[None],
-        token_type_ids=torch.zeros_like(ids_N)[None],
-        position_ids=positions_N[None],
-        cu_seq_lens_q=bounds,
-    ).last_hidden_state[0]
-    for start, end in pairwise(bounds):
-        yield hidden_NH[start:end]
 
 
 def _pooled(model: Any, hidden_TH: torch.Tensor) -> torch.Tensor:

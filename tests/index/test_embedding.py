@@ -4,10 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError
 from pipeline.index.embed import Embedder
+from pipeline.index.packed import PACK, SIZES, PackedTexts
 from tests.retrieval.small_encoders import write_bi_encoder
 
 TEXTS = ["alba directed the film", "where was the river", "mother of bruno"]
@@ -116,6 +118,29 @@ def test_vector_depends_on_its_text_alone(either_model, dtype, batch_size):
     shuffled = in_batches(embedder(either_model, **settings), order[::-1], 7)
     np.testing.assert_array_equal(together, alone)
     np.testing.assert_array_equal(shuffled, alone)
+
+
+LINEAR = torch.nn.Linear.forward
+
+
+def row_by_row(layer, rows):
+    each = [LINEAR(layer, row[None]) for row in rows.reshape(-1, rows.shape[-1])]
+    return torch.cat(each).reshape(*rows.shape[:-1], -1)
+
+
+def by_number_of_rows(layer, rows):
+    return LINEAR(layer, rows) + rows.shape[-2]
+
+
+@pytest.mark.parametrize(("kernel", "sizes"), [(row_by_row, SIZES), (by_number_of_rows, (PACK,))])
+def test_packs_have_several_sizes_where_kernels_give_the_same_bits_for_all_of_them(
+    model, monkeypatch, kernel, sizes
+):
+    monkeypatch.setattr(torch.nn.Linear, "forward", kernel)
+    order = list(range(8))
+    alone, together = in_batches(embedder(model), order, 1), in_batches(embedder(model), order, 8)
+    np.testing.assert_array_equal(alone, together)
+    assert PackedTexts(embedder(model)._model).sizes == sizes
 
 
 def test_vectors_are_those_of_sentence_transformers(either_model):
