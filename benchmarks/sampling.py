@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -186,7 +186,13 @@ def simulated(
     )
     retriever = SimulatedRetriever(recorded.trajectories, query_seconds)
     what = f"simulated A100, 8B, {at_once} at once, {1e3 * query_seconds:.1f} ms a query"
-    return _compared(recorded, engine, retriever, what, repeats, ("≥ 1.5", "≥ 0.85"))
+    rows = _compared(recorded, engine, retriever, what, repeats, ("≥ 1.5", "≥ 0.85"))
+    queries = sum(len(item.tokens.per_retrieval) for item in recorded.trajectories)
+    alone = rows[-1]
+    assert alone.peer is not None
+    slower = [max(seconds, queries * query_seconds) for seconds in alone.peer]
+    name = "engine or retriever alone, the slower"
+    return [*rows, replace(alone, peer_name=name, peer=slower, goal="")]
 
 
 def query_seconds(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory]) -> float:
