@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
-from benchmarks.sampling import rollout_context
+from benchmarks.sampling import new_numbers, rollout_context
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
 from pipeline.config import load
@@ -124,7 +124,7 @@ def in_flight(engine: Engine, requests: Sequence[GenerationRequest], most: int) 
 
 def retrieval(ours: str, peer: str, questions: Sequence[str], repeats: int) -> list[Row]:
     """One row for each number of clients, with one query a request."""
-    numbers = itertools.count()
+    numbers = new_numbers()
     measured = []
 
     def asked(url: str, clients: int) -> Callable[[], object]:
