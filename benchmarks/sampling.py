@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -198,8 +198,8 @@ def simulated(
 
 
 def new_numbers() -> Iterator[int]:
-    """Numbers that make texts of which no cache on disk has the embeddings, also in a later run."""
-    return itertools.count(random.randrange(10**6))
+    """Numbers that make texts new to every cache on disk; engines seed the module `random`."""
+    return itertools.count(secrets.randbelow(10**6))
 
 
 def query_seconds(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory]) -> float:
