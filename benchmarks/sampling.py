@@ -202,7 +202,7 @@ def new_numbers() -> Iterator[int]:
     return itertools.count(secrets.randbelow(10**6))
 
 
-def query_seconds(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory]) -> float:
+def measure_query(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory]) -> float:
     """Seconds a query of ``trajectories`` takes, in batches of `_BATCH` and with cold caches."""
     steps = [step for item in trajectories for step in item.steps]
     queries = [
@@ -311,7 +311,7 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
         open_rollout(context, policy) as (engine, retriever, *_),
     ):
         assert retriever is not None
-        result = simulated(many, query_seconds(retriever, many.trajectories), repeats)
+        result = simulated(many, measure_query(retriever, many.trajectories), repeats)
         what = f"{config.engine.kind} on this CPU, warm caches"
         goals = ("reported", "reported")
         return result + _compared(few, engine, retriever, what, repeats, goals)
