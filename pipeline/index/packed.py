@@ -98,12 +98,12 @@ def _sizes_of_equal_bits(encoder: torch.nn.Module) -> tuple[int, ...]:
         if isinstance(layer, torch.nn.Linear)
     }
     random = torch.Generator().manual_seed(0)
-    sizes = SIZES
+    sizes: tuple[int, ...] = SIZES
     with torch.inference_mode():
         for layer in of_shape.values():
             rows_NH = torch.randn(SIZES[-1], layer.in_features, generator=random)
             rows_NH = rows_NH.to(layer.weight.dtype)
-            expected = torch.cat([layer(rows) for rows in rows_NH.split(PACK)])
+            expected = torch.cat([layer(rows) for rows in torch.split(rows_NH, PACK)])
             sizes = tuple(n for n in sizes if torch.equal(layer(rows_NH[:n]), expected[:n]))
     return sizes
 

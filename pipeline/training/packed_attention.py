@@ -5,15 +5,14 @@ every sequence, and the boundaries of the sequences. Output: hidden states (1, N
 attention is the usual causal softmax(QK^T / sqrt(d)) V within each sequence: on a GPU PyTorch's
 FlashAttention for sequences of different lengths; on a CPU our own, in blocks of queries that fit
 the cache. It keeps the weights for the backward pass, and takes .7 of the time of PyTorch's CPU
-kernel in float32 and .4 in bfloat16. Otherwise PyTorch's kernel computes one sequence after the
-other.
+kernel in float32 and .4 in bfloat16. There the queries can be some positions alone. Otherwise
+PyTorch's kernel computes one sequence after the other.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.training.trl_types import Decoder
@@ -34,14 +33,11 @@ def register_attention() -> None:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    @functools.cache
-    def hidden_future(dtype: torch.dtype) -> torch.Tensor:
-        """A term of the scores of a block, [queries, keys], that hides the keys after a query."""
-        size = BLOCK_BYTES // dtype.itemsize
-        return torch.triu(torch.full((size, size), -1e9, dtype=dtype), 1)
-
     class Packed(torch.autograd.Function):
-        """Attention of q, k, v (heads, N, d); ``bounds``: the start of every sequence, then N."""
+        """Attention of q (heads, n, d) at ``positions`` (n,) to k and v (heads, N, d).
+
+        ``bounds``: the start of every sequence, then N.
+        """
 
         @staticmethod
         def forward(
@@ -51,42 +47,40 @@ def register_attention() -> None:
             v: torch.Tensor,
             scale: float,
             bounds: list[int],
+            positions: torch.Tensor,
         ) -> torch.Tensor:
             ctx.dtypes = (q.dtype, k.dtype, v.dtype)
             autocast = torch.is_autocast_enabled("cpu")
             dtype = torch.get_autocast_dtype("cpu") if autocast else v.dtype
             q, k, v = (tensor.to(dtype).contiguous() for tensor in (q * scale, k, v))
-            out, future = torch.empty_like(q), hidden_future(dtype)
-            weights = []
-            for start, end in itertools.pairwise(bounds):
-                for low in range(start, end, len(future)):
-                    high = min(low + len(future), end)
-                    scores = torch.bmm(q[:, low:high], k[:, start:high].transpose(1, 2))
-                    scores[:, :, low - start :] += future[: high - low, : high - low]
-                    weight = torch.softmax(scores, -1)
-                    out[:, low:high] = torch.bmm(weight, v[:, start:high])
-                    weights.append(weight)
-            ctx.save_for_backward(q, k, v, *weights)
+            out, weights = torch.empty_like(q), []
+            for low, high, start, end in _blocks(positions, bounds, BLOCK_BYTES // dtype.itemsize):
+                scores = torch.bmm(q[:, low:high], k[:, start:end].transpose(1, 2))
+                first = int(positions[low])
+                future = torch.arange(first, end) > positions[low:high, None]
+                scores[:, :, first - start :].masked_fill_(future, -1e9)
+                weight = torch.softmax(scores, -1)
+                out[:, low:high] = torch.bmm(weight, v[:, start:end])
+                weights.append(weight)
+            ctx.save_for_backward(q, k, v, positions, *weights)
             ctx.scale, ctx.bounds = scale, bounds
             return out
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            q, k, v, *weights = ctx.saved_tensors
+            q, k, v, positions, *weights = ctx.saved_tensors
             dout = grads[0].to(v.dtype).contiguous()
             dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-            size, blocks = len(hidden_future(v.dtype)), iter(weights)
-            for start, end in itertools.pairwise(ctx.bounds):
-                for low in range(start, end, size):
-                    high = min(low + size, end)
-                    weight, d = next(blocks), dout[:, low:high]
-                    dv[:, start:high] += torch.bmm(weight.transpose(1, 2), d)
-                    dweight = torch.bmm(d, v[:, start:high].transpose(1, 2))
-                    ds = torch.ops.aten._softmax_backward_data(dweight, weight, -1, v.dtype)
-                    dq[:, low:high] = torch.bmm(ds, k[:, start:high])
-                    dk[:, start:high] += torch.bmm(ds.transpose(1, 2), q[:, low:high])
-            dtypes = ctx.dtypes
-            return (dq * ctx.scale).to(dtypes[0]), dk.to(dtypes[1]), dv.to(dtypes[2]), None, None
+            blocks = _blocks(positions, ctx.bounds, BLOCK_BYTES // v.element_size())
+            for weight, (low, high, start, end) in zip(weights, blocks, strict=True):
+                d = dout[:, low:high]
+                dv[:, start:end] += torch.bmm(weight.transpose(1, 2), d)
+                dweight = torch.bmm(d, v[:, start:end].transpose(1, 2))
+                ds = torch.ops.aten._softmax_backward_data(dweight, weight, -1, v.dtype)
+                dq[:, low:high] = torch.bmm(ds, k[:, start:end])
+                dk[:, start:end] += torch.bmm(ds.transpose(1, 2), q[:, low:high])
+            of_q, of_k, of_v = ctx.dtypes
+            return (dq * ctx.scale).to(of_q), dk.to(of_k), dv.to(of_v), None, None, None
 
     def attend(
         module: torch.nn.Module,
@@ -97,7 +91,7 @@ def register_attention() -> None:
         scaling: float,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        bounds = kwargs.get("cu_seq_lens_q")
+        bounds, positions = kwargs.get("cu_seq_lens_q"), kwargs.get("query_positions")
         sdpa: Callable[..., tuple[torch.Tensor, None]] = ALL_ATTENTION_FUNCTIONS["sdpa"]
         if bounds is None:  # a padded batch
             return sdpa(module, q, k, v, attention_mask, scaling=scaling, **kwargs)
@@ -122,11 +116,31 @@ def register_attention() -> None:
         if groups > 1:
             k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
         apply: Callable[..., torch.Tensor] = Packed.apply
-        out = apply(q[0], k[0], v[0], scaling, ends)
+        positions = torch.arange(ends[-1]) if positions is None else positions
+        out = apply(q[0], k[0], v[0], scaling, ends, positions)
         return out.transpose(0, 1)[None].to(q.dtype), None
 
     AttentionInterface.register(ATTENTION, attend)
     AttentionMaskInterface.register(ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def _blocks(
+    positions: torch.Tensor, bounds: list[int], size: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Blocks of at most ``size`` queries of one sequence, and the keys up to the last of them.
+
+    Queries ``low`` to ``high``, counted in ``positions``; keys ``start`` to ``end``.
+    """
+    import torch
+
+    limits = torch.searchsorted(positions, torch.tensor(bounds)).tolist()
+    for (start, stop), (first, last) in zip(
+        itertools.pairwise(bounds), itertools.pairwise(limits), strict=True
+    ):
+        for low in range(first, last, size):
+            high = min(low + size, last)
+            keys = int(positions[high - 1]) + 1 - start
+            yield low, high, start, min(start + -(-keys // GRAIN) * GRAIN, stop)
 
 
 def packed_arguments(lengths: Sequence[int], device: torch.device) -> dict[str, Any]:
@@ -143,14 +157,21 @@ def packed_arguments(lengths: Sequence[int], device: torch.device) -> dict[str, 
     }
 
 
-def hidden_states(decoder: Decoder, ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+def hidden_states(
+    decoder: Decoder,
+    ids: torch.Tensor,
+    lengths: Sequence[int],
+    **arguments: torch.Tensor,
+) -> torch.Tensor:
     """Last hidden states (N, hidden) of concatenated sequences.
 
     Args:
         decoder: a causal model without its head that uses the packed attention.
         ids: token ids (N,).
         lengths: tokens per sequence, in order; they sum to N.
+        **arguments: further arguments of the decoder.
     """
-    out = decoder(input_ids=ids[None], use_cache=False, **packed_arguments(lengths, ids.device))
+    arguments |= packed_arguments(lengths, ids.device)
+    out = decoder(input_ids=ids[None], use_cache=False, **arguments)
     hidden: torch.Tensor = out.last_hidden_state[0]
     return hidden

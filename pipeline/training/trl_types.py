@@ -19,6 +19,7 @@ DatasetRow = Mapping[str, Any]
 Collator = Callable[[Sequence[DatasetRow]], Batch]
 Dataset = Any  # a ``datasets.Dataset``: one record per row
 Decoder = Any  # a causal model of transformers without its language-model head
+DecoderLayer = Any  # a layer of a `Decoder` of one of the families of Llama
 CausalModel = Any  # a causal language model of transformers, with its head
 PeftModel = Any  # a causal language model with LoRA adapters; the adapter "default" is trained
 FusedOutput = Any  # TRL's FusedCausalLMOutput; values of tokens are [B, T-1] and belong to t + 1

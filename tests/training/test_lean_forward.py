@@ -6,32 +6,33 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from trl.trainer.utils import add_fused_lm_head
 
-from pipeline.training.lean_forward import install_lean_forward, lean_forward
+from pipeline.training.lean_forward import FAMILIES, install_lean_forward
 from pipeline.training.packed_attention import ATTENTION, register_attention
 
 
-def small_llama() -> LlamaForCausalLM:
+def small_model(family: str = "llama"):
     torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=50,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            initializer_range=0.2,
-        )
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=50,
+        hidden_size=32,
+        head_dim=8,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
     )
+    return AutoModelForCausalLM.from_config(config)
 
 
 def log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT):
     """The definition: single rows without padding, with plain attention."""
-    result = torch.zeros(ids_BT.shape[0], ids_BT.shape[1] - 1)
+    result = torch.zeros(ids_BT.shape[0], ids_BT.shape[1] - 1, dtype=model.dtype)
     for row, length in enumerate(lengths):
         logp = model(ids_BT[row : row + 1, :length]).logits[0].log_softmax(-1)
         for time in range(length - 1):
@@ -55,25 +56,34 @@ def attention_type(request):
     register_attention()
 
 
-def test_batched_log_probabilities_equal_those_of_single_rows(attention_type):
-    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.05}[attention_type]
-    model, lengths = small_llama(), [300, 40, 7]  # 300: more than one block of queries
-    ids_BT = torch.randint(0, 50, (3, 300))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_batched_log_probabilities_and_gradients_equal_those_of_single_rows(family, attention_type):
+    exact = attention_type == torch.float32
+    dtype, tolerance = (torch.float64, 1e-5) if exact else (torch.float32, 0.05)
+    plain, ours = (small_model(family).to(dtype) for _ in range(2))
+    lengths = [300, 40, 7, 5]  # 300: more than one block of queries, of all and of the labeled
+    ids_BT = torch.randint(0, 50, (4, 300))
     mask_BT = torch.arange(300)[None] < torch.tensor(lengths)[:, None]
     labels_BT = torch.where(mask_BT & (ids_BT % 3 > 0), ids_BT, -100)
-    expected = log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT)
-    model.set_attn_implementation(ATTENTION)
-    output = lean_forward(model, ids_BT, mask_BT.long(), labels_BT)
+    labels_BT[3] = -100  # a row without a label
+    expected = log_probabilities_row_by_row(plain, ids_BT, lengths, labels_BT)
+    assert install_lean_forward(trainer_on("cpu", ours))
+    output = ours(
+        input_ids=ids_BT, attention_mask=mask_BT.long(), labels=labels_BT, fused_lm_head=True
+    )
     assert (output.log_probs - expected).abs().max() < tolerance
     assert (output.log_probs == 0).equal(expected == 0)
-    output.loss.backward()
-    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
+    expected.square().sum().backward()
+    output.log_probs.square().sum().backward()
+    for (name, weight), other in zip(plain.named_parameters(), ours.parameters(), strict=True):
+        assert torch.isfinite(other.grad).all()
+        assert not exact or torch.allclose(weight.grad, other.grad, atol=1e-4, rtol=1e-4), name
 
 
 @pytest.mark.parametrize("outputs", [("log_probs",), ("log_probs", "entropy", "is_top1")])
 def test_on_an_accelerator_the_packed_pass_equals_trls_padded_pass(outputs):
     """Values and gradients; the trainer says that it is on a GPU, and the tensors are on a CPU."""
-    plain, ours = small_llama().double(), small_llama().double()
+    plain, ours = small_model().double(), small_model().double()
     for model in (plain, ours):
         add_fused_lm_head(model, temperature=0.8, outputs=outputs)
     lengths = [60, 300, 59, 7, 300]
@@ -84,7 +94,7 @@ def test_on_an_accelerator_the_packed_pass_equals_trls_padded_pass(outputs):
     ours.model.register_forward_pre_hook(
         lambda _, args, kwargs: calls.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    assert install_lean_forward(on_gpu(ours))
+    assert install_lean_forward(trainer_on("cuda", ours))
     batch = {"input_ids": ids_BT, "attention_mask": mask_BT, "labels": labels_BT}
     expected, found = (model(**batch, fused_lm_head=True) for model in (plain, ours))
     assert calls == [(1, 726)]
@@ -103,9 +113,9 @@ def test_on_an_accelerator_the_packed_pass_equals_trls_padded_pass(outputs):
     assert ours(input_ids=ids_BT, attention_mask=mask_BT).logits.shape == (5, 300, 50)
 
 
-def on_gpu(model):
-    """What `install_lean_forward` reads of a trainer on a GPU."""
+def trainer_on(device, model):
+    """What `install_lean_forward` reads of a trainer."""
     policy = SimpleNamespace(get_base_model=lambda: model, named_parameters=model.named_parameters)
     accelerator = SimpleNamespace(unwrap_model=lambda _: policy)
-    args = SimpleNamespace(device=torch.device("cuda"), bf16=True)
+    args = SimpleNamespace(device=torch.device(device))
     return SimpleNamespace(accelerator=accelerator, model=policy, args=args)
