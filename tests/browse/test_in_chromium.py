@@ -210,6 +210,7 @@ def test_a_won_question_is_read_side_by_side_and_the_report_opens_without_errors
     page.get_by_role("link", name="won", exact=True).click()
     page.locator(".rows tbody a").first.click()
     assert page.locator(".pair .trajectory").count() == 2
+    page.wait_for_load_state()  # scripts come after the rows
     page.keyboard.press("n")
     page.wait_for_url("**id=t2")
     assert watched.incidents == []
