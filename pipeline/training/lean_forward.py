@@ -185,7 +185,10 @@ def _labeled_states(
 
 
 def _narrow_last_layer(layer: DecoderLayer) -> None:
-    """Let a decoder layer return the states of the positions ``labeled_positions`` alone."""
+    """Let a decoder layer return the states of the positions ``labeled_positions`` alone.
+
+    It computes keys and values for all positions, everything else for these.
+    """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.llama.modeling_llama import rotate_half
 
