@@ -54,7 +54,8 @@ def register_attention() -> None:
             dtype = torch.get_autocast_dtype("cpu") if autocast else v.dtype
             q, k, v = (tensor.to(dtype).contiguous() for tensor in (q * scale, k, v))
             out, weights = torch.empty_like(q), []
-            for low, high, start, end in _blocks(positions, bounds, BLOCK_BYTES // dtype.itemsize):
+            ctx.blocks = list(_blocks(positions, bounds, BLOCK_BYTES // dtype.itemsize))
+            for low, high, start, end in ctx.blocks:
                 scores = torch.bmm(q[:, low:high], k[:, start:end].transpose(1, 2))
                 first = int(positions[low])
                 future = torch.arange(first, end) > positions[low:high, None]
@@ -62,17 +63,16 @@ def register_attention() -> None:
                 weight = torch.softmax(scores, -1)
                 out[:, low:high] = torch.bmm(weight, v[:, start:end])
                 weights.append(weight)
-            ctx.save_for_backward(q, k, v, positions, *weights)
-            ctx.scale, ctx.bounds = scale, bounds
+            ctx.save_for_backward(q, k, v, *weights)
+            ctx.scale = scale
             return out
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            q, k, v, positions, *weights = ctx.saved_tensors
+            q, k, v, *weights = ctx.saved_tensors
             dout = grads[0].to(v.dtype).contiguous()
             dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-            blocks = _blocks(positions, ctx.bounds, BLOCK_BYTES // v.element_size())
-            for weight, (low, high, start, end) in zip(weights, blocks, strict=True):
+            for weight, (low, high, start, end) in zip(weights, ctx.blocks, strict=True):
                 d = dout[:, low:high]
                 dv[:, start:end] += torch.bmm(weight.transpose(1, 2), d)
                 dweight = torch.bmm(d, v[:, start:end].transpose(1, 2))

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from pipeline.config import Config
 from pipeline.config.base import execution_values
-from pipeline.config.machine_choices import DTYPES
 from pipeline.run.store import read_manifest
+from tasks.resolved import keep_dtypes
 from tasks.run import run, task_for, walk
 from tasks.status import status, why
 from tests.tasks.counting_tasks import ROOT, First, executions, task
@@ -18,7 +18,6 @@ from tests.tasks.small_run import commit_text
 ENDPOINT = "{base_url: http://localhost:1/v1, model: m, prices: {prompt: 1}, cost_ceiling: 2}"
 OPENAI = "{backend: openai, endpoint: " + ENDPOINT + "}"
 JUDGES = "{over: " + OPENAI + ", under: " + OPENAI + "}"
-TYPED = ("index.embedder", "engine", "sft", "dpo", "grpo")  # blocks with dtype: auto
 OPTIONAL = (
     f"graph.endpoint={ENDPOINT}",
     f"hypergraph.endpoint={ENDPOINT}",
@@ -73,11 +72,8 @@ def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
     those of several engines) change together. In the others all change together.
     """
     monkeypatch.chdir(tmp_path)
-    started = tmp_path / "runs" / config.removesuffix(".yaml")
-    started.mkdir(parents=True)
-    types = {f"{block}.dtype": "float32" for block in TYPED}
-    (started / DTYPES).write_text(json.dumps(types))
     finished = report(config, *overrides)
+    keep_dtypes(finished.resolved)  # as a run does when it starts
     keys = {needed.label: needed.key for needed in walk(finished)}
     for needed in walk(finished):
         commit_text(needed, needed.label)
