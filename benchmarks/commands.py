@@ -121,9 +121,10 @@ def launch(main: Callable[..., None]) -> None:
 
 
 def steep(*words: str) -> str:
-    """The output of a command. Raises CalledProcessError when it fails."""
+    """The output of a command, with compiled modules. Raises CalledProcessError when it fails."""
     command = [sys.executable, "-m", "pipeline.cli", *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
 
 
 def _finished(directory: Path, options: Sequence[str], *, complete: bool) -> Run:

@@ -32,6 +32,7 @@ from benchmarks.gpu_check.policies import saved_adapter
 from pipeline.config import Config, load
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
+from pipeline.core.content_cache import open_cache
 from pipeline.core.gpus import Gpu
 from pipeline.core.records import Chunk, Question, Span, Trajectory
 from pipeline.grammars.base import Finish, NextAction, Retrieve
@@ -39,7 +40,7 @@ from pipeline.grammars.tearag import TeaRag
 from pipeline.grammars.tokens import control_tokens
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
-from pipeline.index.embed import open_cache, open_embedder
+from pipeline.index.embed import open_embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.llm.engine import Engine
 from pipeline.llm.open_engine import open_engine

@@ -16,7 +16,8 @@ from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import METRICS, TESTS, Group
 from pipeline.core.answer_metrics import ALL
 from pipeline.evaluation.policy_names import of_run, policy_title
-from pipeline.report.data import read_json, series
+from pipeline.report.data import series
+from pipeline.run.store import read_output
 
 Page = dict[str, Any]
 
@@ -44,7 +45,7 @@ def home(run: OpenRun) -> Page:
             }
         )
     figures = run.written("report.json")
-    verdict = None if figures is None else read_json(figures)["verdict"]
+    verdict = None if figures is None else read_output(figures)["verdict"]
     policies = _policies(run, run.queries.counts("trajectories", "failure"))
     return {"verdict": verdict, "policies": policies, "tables": tables}
 
@@ -71,7 +72,7 @@ def _policy(
     failures: Mapping[str, Mapping[str, int]],
 ) -> Page:
     modes = failures.get(group.key, {}) if group is not None else {}
-    history = read_json(group.training)["history"] if group and group.training else []
+    history = read_output(group.training)["history"] if group and group.training else []
     return {
         "title": policy_title(name) if group is None else group.title,
         "group": group,
@@ -90,8 +91,8 @@ def _scores(run: OpenRun) -> tuple[dict[str, Any], dict[tuple[str, str], float |
     directory = run.sources.evaluation
     if directory is None:
         return {}, {}
-    rows: Sequence[Mapping[str, Any]] = read_json(directory / METRICS)
-    tests: Sequence[Mapping[str, Any]] = read_json(directory / TESTS)
+    rows: Sequence[Mapping[str, Any]] = read_output(directory / METRICS)
+    tests: Sequence[Mapping[str, Any]] = read_output(directory / TESTS)
     return (
         {
             row["policy"]: row

@@ -73,10 +73,10 @@ def run(
 
 def result_lines(run_dir: Path) -> Iterator[str]:
     """The lines of a run with a report. Raises StoreError when a file of the report is broken."""
-    from pipeline.report.data import read_json
+    from pipeline.run.store import read_output
 
-    rows: list[dict[str, Any]] = read_json(run_dir / "metrics.json")
-    figures = read_json(run_dir / "report.json")
+    rows: list[dict[str, Any]] = read_output(run_dir / "metrics.json")
+    figures = read_output(run_dir / "report.json")
     if rows:
         yield from _results(rows)
     for sentence in (*figures["parted"], figures["verdict"], *figures["constant_judges"]):
@@ -91,8 +91,7 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
     For judged steps cover EM has its interval too, because HiPRAG's tables show it.
     """
-    from pipeline.core.answer_metrics import ALL, is_average
-    from pipeline.evaluation.compare import OF_ANSWERS
+    from pipeline.core.answer_metrics import ALL, OF_ANSWERS, is_average
     from pipeline.evaluation.policy_names import policy_title
 
     split = rows[0]["split"]

@@ -23,6 +23,14 @@ _PUNCTUATION = str.maketrans(
 )
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
+# Measures of answers: title, factor and decimals that tables show.
+OF_ANSWERS = {
+    "em": ("EM", 100, 1),
+    "f1": ("F1", 100, 1),
+    "cem": ("CEM", 100, 1),
+    "words": ("words of the answer", 1, 2),
+}
+
 
 def normalize(text: str) -> str:
     """SQuAD normalization after Unicode form NFC.

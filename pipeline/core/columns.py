@@ -12,8 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import numpy as np
-
 from pipeline.core.errors import InputError, StoreError
 
 R = TypeVar("R")
@@ -66,8 +64,8 @@ class Columns:
         rows: list[int] = []
         start = 0
         for part in self._arrays[number].chunks:  # per record batch: the mask stays small
-            mask = pc.is_in(part, value_set=wanted)
-            rows += (np.flatnonzero(mask.to_numpy(zero_copy_only=False)) + start).tolist()
+            found = pc.indices_nonzero(pc.is_in(part, value_set=wanted))
+            rows += [start + row for row in found.to_pylist()]
             start += len(part)
         return rows
 

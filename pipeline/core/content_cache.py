@@ -114,6 +114,11 @@ class ContentCache:
         )
 
 
+def open_cache(cache_dir: Path | str) -> ContentCache:
+    """The cache of embeddings, scores and converted documents below ``cache_dir``, for all runs."""
+    return ContentCache(Path(cache_dir) / "content.sqlite")
+
+
 class LruCache(Generic[K, V]):
     """An LRU cache of at most ``size`` values; not safe for threads."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.core.answer_metrics import OF_ANSWERS
 from pipeline.core.errors import StoreError
 
 LEVEL = 0.95
@@ -121,15 +122,6 @@ def compare(
 def p_text(p: float | None) -> str:
     """A p value for tables."""
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-# Measures of answers: title, factor and decimals that tables show.
-OF_ANSWERS = {
-    "em": ("EM", 100, 1),
-    "f1": ("F1", 100, 1),
-    "cem": ("CEM", 100, 1),
-    "words": ("words of the answer", 1, 2),
-}
 
 
 def parted(tests: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pipeline.core.answer_metrics import OF_ANSWERS
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
-from pipeline.evaluation.compare import OF_ANSWERS, p_text, parted
+from pipeline.evaluation.compare import p_text, parted
 from pipeline.evaluation.policy_names import in_order
 from pipeline.evaluation.run_comparison import Comparison
 

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -227,11 +226,6 @@ def batch_rows(length: int) -> int:
 def passage_text(*parts: str) -> str:
     """The text to embed for a row: title and text, or head, relation and tail, joined by spaces."""
     return " ".join(part for part in parts if part)
-
-
-def open_cache(cache_dir: Path | str) -> ContentCache:
-    """The cache of embeddings and scores below ``cache_dir``, one for all runs."""
-    return ContentCache(Path(cache_dir) / "content.sqlite")
 
 
 def open_embedder(

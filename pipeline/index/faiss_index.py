@@ -15,19 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.errors import ConfigError, DependencyError, StoreError
+from pipeline.core.errors import DependencyError, StoreError
 from pipeline.index import ivf_pq
+from pipeline.index.kinds import Kind, resolve_kind
 
-Kind = Literal["flat", "ivf-pq", "hnsw", "auto"]
 SearchResult = tuple[NDArray[np.int64], NDArray[np.float32]]  # rows and cosines, best first
 
-_MAX_FLAT = 100_000  # vectors
-_MAX_HNSW = 2_000_000  # vectors
 _HNSW_LINKS = 32  # per vector
 _HNSW_BUILD = 200  # efConstruction
 _PROBES = (16, 32, 64, 128, 256, 512)  # efforts of IVF-PQ: cells that a search reads
@@ -191,23 +189,6 @@ def load_vectors(path: Path) -> NDArray[np.float32]:
             f"{path}: not an array of vectors ({error}); run the index stage again"
         ) from None
     return vectors_ND
-
-
-def resolve_kind(kind: Kind, count: int) -> Literal["flat", "ivf-pq", "hnsw"]:
-    """The kind of index for ``count`` vectors; ``auto`` is resolved, other kinds are checked.
-
-    Raises ConfigError when the kind does not fit the number of vectors.
-    """
-    if kind == "auto":
-        if count <= _MAX_FLAT:
-            return "flat"
-        return "hnsw" if count <= _MAX_HNSW else "ivf-pq"
-    if kind == "ivf-pq" and count < ivf_pq.MIN_VECTORS:
-        raise ConfigError(
-            f"index.faiss is ivf-pq, which needs at least {ivf_pq.MIN_VECTORS} vectors to train "
-            f"on; there are {count}; use flat or auto"
-        )
-    return kind
 
 
 def _on_gpus(faiss: Any, index: Any) -> Any:

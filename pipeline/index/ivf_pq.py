@@ -17,10 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.index.pq_codes import code_bytes
+from pipeline.index.kinds import MIN_VECTORS, code_bytes
 
 BLOCK = 1_048_576  # vectors whose codes are kept together: 100 MB at 96 bytes of code
-MIN_VECTORS = 256  # a product quantizer of 8 bits has 256 centroids per part
 _ENCODED = 65_536  # vectors encoded at once
 _PER_CELL = 39  # FAISS warns about fewer training vectors per cell
 _TRAINED_PER_CENTROID = 64  # training vectors per cell or code

@@ -16,16 +16,12 @@ An index over n vectors of d floats holds (`docs/scale.md`)::
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from pipeline.core.gpus import GIB
 from pipeline.core.model_shapes import ModelShape
-from pipeline.index.faiss_index import resolve_kind
-from pipeline.index.pq_codes import code_bytes
+from pipeline.index.kinds import Kind, code_bytes, resolve_kind
 
 _NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-Kind = Literal["flat", "ivf-pq", "hnsw", "auto"]
 
 
 def encoder_weights(shape: ModelShape, dtype: str) -> float:

@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeline.core.errors import InputError, model_problem
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS, ADAPTER_WEIGHTS
 
-# numpy has no bfloat16: its bits are read as whole numbers.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _NAME = "default"  # of the adapter inside PEFT's model
 _REMEDY = "save the adapter with PEFT's save_pretrained again, or train it again"
@@ -35,17 +32,20 @@ class Tensor:
     data: bytes
 
     def is_finite(self) -> bool:
-        if self.dtype == "bfloat16":
-            return not bool(((self._bits() & 0x7F80) == 0x7F80).any())
-        return bool(np.isfinite(np.frombuffer(self.data, self.dtype)).all())
+        import numpy as np
+
+        return bool(np.isfinite(self._numbers()).all())
 
     def is_zero(self) -> bool:
-        if self.dtype == "bfloat16":
-            return not bool((self._bits() & 0x7FFF).any())
-        return not np.frombuffer(self.data, self.dtype).any()
+        return not self._numbers().any()
 
-    def _bits(self) -> np.ndarray[Any, np.dtype[np.uint16]]:
-        return np.frombuffer(self.data, np.uint16)
+    def _numbers(self) -> Any:
+        import numpy as np
+
+        if self.dtype != "bfloat16":
+            return np.frombuffer(self.data, self.dtype)
+        # The upper half of a float32.
+        return (np.frombuffer(self.data, np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def adapter_settings(adapter: Path) -> dict[str, Any]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, TypedDict, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, TypedDict, cast, get_type_hints
 
 from pipeline.config.policy import Rewards
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
 from pipeline.methods.base import Method, ScoreInputs, Scorer
-from pipeline.pairs.candidates import CandidateTerms
 from pipeline.rewards.progress import tree_values
+
+if TYPE_CHECKING:
+    from pipeline.pairs.candidates import CandidateTerms
 
 __all__ = [
     "Method",

@@ -9,15 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pipeline.config.policy import Rewards
 from pipeline.core.records import Step, Trajectory
-from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
-from pipeline.pairs.candidates import CandidateTerms
-from pipeline.rewards.structure import EntitySource
 from pipeline.sft_data.steps import Fact, Hop, StepOptions
+
+if TYPE_CHECKING:
+    from pipeline.core.similarity import Similarity
+    from pipeline.pairs.candidates import CandidateTerms
+    from pipeline.rewards.structure import EntitySource
 
 Scorer = Callable[
     [Sequence[Trajectory], Sequence[Sequence[Verdict]] | None], Sequence[Mapping[str, Any]]

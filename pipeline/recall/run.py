@@ -19,13 +19,14 @@ from typing import Any
 
 from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, QuestionFile, load
 from pipeline.config.machine_choices import resolve_dtypes
+from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.corpus.questions.load import DATASETS
 from pipeline.evaluation.comparison_tables import Table
 from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.index.embed import open_cache, open_embedder
+from pipeline.index.embed import open_embedder
 from pipeline.recall.compare import (
     BuiltStages,
     CountTokens,

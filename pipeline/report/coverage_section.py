@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.corpus.coverage import CoverageRow
 from pipeline.evaluation.metrics import metrics_rows
-from pipeline.report.data import read_json
+from pipeline.run.store import read_output
 from pipeline.stages.corpus import ADDED
 from pipeline.stages.coverage import FILE
 from pipeline.stages.evaluate import RESAMPLES, read_outcomes
@@ -29,7 +29,7 @@ def values(
     """
     if "coverage" not in inputs:
         return {"coverage": [], "lacking_titles": [], "answerable": {}, "added_gold": []}
-    found = read_json(inputs["coverage"] / FILE)
+    found = read_output(inputs["coverage"] / FILE)
     lacking = set(found["uncovered"].get(split, ()))
     answerable: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for policy in policies if lacking else ():
@@ -43,6 +43,6 @@ def values(
         "coverage": [CoverageRow(**row) for row in found["rows"]],
         "lacking_titles": found["titles"],
         "answerable": answerable,
-        "added_gold": read_json(added) if added.is_file() else [],
+        "added_gold": read_output(added) if added.is_file() else [],
         "named": NAMED,
     }

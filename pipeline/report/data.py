@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.answer_metrics import f1
-from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, parse_json, read_text
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import Segment, read_trajectories, text_of
 from pipeline.methods import titled_terms
 from pipeline.pairs.anchors import pair_anchor
-from pipeline.run.store import MANIFEST, read_manifest
+from pipeline.run.store import MANIFEST, read_manifest, read_output
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
 EXAMPLES_PER_KIND = 2
@@ -47,16 +47,6 @@ class Example:
     left: TrajectoryView
     right: TrajectoryView
     anchor: str | None = None
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file of a stage. Raises StoreError when it is missing or broken."""
-    if not path.exists():
-        raise StoreError(f"{path} is missing; rerun its stage with --force")
-    try:
-        return parse_json(read_text(path), path)
-    except InputError as error:
-        raise StoreError(f"{error}; rerun its stage with --force") from None
 
 
 def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
@@ -100,8 +90,8 @@ def progress_costs(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     result = {}
     for number, directory in rounds_of(inputs, "score").items():
         if (directory / "progress.json").exists():
-            timing = read_json(inputs[f"sample-{number}"] / "timing.json")
-            cost = read_json(directory / "progress.json")
+            timing = read_output(inputs[f"sample-{number}"] / "timing.json")
+            cost = read_output(directory / "progress.json")
             result[number] = {**cost, "sampled": timing["generated_tokens"]}
     return result
 
@@ -118,7 +108,7 @@ def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     """Number of trajectories in each bin of the pair selection, by round."""
     result = {}
     for number, directory in rounds_of(inputs, "pair").items():
-        value = read_json(directory / "funnel.json")
+        value = read_output(directory / "funnel.json")
         result[number] = {name: int(count) for name, count in value["bins"].items()}
     return result
 
@@ -139,7 +129,7 @@ def training_logs(inputs: Mapping[str, Path]) -> dict[str, list[dict[str, float]
     if "sft" in inputs:
         directories = {"sft": inputs["sft"], **directories}
     return {
-        policy: read_json(directory / "log.json")["history"]
+        policy: read_output(directory / "log.json")["history"]
         for policy, directory in directories.items()
     }
 

@@ -16,7 +16,8 @@ from pipeline.core.answer_metrics import ALL, is_average
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.failures import LEGEND, FailureMode
-from pipeline.report.data import read_json, trajectory_view
+from pipeline.report.data import trajectory_view
+from pipeline.run.store import read_output
 
 EVIDENCE_WIDTH = 200  # characters per piece of golden evidence; MuSiQue's pieces are paragraphs
 
@@ -52,7 +53,7 @@ def failures(evaluate: Path) -> list[dict[str, Any]]:
 
     ``failed_hop`` is a phrase such as "hop 1 of 2", or None.
     """
-    diagnoses = read_json(evaluate / "failures.json")
+    diagnoses = read_output(evaluate / "failures.json")
     trajectories = read_records(evaluate / "failures.parquet", Trajectory)
     return [
         {

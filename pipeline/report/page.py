@@ -33,6 +33,7 @@ from pipeline.report import data as collect
 from pipeline.report.html_pages import TEMPLATES, page_environment
 from pipeline.run.context import StageContext
 from pipeline.run.progress import duration
+from pipeline.run.store import read_output
 
 _LOSS = {
     "dpo": (
@@ -66,7 +67,7 @@ def run(context: StageContext) -> dict[str, int]:
     """
     rows = []
     if "evaluate" in context.inputs:
-        rows = collect.read_json(context.inputs["evaluate"] / "metrics.json")
+        rows = read_output(context.inputs["evaluate"] / "metrics.json")
     context.progress.start(3, "files")
     found = values(context, rows)
     page = render(found)
@@ -190,7 +191,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     }
     if evaluate is None:
         return {**result, "first_to_last": {}, "parted": [], "policy_examples": []}
-    tests = collect.read_json(evaluate / "comparison.json")
+    tests = read_output(evaluate / "comparison.json")
     trained = result["trained"]
     first, last = trained[0], trained[-1]
     return {
@@ -208,7 +209,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
                 if test["dataset"] == ALL
             )
         ],
-        **_steps_and_tokens(policies, main, collect.read_json(evaluate / "distributions.json")),
+        **_steps_and_tokens(policies, main, read_output(evaluate / "distributions.json")),
         "policy_examples": collect.policy_examples(
             evaluate, policy_title(first), policy_title(last)
         ),

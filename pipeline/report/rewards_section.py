@@ -22,8 +22,9 @@ from pipeline.evaluation import plots
 from pipeline.evaluation.term_counts import TermCounts
 from pipeline.judges.search_errors import constant_verdicts
 from pipeline.pairs.questions import by_question
-from pipeline.report.data import read_json, rounds_of
+from pipeline.report.data import rounds_of
 from pipeline.report.usage_section import judgings
+from pipeline.run.store import read_output
 from pipeline.stages.files.trajectory_columns import FILE
 
 _FEWEST = 10  # questions with right and wrong answers, for a verdict
@@ -133,7 +134,7 @@ def constant_judges(inputs: Mapping[str, Path]) -> list[str]:
     return [
         f"{title}: {line}"
         for title, directory in judgings(inputs).items()
-        for line in constant_verdicts(read_json(directory / "statistics.json"))
+        for line in constant_verdicts(read_output(directory / "statistics.json"))
     ]
 
 

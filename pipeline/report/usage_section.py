@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation.policy_names import policy_title
-from pipeline.report.data import read_json, rounds_of
+from pipeline.report.data import rounds_of
+from pipeline.run.store import read_output
 
 _CHATS = {"chat.json": "chat", "extraction_chat.json": "extraction"}  # by file
 _MODELS = {
@@ -53,10 +54,10 @@ def _usages(inputs: Mapping[str, Path]) -> Iterator[Calls]:
         for file, name in _CHATS.items():
             path = inputs[stage] / file
             if path.is_file():
-                yield _calls(stage, name, read_json(path))
+                yield _calls(stage, name, read_output(path))
     for title, directory in judgings(inputs).items():
         if (directory / "chat.json").is_file():
-            for name, total in read_json(directory / "chat.json").items():
+            for name, total in read_output(directory / "chat.json").items():
                 yield _calls(title, name, total)
 
 

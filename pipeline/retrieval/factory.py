@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pipeline.core.columns import Columns, check_rows
+from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_json
 from pipeline.graph.adjacency import Adjacency
 from pipeline.graph.links import LINKS, Links
 from pipeline.graph.tables import HYPEREDGE_COLUMNS, MEMBERS, NEIGHBOURS
 from pipeline.index.bm25 import BM25, Bm25
-from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder
+from pipeline.index.embed import Embedder, Vectors, open_embedder
 from pipeline.index.faiss_index import VectorIndex, load_vectors
 from pipeline.index.signs import SignCodes
 from pipeline.retrieval.base import ChunkRetriever

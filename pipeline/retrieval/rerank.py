@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.content_cache import ContentCache, LruCache, digest
+from pipeline.core.content_cache import ContentCache, LruCache, digest, open_cache
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.core.model_files import model_hash
-from pipeline.index.embed import Embedder, open_cache, open_embedder, passage_text
+from pipeline.index.embed import Embedder, open_embedder, passage_text
 from pipeline.index.faiss_index import DECIMALS
 from pipeline.index.models import loading, locate, resolve_device
 from pipeline.retrieval.base import top_positions

@@ -22,7 +22,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -33,7 +33,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import leaves, read_json
+from pipeline.core.input_files import leaves, parse_json, read_json, read_text
 from pipeline.run.card import CARD, write_card
 from pipeline.run.failures import explain_os_error
 from pipeline.run.file_hashes import (
@@ -71,8 +71,11 @@ class StageKey:
     @property
     def fingerprint(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the key as canonical JSON."""
-        text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _digest(self.values())[:16]
+
+    def values(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,7 @@ class Store:
             raise StoreError(f"stage {key.stage} wrote nothing; nothing was recorded as done")
         write_card(written, key, facts["counts"])
         files = {name: asdict(record) for name, record in seal(written).items()}
-        manifest = {"fingerprint": key.fingerprint, "key": asdict(key), **facts, "files": files}
+        manifest = {"fingerprint": key.fingerprint, "key": key.values(), **facts, "files": files}
         text = json_text(manifest, indent=2, sort_keys=True, allow_nan=False)
         write_text(written / MANIFEST, text + "\n")
         final = self.directory(key)
@@ -294,6 +297,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     )
 
 
+def read_output(path: Path) -> Any:
+    """Read a JSON file of a completed stage. Raises StoreError when it is missing or broken."""
+    if not path.exists():
+        raise StoreError(f"{path} is missing; rerun its stage with --force")
+    try:
+        return parse_json(read_text(path), path)
+    except InputError as error:
+        raise StoreError(f"{error}; rerun its stage with --force") from None
+
+
 def differences(
     current: StageKey,
     manifest: Mapping[str, Any],
@@ -366,7 +379,7 @@ def content_of(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) ->
 
 def content_key(key: StageKey, inputs: Mapping[str, str]) -> str:
     """The content key of a stage, given the content of each of its inputs (`content_of`)."""
-    return _digest({**asdict(key), "inputs": dict(inputs)})
+    return _digest({**key.values(), "inputs": dict(inputs)})
 
 
 def holds_checkpoints(directory: Path) -> bool:

@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.columns import Columns, Records
+from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
 from pipeline.graph.locate import Locator
 from pipeline.index.bm25 import BM25, Bm25
-from pipeline.index.embed import open_cache, open_embedder
+from pipeline.index.embed import open_embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.retrieval.base import top_positions
 from pipeline.run.context import StageContext

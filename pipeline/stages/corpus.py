@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pipeline.config import Corpus
 from pipeline.core.atomic import parquet_writer, write_json
-from pipeline.core.content_cache import ContentCache
+from pipeline.core.content_cache import ContentCache, open_cache
 from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
@@ -27,7 +27,6 @@ from pipeline.corpus.folders import find_files
 from pipeline.corpus.prose import is_converted
 from pipeline.corpus.questions.load import read_contexts
 from pipeline.corpus.raw_records import Document
-from pipeline.index.embed import open_cache
 from pipeline.run.context import StageContext
 from pipeline.stages.coverage import questions_by_split
 from pipeline.stages.questions import question_files

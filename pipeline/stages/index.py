@@ -32,14 +32,15 @@ import numpy as np
 from pipeline.config.knowledge import Index
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
+from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import StoreError
 from pipeline.core.input_files import read_json
 from pipeline.graph.links import LINKS, write_links
 from pipeline.index.bm25 import BM25, Bm25
-from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
-from pipeline.index.faiss_index import VectorIndex, resolve_kind
+from pipeline.index.embed import Embedder, Vectors, open_embedder, passage_text
+from pipeline.index.faiss_index import VectorIndex
 from pipeline.index.ivf_pq import Bytes, Keep
-from pipeline.index.pq_codes import check_gpu
+from pipeline.index.kinds import check_gpu, resolve_kind
 from pipeline.index.signs import SignCodes
 from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import intact, save_array_checkpoint

@@ -10,10 +10,11 @@ import pytest
 
 from pipeline import config
 from pipeline.config import Config
+from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, ContextItem, Question, Step, Trajectory, Triplet
-from pipeline.index.embed import open_cache, open_embedder
+from pipeline.index.embed import open_embedder
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.factory import open_retriever
 from pipeline.stages import candidates, corpus, graph, index, sft_data

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from pipeline.config import Config
+from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges, write_triplets
-from pipeline.index.embed import open_cache, open_embedder
+from pipeline.index.embed import open_embedder
 from pipeline.retrieval import factory
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.retriever import VariantRetriever

@@ -20,8 +20,9 @@ import httpx
 import pytest
 
 from pipeline import config
+from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import ConfigError, RetrievalUnavailable, StoreError
-from pipeline.index.embed import open_cache, open_embedder
+from pipeline.index.embed import open_embedder
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.graph import entity_query
