@@ -228,7 +228,8 @@ class Trainer(Block):
         description="divide the frozen base among the processes of a machine (FSDP2)",
     )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
-        False, description="recompute activations: less memory, more time"
+        False,
+        description="recompute activations, on a GPU those that do not fit: less memory, more time",
     )
 
     @property

@@ -122,29 +122,36 @@ def read_shape(path: Path) -> ModelShape | None:
 
     Raises InputError when the file is unreadable or not a JSON object.
     """
-    values: dict[str, Any] = read_json(path)
-    values |= values.get("text_config") or {}
+    try:
+        return shape_in(read_json(path))
+    except (TypeError, ValueError):
+        raise InputError.at(path, None, "the sizes of the model are not numbers") from None
+
+
+def shape_in(values: Mapping[str, Any]) -> ModelShape | None:
+    """The shape in the values of a ``config.json``; None when they lack a field of the usual names.
+
+    Raises TypeError or ValueError when a size is not a number.
+    """
+    values = {**values, **(values.get("text_config") or {})}
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
     numbers = [values.get(name) for name in names]
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         return None
     layers, hidden, heads, vocabulary = (int(number or 0) for number in numbers)
     encoder = not any("CausalLM" in str(kind) for kind in values.get("architectures") or [])
-    try:
-        return ModelShape(
-            layers,
-            hidden,
-            heads,
-            int(values.get("num_key_value_heads") or heads),
-            int(values.get("intermediate_size") or 4 * hidden),
-            vocabulary,
-            int(values.get("max_position_embeddings") or 0) or 1 << 30,
-            int(values.get("head_dim") or hidden // heads),
-            bool(values.get("tie_word_embeddings", False)),
-            attention_bias=bool(
-                values.get("attention_bias", values.get("model_type") in ("qwen2", "qwen2_moe"))
-            ),
-            encoder=encoder,
-        )
-    except (TypeError, ValueError):
-        raise InputError.at(path, None, "the sizes of the model are not numbers") from None
+    return ModelShape(
+        layers,
+        hidden,
+        heads,
+        int(values.get("num_key_value_heads") or heads),
+        int(values.get("intermediate_size") or 4 * hidden),
+        vocabulary,
+        int(values.get("max_position_embeddings") or 0) or 1 << 30,
+        int(values.get("head_dim") or hidden // heads),
+        bool(values.get("tie_word_embeddings", False)),
+        attention_bias=bool(
+            values.get("attention_bias", values.get("model_type") in ("qwen2", "qwen2_moe"))
+        ),
+        encoder=encoder,
+    )

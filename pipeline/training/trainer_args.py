@@ -28,6 +28,7 @@ from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.encode import Encoded
 from pipeline.training.encoded_file import lengths_of, tokens_of
 from pipeline.training.history import History
+from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.progress_callback import progress_callback
 from pipeline.training.sharding import leave_shards_alone
@@ -174,6 +175,8 @@ def sorted_steps(
                 super().__init__(model=model, args=args, **arguments)
             if settings.shard_base:
                 leave_shards_alone(self.model)
+            elif settings.gradient_checkpointing and args.device.type == "cuda":
+                keep_what_fits(self.model, settings)
 
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:
             return StepSortedSampler(

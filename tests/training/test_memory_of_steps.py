@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from pipeline.config import Lora
-from pipeline.core.gpus import CONTEXT_BYTES
+from pipeline.core.gpus import CONTEXT_BYTES, GIB
 from pipeline.core.model_shapes import PUBLISHED
+from pipeline.training.kept_activations import kept_layers
 from pipeline.training.lora import new_adapter
 from pipeline.training.memory import training_memory
 
@@ -73,39 +75,49 @@ def policy_of_8b(mode: FakeTensorMode) -> Any:
 
 
 # Rows and tokens of a micro-batch at the published sizes; a DPO pair has two rows. Without recomputed
-# layers the peak is the saved tensors of all layers.
+# layers the peak is the saved tensors of all layers. ``gib`` limits the memory of a step.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("step", "rows", "length", "checkpointing"),
+    ("step", "rows", "length", "kept", "gib"),
     [
-        ("SFT", 16, 2500, True),
-        ("DPO", 4, 8192, True),
-        ("GRPO", 4, 4096, True),
-        ("saved tensors", 1, 2048, False),
+        ("SFT", 16, 2500, 0, None),
+        ("DPO", 4, 8192, 0, None),
+        ("GRPO", 4, 4096, 0, None),
+        ("saved tensors", 1, 2048, 32, 75),
+        ("some saved tensors", 1, 8192, 19, 75),
     ],
 )
 def test_the_plan_covers_the_layers_of_a_step_and_is_not_far_above(
-    step: str, rows: int, length: int, checkpointing: bool
+    step: str, rows: int, length: int, kept: int, gib: int | None
 ) -> None:
     mode, live = FakeTensorMode(), Live()
     policy = policy_of_8b(mode)
-    if checkpointing:
-        policy.gradient_checkpointing_enable({"use_reentrant": False})
-        policy.enable_input_require_grads()
+    policy.gradient_checkpointing_enable({"use_reentrant": False})
+    policy.enable_input_require_grads()
+    decoder = policy.get_base_model().model
+    for layer in decoder.layers[SHAPE.layers - kept :]:
+        layer.gradient_checkpointing = False
     for value in policy.parameters():
         live.add(value)
     weights = live.now
     with mode:
         ids_RT = torch.zeros(rows, length, dtype=torch.long)
         with live, torch.autocast("cpu", torch.bfloat16):
-            hidden = policy.get_base_model().model(input_ids=ids_RT, use_cache=False)[0]
+            hidden = decoder(input_ids=ids_RT, use_cache=False)[0]
             hidden.sum().backward()
-    planned = training_memory(
-        SHAPE, rows=rows, length=length, rank=LORA.r, targets=LORA.targets,
-        dropout=True, checkpointing=checkpointing,
+    peak = partial(
+        training_memory, SHAPE, rows=rows, length=length, rank=LORA.r, targets=LORA.targets,
+        dropout=True,
     )  # fmt: skip
+    planned = peak(checkpointing=kept < SHAPE.layers)
     parameters = planned.weights + planned.adapter / 4  # without gradients and moments
     assert weights == pytest.approx(parameters, rel=0.002)
     layers = planned.layer_inputs + planned.layer
+    if gib is not None:
+        assert kept_layers(peak, SHAPE.layers, gib * GIB) == kept
+    if kept < SHAPE.layers:
+        layers += max(kept - 1, 0) * planned.layer  # with the gradients of each, so a little more
     assert live.peak - weights <= layers + CONTEXT_BYTES
     assert live.peak - weights > 0.6 * layers
+    if gib is not None:
+        assert live.peak - weights + planned.weights + planned.adapter + planned.head < gib * GIB

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from pipeline.config import Dpo, Grpo, Sft
+from pipeline.training import kept_activations
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.checkpoints import last_checkpoint
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
+from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trainer_args import train
@@ -142,18 +144,24 @@ def assert_equal(run: tuple[History, Any], other: tuple[History, Any]) -> None:
 def test_the_pass_of_accelerators_changes_neither_losses_nor_adapters(
     base: Path, tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trainer computes on a CPU, by the pass that it would take on a GPU."""
+    """The trainer computes on a CPU, by the pass that it would take on a GPU.
+
+    There the first of two layers runs again in the backward pass.
+    """
     import torch
 
     expected = trained(kind, base, tmp_path / "cpu", 4)
     on_gpu = SimpleNamespace(device=torch.device("cuda"), bf16=False)
 
     def install(trainer: Any, **_: object) -> bool:
+        trainer.args.gradient_checkpointing = True
+        keep_what_fits(trainer.model, Sft(**SHARED), 0.0)
         parts = {"accelerator": trainer.accelerator, "model": trainer.model, "args": on_gpu}
         return install_lean_forward(SimpleNamespace(**parts))  # type: ignore[arg-type]
 
     module = import_module(f"pipeline.training.{kind.__name__}")
     monkeypatch.setattr(module, "install_lean_forward", install)
+    monkeypatch.setattr(kept_activations, "kept_layers", lambda *_: 1)
     assert_equal(trained(kind, base, tmp_path / "gpu", 2), expected)
 
 
