@@ -122,8 +122,9 @@ def read_shape(path: Path) -> ModelShape | None:
 
     Raises InputError when the file is unreadable or not a JSON object.
     """
+    values = read_json(path)
     try:
-        return shape_in(read_json(path))
+        return shape_in(values)
     except (TypeError, ValueError):
         raise InputError.at(path, None, "the sizes of the model are not numbers") from None
 

@@ -1,7 +1,10 @@
 """Shapes of models give the parameters that their publishers state."""
 
+from pathlib import Path
+
 import pytest
 
+from pipeline.core.errors import InputError
 from pipeline.core.model_shapes import PUBLISHED, shape_of
 
 # Numbers of weights in the published files.
@@ -27,6 +30,24 @@ def test_a_local_model_has_the_shape_of_its_config() -> None:
     assert shape is not None
     assert (shape.layers, shape.hidden, shape.vocabulary, shape.positions) == (5, 160, 3072, 4096)
     assert not shape.encoder
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"hidden_size": ', "not valid JSON"),
+        (
+            '{"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9,'
+            ' "head_dim": "x"}',
+            "the sizes of the model are not numbers",
+        ),
+    ],
+)
+def test_a_damaged_config_is_named_with_its_fault(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match=message) as refused:
+        shape_of(str(tmp_path))
+    assert "config.json" in str(refused.value)
 
 
 def test_lora_on_the_attention_of_llama_3_has_6_8_million_weights() -> None:
