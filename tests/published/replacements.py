@@ -37,8 +37,7 @@ MODELS = {
     "BAAI/bge-large-en-v1.5": "bge",
     "BAAI/bge-reranker-v2-m3": "reranker",
 }
-HELPER = "qwen2.5-72b"  # the stand-in that can write the data of the cold start
-
+HELPER = "qwen2.5-72b"  # the stand-in that can rewrite the questions of the cold start
 
 DIVIDED = ("tearag-llama3-8b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-7b")
 
@@ -98,9 +97,11 @@ def published(name: str) -> dict[str, Any]:
 
 def models_of(name: str) -> dict[str, str]:
     """The stand-in of each model of a published configuration, by dotted name of its setting."""
+    settings = published(name)
+    rewrites = settings["sft_data.rewriter"] == "llm"
     return {
-        key: HELPER if key == "sft_data.model" else MODELS[value]
-        for key, value in published(name).items()
+        key: HELPER if key == "sft_data.model" and rewrites else MODELS[value]
+        for key, value in settings.items()
         if isinstance(value, str) and value in MODELS
     }
 
