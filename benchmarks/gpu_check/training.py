@@ -28,12 +28,13 @@ from benchmarks.gpu_check.models import (
 )
 from pipeline.config import Dpo, Grpo, Lora, Sft
 from pipeline.core.errors import SteepError
-from pipeline.training import kept_activations, trainer_args
+from pipeline.training import trainer_args
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import IGNORED, EncodedPair, EncodedSft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
+from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.sft import sft_trainer
@@ -100,11 +101,10 @@ def dpo_mixed(place: Place, figures: Figures) -> None:
     ]
     losses = []
     lora = LORA.model_copy(update={"dropout": 0.0})
-    keep = kept_activations.keep_what_fits
     passes = {
-        "packed": (install_lean_forward, keep),
+        "packed": (install_lean_forward, keep_what_fits),
         "packed, all layers run again": (install_lean_forward, lambda *_: None),
-        "padded": (lambda _: False, keep),
+        "padded": (lambda _: False, keep_what_fits),
     }
     for name, (install, keep) in passes.items():
         reset_peak()

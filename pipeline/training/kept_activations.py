@@ -38,14 +38,16 @@ def kept_layers(peak: Callable[..., TrainingMemory], layers: int, limit: float) 
 def keep_what_fits(policy: PeftModel, settings: Trainer, limit: float | None = None) -> None:
     """Let each training pass of ``policy`` keep the activations that fit into ``limit`` bytes.
 
-    Without a limit it is what the process holds of its GPU and what is free. Models of other types
-    than `FAMILIES` run all layers again, because the formulas are of these.
+    Without a limit it is what the process holds of its GPU and what is free. Quantized models, and
+    models of other types than `FAMILIES`, run all layers again, because the formulas have not been
+    compared with their peaks.
     """
     import torch
 
     model = policy.get_base_model()
     shape = shape_in({**model.config.to_dict(), "architectures": [type(model).__name__]})
-    if model.config.model_type not in FAMILIES or shape is None:
+    known = model.config.model_type in FAMILIES and settings.quantization == "none"
+    if not known or shape is None:
         return
     if limit is None:
         free, _ = torch.cuda.mem_get_info()
@@ -58,7 +60,6 @@ def keep_what_fits(policy: PeftModel, settings: Trainer, limit: float | None = N
         targets=sorted(lora.target_modules),
         dropout=lora.lora_dropout > 0,
         dtype=settings.dtype,
-        quantization=settings.quantization,
         processes=settings.processes,
     )
 
