@@ -1,10 +1,10 @@
 """Keep the activations of as many layers as a GPU has room for.
 
-With ``gradient_checkpointing`` the backward pass runs each layer again. Only the longest batches
-need so much memory. Input: the tokens of a batch, and the bytes of a GPU. Output: the number of
-layers that keep their activations, so that they do not run again. These are the last layers, whose
-activations the backward pass frees before it runs the first layers again. Values and gradients stay
-the same.
+With ``gradient_checkpointing`` the backward pass runs each layer again, which saves memory that
+only the longest batches need. Input: the tokens of a batch, and the bytes of a GPU. Output: the
+number of layers that keep their activations, so that they do not run again. These are the last
+layers, whose activations the backward pass frees before it runs the first layers again. Values and
+gradients stay the same.
 """
 
 from __future__ import annotations
