@@ -69,7 +69,8 @@ def test_checking_what_is_done_imports_no_heavy_package(tmp_path):
         "from tasks.run import task_for, walk\n"
         f"task = task_for('report', 'embedded', ('runs_dir={tmp_path}',))\n"
         "assert not all(stage.complete() for stage in walk(task))\n"
-        "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'numpy', 'pyarrow', 'openai'}\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'pandas', 'scipy', 'openai',\n"
+        "         'numpy', 'pyarrow'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run(
