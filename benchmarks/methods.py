@@ -41,17 +41,12 @@ from pipeline.evaluation.compare import p_text, paired_test
 from pipeline.evaluation.comparison_tables import Table, markdown
 from pipeline.evaluation.plots import svg
 
-METHODS = (
-    "embedded", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-tree", "tearag-tree-pruned",
-    "tearag-eta-0",
-)  # fmt: skip
+METHODS = ("embedded", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-eta-0")
 TITLES = {
     "embedded": "DPO+SFT",
     "tearag-apo": "APO-zero+SFT (unpaired loss)",
     "tearag-rft": "rejection-sampling SFT",
     "tearag-grpo": "GRPO",
-    "tearag-tree": "DPO+SFT on trees of steps",
-    "tearag-tree-pruned": "DPO+SFT on pruned trees",
     "tearag-eta-0": "DPO without the SFT term",
 }
 SEEDS = 3  # below which the page warns
@@ -244,7 +239,7 @@ def page(study: Study) -> str:
 # Offline and online methods at equal compute
 
 All methods start from the same world, index and SFT policy, and from the same first sampling if
-their settings of sampling are equal (those of trees differ). {_title(methods[0])} sets the budget
+their settings of sampling are equal. {_title(methods[0])} sets the budget
 of each seed: the tokens that its rounds generate and train on. Trained tokens are the lengths of
 the training sequences, prompts and observations included, times the passes over them; a pair counts
 both sides. The reference's forward pass is not counted.

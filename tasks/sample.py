@@ -153,7 +153,6 @@ class SftSample(RollOutTask):
         """The run's settings, with the teacher's samples and temperature in ``sampling``."""
         settings, own = self.run_settings, self._own
         update: dict[str, Any] = {"samples": own.samples, "temperature": own.temperature}
-        update |= {"branch": None, "prune": False}
         sampling = settings.sampling.model_copy(update=update)
         return settings.model_copy(update={"sampling": sampling})
 

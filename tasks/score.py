@@ -61,8 +61,6 @@ class Score(RoundTask, DivisibleTask):
             names.append("index.embedder")
         if self.settings.method.scoring_samples:
             names += ["sampling", *ROLL_OUT]
-        if rewards.tree is not None:
-            names.append("rewards.tree")
         return tuple(names)
 
     def files(self) -> dict[str, Path | str]:

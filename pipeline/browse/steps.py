@@ -45,17 +45,11 @@ class EvidenceMatch:
 
 
 def step_views(trajectory: Trajectory) -> list[StepView]:
-    """The steps from 1, with the reward terms of each if the method has such terms.
-
-    The value of a step in a tree (``rewards.tree``) is the value of the turn that asks its query.
-    """
-    rewards = trajectory.rewards or {}
-    terms, values = rewards.get("steps"), rewards.get("values")
+    """The steps from 1, with the reward terms of each if the method has such terms."""
+    terms = (trajectory.rewards or {}).get("steps")
     of_step: list[dict[str, Any]] = [{} for _ in trajectory.steps]
     if isinstance(terms, list) and len(terms) == len(of_step):
         of_step = [dict(each) if isinstance(each, dict) else {} for each in terms]
-    for each, value in zip(of_step, values or (), strict=False):
-        each["value"] = value
     return [
         StepView(
             number,

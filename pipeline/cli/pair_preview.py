@@ -151,8 +151,7 @@ def _combine(source: Path, target: Path, before: Config, after: Config) -> None:
     def trajectories() -> Iterator[Trajectory]:
         for trajectory in iterate_records(source, Trajectory):
             if trajectory.rewards is not None:
-                terms = combined(trajectory.rewards, trajectory.hop, after.rewards)
-                trajectory.rewards |= terms  # others, such as of rewards.tree, stay
+                trajectory.rewards |= combined(trajectory.rewards, trajectory.hop, after.rewards)
             yield trajectory
 
     write_parquet(target, trajectories(), Trajectory)

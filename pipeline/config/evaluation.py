@@ -87,8 +87,6 @@ OVERRIDDEN: Mapping[str, type[Block]] = {"retrieval": Retrieval, "sampling": Sam
 _ELSEWHERE = {
     "temperature": "set evaluation.temperature",
     "samples": "an evaluation samples one trajectory per question; remove it",
-    "branch": "an evaluation samples one trajectory per question; remove it",
-    "prune": "an evaluation samples one trajectory per question; remove it",
     "shards": "set shards, the number of the run",
 }
 

@@ -326,18 +326,6 @@ class Sampling(Block):
     """Sampling of trajectories; ``evaluation`` sets its own temperature and may override more."""
 
     samples: int = Field(8, ge=2, le=10_000, description="R: trajectories per question")
-    branch: Annotated[int | None, Added()] = Field(
-        None,
-        ge=2,
-        le=1000,
-        description="the samples of a question form a tree: after each step, they continue in this "
-        "many ways, until each is alone; null: independent samples",
-    )
-    prune: Annotated[bool, Added()] = Field(
-        False,
-        description="the tree goes on only from the best of `branch` steps, each with `branch` "
-        "samples, by the mean F1 of these (DecEx-RAG)",
-    )
     temperature: Temperature = Field(1.0, description="sampling temperature; 0: greedy")
     top_p: float = Field(
         1.0,
@@ -376,24 +364,6 @@ class Sampling(Block):
         description="file of trajectories in place of sampling, such as of steep record; null: "
         "sample",
     )
-
-    @model_validator(mode="after")
-    def _tree_fits(self) -> Sampling:
-        if self.branch is None:
-            if self.prune:
-                raise ValueError("prune is true, and branch is null; set branch, such as to 2")
-            return self
-        if self.branch >= self.samples:
-            raise ValueError(
-                f"branch is {self.branch} and samples is {self.samples}, so that no step would be "
-                "shared; raise samples, or set branch to null"
-            )
-        if self.temperature == 0 or self.recorded is not None:
-            raise ValueError(
-                "branch is set, and with temperature 0, or with recorded trajectories, there are "
-                "no branches; set branch to null"
-            )
-        return self
 
 
 class MethodRewards(Block):
@@ -462,16 +432,8 @@ class SearchR1Reward(MethodRewards):
     format: Share = Field(0.2, description="lambda_f, the weight of the format")
 
 
-class TreeReward(Block):
-    """Values of steps from the samples that share them (ReasonRAG, arXiv 2505.14069)."""
-
-    decay: float = Field(
-        0.9, gt=0, le=1, description="alpha: a right answer after t turns is worth alpha to the t"
-    )
-
-
 class Rewards(Block):
-    """The reward of trajectories. Only the block of ``kind`` is used, and ``tree``."""
+    """The reward of trajectories. Only the block of ``kind`` is used."""
 
     kind: MethodName = Field(DEFAULT_METHOD, description="the method; must equal grammar")
     tearag: TeaRagReward = Field(TeaRagReward(), description="weights for kind tearag")
@@ -480,11 +442,6 @@ class Rewards(Block):
     search_r1: SearchR1Reward = Field(SearchR1Reward(), description="weights for kind search-r1")
     reranker: Reranker | None = Field(
         None, description="similarity of evidence (tearag); null: the retrieval reranker"
-    )
-    tree: TreeReward | None = Field(
-        None,
-        description="besides the reward, values of steps, by which pairs.step_margin pairs them, "
-        "best with sampling.branch; null: none",
     )
 
     @property
@@ -539,6 +496,6 @@ class Pairs(Block):
     )
     step_margin: Above0 | None = Field(
         None,
-        description="methods with step rewards, or rewards.tree: minimum difference of R_t, or of "
-        "values, in step pairs; null: no step pairs",
+        description="methods with step rewards: minimum difference of R_t in step pairs; null: no "
+        "step pairs",
     )

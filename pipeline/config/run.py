@@ -187,12 +187,10 @@ class Config(Block):
                 f"sft_data.triplets is llm, which extracts triplets, and retrieval.variant "
                 f"{self.retrieval.variant} shows hyperedges; set sft_data.triplets to graph"
             )
-        step_rewards = self.method.step_rewards or self.rewards.tree is not None
-        if self.pairs.step_margin is not None and not step_rewards:
+        if self.pairs.step_margin is not None and not self.method.step_rewards:
             raise ValueError(
                 f"pairs.step_margin is {self.pairs.step_margin}, and rewards.kind "
-                f"{self.rewards.kind} has no step rewards; set rewards.tree, or pairs.step_margin "
-                "to null"
+                f"{self.rewards.kind} has no step rewards; set pairs.step_margin to null"
             )
         if self.pairs.terms != "all" and not self.method.separate_terms:
             raise ValueError(

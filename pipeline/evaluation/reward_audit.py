@@ -27,7 +27,6 @@ TITLES = {
     "f1": "Outcome: F1",
     "step.over": "No over-search, step",
     "step.under": "No under-search, step",
-    "step.value": "Value in the tree, step",
 }
 TRUTHS = {
     "step": {
@@ -84,9 +83,8 @@ class AuditRow:
 def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth) -> Audited:
     """The rewards and truths of trajectories, each given with its rewards, and of their steps.
 
-    Every number among the rewards is one, and every number or verdict of ``steps``, and the values
-    of ``rewards.tree``; verdicts on over- and under-search are apart. Raises InputError for a
-    question of another world.
+    Every number among the rewards is one, and every number or verdict of ``steps``; verdicts on
+    over- and under-search are apart. Raises InputError for a question of another world.
     """
     questions: dict[str, dict[str, list[Item]]] = {}
     for trajectory, rewards in scored:
@@ -98,12 +96,10 @@ def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth
         # A turn of a conversation has one reward and may have several searches.
         number = 0 if trajectory.messages else len(found.steps)
         of_steps = (rewards.get("steps") or [])[:number]
-        in_tree = (rewards.get("values") or [])[:number]
-        for step, terms, value in itertools.zip_longest(found.steps, of_steps, in_tree):
+        for step, terms in itertools.zip_longest(found.steps, of_steps):
             terms = terms or {}
             if "kind" in terms and "verdict" in terms:
                 terms = {str(terms["kind"]): terms["verdict"]}
-            terms = terms if value is None else {**terms, "value": value}
             values = {f"step.{term}": value for term, value in _numbers(terms).items()}
             items["step"].append(
                 (own | values, {part: getattr(step, part) for part in TRUTHS["step"]})

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypedDict, cast, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config.policy import Rewards
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
 from pipeline.methods.base import Method, ScoreInputs, Scorer
-from pipeline.rewards.progress import tree_values
 
 if TYPE_CHECKING:
     from pipeline.pairs.candidates import CandidateTerms
@@ -25,8 +23,6 @@ __all__ = [
     "Scorer",
     "candidate_terms",
     "method",
-    "reward_scorer",
-    "reward_terms",
     "titled_terms",
 ]
 
@@ -40,38 +36,6 @@ def method(name: str) -> Method:
         raise InputError(f"reward {name!r} is not known; this version has {listed_methods()}")
     implementation: Method = import_module(METHODS[name].implementation).METHOD
     return implementation
-
-
-class TreeTerms(TypedDict):
-    """Terms of ``rewards.tree``: the value of each turn, and of a step in a step pair."""
-
-    values: list[float]
-    value: float
-
-
-def reward_terms(settings: Rewards) -> type:
-    """The reward terms of a trajectory: the method's, and with ``settings.tree`` `TreeTerms`."""
-    of_method = method(settings.kind).terms
-    if settings.tree is None:
-        return of_method
-    typed_dict: Callable[..., type] = cast(Any, TypedDict)  # mypy knows only literal ones
-    return typed_dict("Terms", get_type_hints(of_method) | get_type_hints(TreeTerms))
-
-
-def reward_scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    """The method's scorer; with ``settings.tree`` it gives ``values`` too.
-
-    It then needs all samples of a question in one call.
-    """
-    of_method, tree = method(settings.kind).scorer(settings, inputs), settings.tree
-    if tree is None:
-        return of_method
-    return lambda trajectories, verdicts: [
-        {**scored, "values": values}
-        for scored, values in zip(
-            of_method(trajectories, verdicts), tree_values(trajectories, tree.decay), strict=True
-        )
-    ]
 
 
 @cache

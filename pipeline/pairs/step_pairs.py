@@ -2,15 +2,14 @@
 
 Input: the scored trajectories of one question, with step rewards. Output: pairs of trajectories
 that end with the step; all tokens before the step are excluded from training. A step that occurs in
-several trajectories counts once, with the mean of its rewards: R_t, or where they were computed the
-values of ``rewards.tree``. For every prefix, the best step of a well-formed trajectory is paired
-with the worst step if their rewards differ by at least a margin.
+several trajectories counts once, with the mean of its rewards R_t. For every prefix, the best step
+of a well-formed trajectory is paired with the worst step if their rewards differ by at least a
+margin.
 
 The first turns of all samples of a question follow the same prompt. Later turns of independent
 samples share a prefix only where two have the same tokens and the same knowledge before the turn,
-which is rare at a sampling temperature above 0; the branches of ``sampling.branch`` share it. The
-continuations that measure progress also share prefixes, but only their answers are stored, and the
-progress of their steps was not measured.
+which is rare at a sampling temperature above 0. The continuations that measure progress also share
+prefixes, but only their answers are stored, and the progress of their steps was not measured.
 """
 
 from __future__ import annotations
@@ -79,20 +78,16 @@ def step_pairs(
 def _step_terms(trajectory: Trajectory, turns: int) -> list[dict[str, Any]]:
     rewards = trajectory.rewards or {}
     steps: list[dict[str, Any]] = rewards.get("steps", [])
-    if rewards.get("values") is not None:
-        steps = [{"value": value} for value in rewards["values"]]
-    if len(steps) != turns or not all(terms.keys() & {"total", "value"} for terms in steps):
+    if len(steps) != turns or not all("total" in terms for terms in steps):
         raise InputError(
             f"trajectory {trajectory.trajectory_id} has no reward of each of its {turns} turns; "
-            "score it with a method that rewards steps or with rewards.tree, or set "
-            "pairs.step_margin to null"
+            "score it with a method that rewards steps, or set pairs.step_margin to null"
         )
     return steps
 
 
 def _mean_reward(occurrences: Sequence[_Occurrence]) -> float:
-    rewards = (each.terms.get("value", each.terms.get("total", 0.0)) for each in occurrences)
-    return sum(map(float, rewards)) / len(occurrences)
+    return sum(float(each.terms["total"]) for each in occurrences) / len(occurrences)
 
 
 def _up_to_turn(occurrence: _Occurrence) -> Trajectory:

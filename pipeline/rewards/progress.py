@@ -12,8 +12,6 @@ question share the initial state, and samples with the same first tokens share e
 answers of a state's continuations are cached by content (policy, settings, ids), so a killed stage
 continues where it stopped, and changed gold answers need no new continuations. States are continued
 in the order of their ids, so that an engine with a prefix cache reuses it.
-
-`tree_values` needs no continuations: the samples of a question that share a step continue it.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
 
 from pipeline.core.answer_metrics import f1
 from pipeline.core.content_cache import ContentCache, digest
@@ -189,29 +186,6 @@ class ValueEstimator:
             )
             for key, value in continued.items()
         )
-
-
-def tree_values(trajectories: Sequence[Trajectory], decay: float) -> list[list[float]]:
-    """The value of every turn of every trajectory: ReasonRAG's shortest-path reward estimation.
-
-        Q_t = 1/k sum_i v(y_i) alpha^step(y_i)        (arXiv 2505.14069)
-
-    The y_i are the k trajectories of the question that begin with the turn and all before it, token
-    by token. v is their outcome (token F1), step the number of their turns, alpha is ``decay``.
-    ReasonRAG samples the y_i for each step; here they are the samples themselves. All samples of a
-    question must be given.
-    """
-    outcomes: dict[tuple[str | int, ...], list[float]] = {}
-    prefixes: list[list[tuple[str | int, ...]]] = []
-    for trajectory in trajectories:
-        turns, outcome = turns_of(trajectory), trajectory.reward
-        if outcome is None:
-            outcome = f1(trajectory.answer, trajectory.answers)
-        ends = [turn.tokens[1] for turn in turns]
-        prefixes.append([(trajectory.question_id, *trajectory.token_ids[:end]) for end in ends])
-        for prefix in prefixes[-1]:
-            outcomes.setdefault(prefix, []).append(outcome * decay ** len(turns))
-    return [[fmean(outcomes[prefix]) for prefix in of_trajectory] for of_trajectory in prefixes]
 
 
 def _order(state: _State) -> tuple[list[int], list[int]]:

@@ -7,7 +7,6 @@ more before the record is returned, so that a wrong loss mask cannot reach train
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Sequence
@@ -61,21 +60,11 @@ class PartialTrajectory:
     other_calls: int = 0  # calls without a retrieval, which count as steps
     answers: list[str | None] = field(default_factory=list)  # to the last calls; None: items
     refused: bool = False  # whether the last turn has calls beyond the budget
-    prefixes: list[PartialTrajectory] = field(default_factory=list)  # before each turn, in a tree
 
     def written(self) -> str:
         """The text of the policy and of the observations so far, without the chat template's."""
         pieces = (self.output[start:end] for start, end, writer in self.spans if writer != "frame")
         return "".join(pieces)
-
-    def branched(self, sample: int, seed: int) -> PartialTrajectory:
-        """A copy that continues as ``sample``."""
-        branch = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, list):
-                setattr(branch, name, list(value))
-        branch.sample, branch.seed = sample, seed
-        return branch
 
     def append_segment(self, result: GenerationResult) -> None:
         """Append a model segment."""

@@ -10,10 +10,6 @@ slow with a few short texts at a time.
 The seed of a trajectory is a hash of run seed, round, question and sample, and every segment has a
 seed derived from it. Trajectories are therefore independent of the number in flight and their
 order.
-
-With a `Tree` the samples of a question share their first turns, which are generated once. A sample
-begins from the turns of another one when that has finished, under its own seed. So what it
-generates does not depend on its siblings.
 """
 
 from __future__ import annotations
@@ -21,10 +17,9 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -39,7 +34,6 @@ from pipeline.retrieval.base import Query
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.trees import Tree
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
 _FULL_BATCH = 8  # segments in generation for each query of a batch
@@ -64,9 +58,8 @@ def roll_out(
     seed: int,
     round_number: int = 0,
     conversations: ToolConversations | None = None,
-    tree: Tree | None = None,
 ) -> Iterator[Trajectory]:
-    """Yield ``samples`` trajectories per question as they finish. With ``tree`` they share turns.
+    """Yield ``samples`` trajectories per question as they finish.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
@@ -78,11 +71,10 @@ def roll_out(
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
     scheduler.seed_of = partial(stable_seed, seed, round_number)
-    scheduler.tree, scheduler.samples = tree, samples
     return scheduler.run(
         trajectory
         for question in questions
-        for trajectory in scheduler.begun(question, scheduler.first_samples(question))
+        for trajectory in scheduler.begun(question, range(samples))
     )
 
 
@@ -133,16 +125,6 @@ def continue_trajectories(
     return scheduler.run(iter(trajectories))
 
 
-@dataclass
-class _Growing:
-    """A tree whose samples have not all finished; the dictionaries are by sample."""
-
-    question: Question
-    begun: set[int]
-    finished: dict[int, Trajectory] = field(default_factory=dict)
-    prefixes: dict[int, list[PartialTrajectory]] = field(default_factory=dict)
-
-
 class _Scheduler:
     """Moves each open trajectory between the engine and the retrieval thread."""
 
@@ -170,10 +152,6 @@ class _Scheduler:
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
         self.requests = 0
         self.open = 0  # trajectories that began and have not finished
-        self.samples = 1  # of each question
-        self.tree: Tree | None = None  # which they form
-        self.growing: dict[str, _Growing] = {}  # trees by the id of the question
-        self.waiting: deque[PartialTrajectory] = deque()  # samples of trees that can begin
         self.seed_of: Callable[[str, int], int] = stable_seed
         self.watch: Callable[[PartialTrajectory], object] | None = None
 
@@ -190,14 +168,6 @@ class _Scheduler:
                 messages=list(messages),
             )
 
-    def first_samples(self, question: Question) -> Iterable[int]:
-        """The samples of a question that begin without another one."""
-        if self.tree is None:
-            return range(self.samples)
-        first = [start.sample for start in self.tree.starts(self.samples, {})]
-        self.growing[question.question_id] = _Growing(question, set(first))
-        return first
-
     def _prompt(self, question: str) -> tuple[list[Message], list[int]]:
         """The messages of a conversation, none in a format of tags, and the ids of the prompt."""
         if self.conversations is not None:
@@ -211,8 +181,7 @@ class _Scheduler:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval") as worker:
             while True:
                 free = max(self.settings.in_flight - self.open, 0)
-                begun = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
-                begun += itertools.islice(trajectories, free - len(begun))
+                begun = list(itertools.islice(trajectories, free))
                 self.open += len(begun)
                 for trajectory in begun:
                     yield from self._start(trajectory)
@@ -255,8 +224,6 @@ class _Scheduler:
         if budget < 1:
             yield from self._finish(trajectory, "max_tokens")
             return
-        if self.tree is not None:
-            trajectory.prefixes.append(trajectory.branched(trajectory.sample, trajectory.seed))
         request_id = str(self.requests)
         self.requests += 1
         self.generating[request_id] = trajectory
@@ -381,34 +348,6 @@ class _Scheduler:
         return text[: next(end for _, end, writer in spans[1:] if writer == "observation")]
 
     def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Iterator[Trajectory]:
-        finished = self._finished(trajectory, stop)
-        if self.tree is not None:
-            self.waiting += self._branching_off(self.tree, trajectory, finished)
-        yield finished
-
-    def _branching_off(
-        self, tree: Tree, trajectory: PartialTrajectory, finished: Trajectory
-    ) -> Iterator[PartialTrajectory]:
-        """The samples that can begin now that ``trajectory`` is ``finished``."""
-        name = finished.question_id
-        growing = self.growing[name]
-        growing.finished[finished.sample] = finished
-        growing.prefixes[finished.sample] = trajectory.prefixes
-        if len(growing.finished) == self.samples:
-            del self.growing[name]
-        for sample, parent, turns in tree.starts(self.samples, growing.finished):
-            if sample in growing.begun:
-                continue
-            growing.begun.add(sample)
-            if parent is None:
-                yield from self.begun(growing.question, [sample])
-            else:
-                prefixes = growing.prefixes[parent]
-                branch = prefixes[turns].branched(sample, self.seed_of(name, sample))
-                branch.prefixes = prefixes[:turns]
-                yield branch
-
-    def _finished(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
         self.open -= 1
         tokenizer, parsed = self.engine.tokenizer, None
         if self.conversations is not None:
@@ -416,7 +355,7 @@ class _Scheduler:
         finished = trajectory.finish(self.grammar, tokenizer, self.policy, stop, parsed)
         if self.prompt_retrieval and trajectory.contexts:
             finished.steps = [_only_step(finished, trajectory.contexts[0])]
-        return finished
+        yield finished
 
 
 def _cut(item: ContextItem) -> ContextItem:

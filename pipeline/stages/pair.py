@@ -24,7 +24,7 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, PairKind, Trajectory
 from pipeline.export.directory import card
 from pipeline.grammars import grammar
-from pipeline.methods import method, reward_terms
+from pipeline.methods import method
 from pipeline.pairs.candidates import CandidateTerms, pair_of
 from pipeline.pairs.funnel import Funnel, PairingOutcome, table
 from pipeline.pairs.questions import QuestionPairs, by_question, pair_questions
@@ -72,7 +72,7 @@ def run(context: StageContext) -> dict[str, int]:
                 counts_of_pairs["step_pairs"] += 1
             yield pair
 
-    types = dict.fromkeys(("chosen_rewards", "rejected_rewards"), reward_terms(config.rewards))
+    types = dict.fromkeys(("chosen_rewards", "rejected_rewards"), method(config.rewards.kind).terms)
     write_parquet(context.output / "pairs.parquet", counted(), Pair, types)
     reason = {} if counts_of_pairs["pairs"] else {"shortage": scored.shortage()}
     if reason:
@@ -143,20 +143,13 @@ class _ScoredFile:
         )
 
     def step_pairs(self) -> Iterator[Pair]:
-        """All step pairs, if configured.
-
-        With ``rewards.tree``, two trajectories that form a pair form no step pair: the pair trains
-        the step too, as the log-ratios of the prefix that its sides share cancel.
-        """
-        margin, tree = self._settings.step_margin, self._context.config.rewards.tree
+        """All step pairs, if configured."""
+        margin = self._settings.step_margin
         if margin is None:
             return
         for _, trajectories in self._questions(_STEP_COLUMNS):
-            selected = select(self._candidates(trajectories), self._settings)[0] if tree else []
-            paired = {(pair.chosen.id, pair.rejected.id) for pair in selected}
             for chosen, rejected in step_pairs(trajectories, margin):
-                if (chosen.trajectory_id, rejected.trajectory_id) not in paired:
-                    yield self._pair(chosen, rejected, "step")
+                yield self._pair(chosen, rejected, "step")
 
     def _questions(
         self, columns: Sequence[str], progress: Progress | None = None

@@ -50,7 +50,6 @@ from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
 from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out
-from pipeline.rollout.trees import Tree, generated_tokens
 from pipeline.run.context import StageContext
 from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
@@ -94,7 +93,6 @@ def _sample(context: StageContext, teacher: Endpoint | None) -> dict[str, int]:
         context.inputs["policy"],
         temperature=context.config.sampling.temperature,
         samples=context.config.sampling.samples,
-        tree=_tree(context.config),
         teacher=teacher,
     )
     return _write(context, trajectories, seconds)
@@ -106,21 +104,19 @@ def _write(
     stops: Counter[str] = Counter()
     questions: set[str] = set()
     generated, malformed = 0, 0
-    tree, read = _tree(context.config), _passages_with_triplets(context)
+    read = _passages_with_triplets(context)
     shown: Counter[bool] = Counter()  # passages in steps, by whether they are among these
 
     def counted() -> Iterator[Trajectory]:
         nonlocal generated, malformed
-        for question_id, group in itertools.groupby(trajectories, lambda one: one.question_id):
-            samples = list(group)
-            questions.add(question_id)
-            generated += generated_tokens(samples, tree)
-            for trajectory in samples:
-                stops[trajectory.stop] += 1
-                malformed += trajectory.malformed_calls
-                items = (item for step in trajectory.steps for item in step.context)
-                shown.update(item.id in read for item in items if item.kind == "chunk" and read)
-                yield trajectory
+        for trajectory in trajectories:
+            questions.add(trajectory.question_id)
+            generated += trajectory.tokens.thinking
+            stops[trajectory.stop] += 1
+            malformed += trajectory.malformed_calls
+            items = (item for step in trajectory.steps for item in step.context)
+            shown.update(item.id in read for item in items if item.kind == "chunk" and read)
+            yield trajectory
 
     write_parquet(context.output / FILE, counted(), Trajectory)
     write_json(context.output / _TIMING, {**seconds, "generated_tokens": generated})
@@ -132,11 +128,6 @@ def _write(
     if read:
         answered |= {"shown_passages": shown.total(), "shown_without_triplets": shown[False]}
     return {"questions": len(questions), "trajectories": stops.total(), **answered}
-
-
-def _tree(config: Config) -> Tree | None:
-    own = config.sampling
-    return None if own.branch is None else Tree(own.branch, own.prune)
 
 
 def _passages_with_triplets(context: StageContext) -> frozenset[str]:
@@ -194,13 +185,12 @@ def roll_out_policy(
     *,
     temperature: float,
     samples: int,
-    tree: Tree | None = None,
     teacher: Endpoint | None = None,
 ) -> tuple[Iterator[Trajectory], dict[str, float]]:
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     The trajectories are read from their checkpoints while they are consumed, with a check that each
-    question has each sample once. ``tree`` is as in `pipeline.rollout.sampler.roll_out`.
+    question has each sample once.
 
     ``policy_dir`` is as in `policy_in`; None is the base model. A ``teacher`` behind an endpoint
     takes its place. The seconds are engine_start,
@@ -220,8 +210,6 @@ def roll_out_policy(
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
-    if tree is not None:
-        deciding += f", {tree} of {samples}"
     rollout = digest(name, deciding, str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
         context.checkpoint_dir / "paths" / rollout.hex(),
@@ -258,13 +246,11 @@ def roll_out_policy(
                     seed=context.seed,
                     round_number=context.round or 0,
                     conversations=tools,
-                    tree=tree,
                 ):
                     checkpoints.add(trajectory, timer)
                     generated += trajectory.tokens.thinking
                     seconds = max(time.perf_counter() - opened, 1e-3)
-                    if tree is None:  # else shared turns would count several times
-                        context.progress.show(tokens_per_second=generated / seconds)
+                    context.progress.show(tokens_per_second=generated / seconds)
                     context.progress.advance()
                 checkpoints.flush(timer)
             except (EngineError, RetrievalUnavailable):

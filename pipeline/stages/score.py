@@ -32,7 +32,7 @@ from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
 from pipeline.graph.adjacency import Adjacency
-from pipeline.methods import Scorer, method, reward_scorer, reward_terms
+from pipeline.methods import Scorer, method
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.rewards.evidence_match import has_evidence
 from pipeline.rewards.progress import ValueEstimator
@@ -72,16 +72,15 @@ def run(context: StageContext) -> dict[str, int]:
     Raises InputError when a judged step has no verdict or a reward is not finite, and the errors of
     the method's models.
     """
-    settings, sampling = context.config.rewards, context.config.sampling
-    size = sampling.samples if settings.tree else 1  # values need whole questions
-    whole_shard = method(settings.kind).whole_shard or (settings.tree and sampling.recorded)
+    settings = context.config.rewards
+    of_method = method(settings.kind)
     return score_file(
         context.inputs["sample"] / FILE,
         context.output,
         context.checkpoint_dir,
-        reward_scorer(settings, StageInputs(context)),
-        reward_terms(settings),
-        batch=None if whole_shard else max(1, _BATCH // size) * size,
+        of_method.scorer(settings, StageInputs(context)),
+        of_method.terms,
+        batch=None if of_method.whole_shard else _BATCH,
         shard=(context.shard, context.shards),
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
         progress=context.progress,
@@ -96,7 +95,7 @@ def merge(context: StageContext) -> dict[str, int]:
     statistics = _Statistics()
     sampled = iterate_parquet(context.inputs["sample"] / FILE, ["question_id", "sample"])
     expected = [(row["question_id"], row["sample"]) for row in sampled]
-    join_trajectories(context, expected, {"rewards": reward_terms(context.config.rewards)})
+    join_trajectories(context, expected, {"rewards": method(context.config.rewards.kind).terms})
     for row in iterate_parquet(context.output / FILE, ["dataset", "hop", "rewards"]):
         statistics.add(row["dataset"], row["rewards"], row["hop"])
     statistics.write(context.output)

@@ -189,16 +189,11 @@ def test_the_first_step_that_differs_is_named_with_what_differs() -> None:
     ("rewards", "expected"),
     [
         (None, [{}, {}]),
-        ({"values": [0.1, 0.2, 0.3]}, [{"value": 0.1}, {"value": 0.2}]),
-        ({"steps": [{"total": 1.0}] * 2, "values": None}, [{"total": 1.0}] * 2),
-        (
-            {"steps": [{"total": 1.0}] * 2, "values": [0.1, 0.2, 0.3]},
-            [{"total": 1.0, "value": 0.1}, {"total": 1.0, "value": 0.2}],
-        ),
+        ({"steps": [{"total": 1.0}] * 2}, [{"total": 1.0}] * 2),
         ({"steps": [{"total": 1.0}]}, [{}, {}]),  # not one for each step
     ],
 )
-def test_a_step_has_its_reward_terms_and_the_value_of_its_tree(
+def test_a_step_has_its_reward_terms(
     rewards: dict[str, Any] | None, expected: list[dict[str, float]]
 ) -> None:
     trajectory = small_trajectory(steps=[Step(query="a"), Step(query="b")], rewards=rewards)

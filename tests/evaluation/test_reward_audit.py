@@ -97,15 +97,6 @@ def test_verdicts_on_over_and_under_search_are_apart_and_unknown_ones_left_out()
     assert rows["step", "right", "step.over"].calibration_error == 0.0
 
 
-def test_the_values_of_a_tree_are_rewards_of_steps() -> None:
-    """The last turn answers. It has a value, but it is not a step."""
-    verdicts = [{"kind": "over", "verdict": "no"}] * 2
-    right = scored(solved(*GOLD), steps=verdicts, values=[0.7, 0.8, 0.9])
-    rows = rows_of(right, scored(WRONG, values=[0.7, 0.1, 0.0]))
-    assert (rows["step", "right", "step.value"].n, rows["step", "right", "step.over"].n) == (4, 2)
-    assert rows["step", "right", "step.value"].auc.value == 1.0
-
-
 def test_groups_of_hops_add_up_and_titles_name_the_rewards() -> None:
     rows = audit(audited([scored(solved(*GOLD), total=1.0), scored(LUCKY, total=0.0)], TRUTH))
     assert {row.hops for row in rows} == {None, len(CHAIN)}

@@ -110,21 +110,6 @@ def test_a_trajectory_without_step_rewards_is_refused() -> None:
         _ = task_for("pair", str(EMBEDDED), ("pairs.step_margin=0.1",)).settings
 
 
-def test_siblings_of_a_tree_are_paired_by_their_values_after_each_prefix() -> None:
-    """The root prefers a (0.6) to b (0.1), and the prefix a the answer x to y; b's answers are equal."""
-    values = {"p0": [0.6, 0.9], "p1": [0.6, 0.3], "p2": [0.1, 0.1], "p3": [0.1, 0.1]}
-    turns = [(ask("a"), answer("x")), (ask("a"), answer("y")), (ask("b"), answer("y")),
-             (ask("b"), answer("z"))]  # fmt: skip
-    trajectories = [
-        trajectory(name, list(texts), [0.0], rewards={"values": values[name]})
-        for name, texts in zip(values, turns, strict=True)
-    ]
-    assert named(trajectories) == [(ask("a"), ask("b")), (answer("x"), answer("y"))]
-    (first, _), (chosen, rejected) = step_pairs(trajectories, 0.1)
-    assert (chosen.rewards, rejected.rewards) == ({"value": 0.9}, {"value": 0.3})
-    assert first.output == ask("a")
-
-
 def test_the_stage_adds_step_pairs_and_training_reads_them(tmp_path: Path) -> None:
     trajectories = [
         trajectory("p0", [ask("a"), answer("x")], [3.0, 3.0]),

@@ -14,7 +14,7 @@ from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import mismatch
-from pipeline.rewards.progress import ValueEstimator, tree_values
+from pipeline.rewards.progress import ValueEstimator
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import continue_trajectories
@@ -182,28 +182,3 @@ def test_a_killed_stage_continues_only_the_unfinished_states(tmp_path: Path) -> 
 def test_a_state_whose_retrieval_fails_throughout_stops_the_stage(tmp_path: Path) -> None:
     with pytest.raises(RetrievalError, match=r"every continuation of q/0, turn 0"):
         progress(Continuing(Outage()), tmp_path).values([sampled(ASK, RIGHT)])
-
-
-def test_a_value_of_a_tree_is_the_mean_of_the_decayed_outcomes_below_the_step() -> None:
-    """alpha 0.5: a right answer after one search is worth 0.25, after two 0.125, a wrong one 0.
-
-    The first step of the first three has their mean, 1/3 (1/8 + 0 + 1/4); its answer and its second
-    search follow it. The last one's step was written by it alone; another question's never counts.
-    """
-    trajectories = [
-        sampled(ASK, AGAIN, RIGHT, sample=0),
-        sampled(ASK, AGAIN, WRONG, sample=1),
-        sampled(ASK, RIGHT, sample=2),
-        sampled(AGAIN, RIGHT, sample=3),
-        replace(sampled(ASK, WRONG), question_id="other"),
-    ]
-    values = tree_values(trajectories, 0.5)
-    assert values == [
-        [0.125, 0.0625, 0.125],
-        [0.125, 0.0625, 0.0],
-        [0.125, 0.25],
-        [0.25, 0.25],
-        [0.0, 0.0],
-    ]
-    trajectories[1].reward = 1.0  # a reward of the caller takes the place of F1
-    assert tree_values(trajectories, 1.0)[1] == [1.0, 1.0, 1.0]

@@ -99,21 +99,6 @@ def test_a_killed_run_rolls_out_only_what_no_checkpoint_holds(context: StageCont
     assert {file: file.stat().st_mtime_ns for file in files[:2]} == kept
 
 
-def test_a_killed_tree_continues_with_whole_questions_and_counts_the_same_tokens(
-    context: StageContext,
-) -> None:
-    """Log-probabilities differ: this engine pads other batches, in their last digits."""
-    sampling = context.config.sampling.model_copy(update={"samples": 5, "branch": 2})
-    tree = replace(context, config=context.config.model_copy(update={"sampling": sampling}))
-    written = []
-    for _ in range(2):
-        assert run(tree) == {"questions": 7, "trajectories": 35}
-        tokens = json.loads((tree.output / "timing.json").read_text())["generated_tokens"]
-        written.append((tokens, [replace(one, logprobs=[]) for one in trajectories(tree)]))
-        checkpoints(tree)[1].unlink()
-    assert written[0] == written[1]
-
-
 def test_with_candidates_the_shown_passages_without_triplets_are_counted(
     context: StageContext, tmp_path: Path
 ) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import ContextItem, Pair, Question
+from pipeline.core.records import Pair, Question
 from pipeline.graph.build import Extracted
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges
@@ -58,8 +58,7 @@ def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: in
         model={"base": str(base)},
         engine={"max_num_seqs": sampling.pop("max_num_seqs", 256)},
         grammar=method,
-        rewards={"kind": method, "tree": {} if "branch" in sampling else None},
-        pairs={"step_margin": 0.1 if "branch" in sampling else None},
+        rewards={"kind": method},
         dpo={"over_long": "drop"},
         sampling={"samples": 4, "max_segment_tokens": 60, **sampling},
     )
@@ -116,56 +115,6 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(
     assert len(pairs) == 7
     assert {"sample/trajectories.parquet", "score/trajectories.parquet", TRAINING} < whole.keys()
     assert round_of(tmp_path / "divided", base, count, **sampling) == whole
-
-
-class Documents:
-    """A retriever that finds the query."""
-
-    timing: ClassVar[dict[str, float]] = {}
-
-    def retrieve(self, queries: list[Any]) -> list[list[ContextItem]]:
-        return [[ContextItem("chunk", "c", "T", query.subquery, 0.5)] for query in queries]
-
-    def close(self) -> None: ...
-
-
-def searches(prompt: str, request: Any) -> str:
-    """One to three searches, then an answer; what it writes depends on the seed."""
-    done = prompt.count("</information>")
-    if done < 1 + request.seed % 3:
-        return f"<think>a</think><search>who {request.seed % 5}</search>"
-    return f"<think>b</think><answer>{'Rome' if request.seed % 2 else 'Paris'}</answer>"
-
-
-@pytest.mark.parametrize(
-    ("count", "sampling"), [(3, {"batch": 1}), (1, {"in_flight": 3, "batch": 2, "max_num_seqs": 2})]
-)
-def test_a_tree_does_not_depend_on_the_division(
-    base: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    count: int,
-    sampling: dict[str, int],
-) -> None:
-    tree = {"samples": 7, "branch": 2, "max_segment_tokens": 200}
-
-    def opened(settings: Any, *_: object, **__: object) -> ScriptedEngine:
-        return ScriptedEngine(searches, byte_tokenizer(), max_num_seqs=settings.max_num_seqs)
-
-    monkeypatch.setattr("pipeline.llm.models.open_engine", opened)
-    monkeypatch.setattr("pipeline.stages.sample._open_retriever", lambda _: Documents())
-    monkeypatch.setattr("pipeline.stages.score._BATCH", 16)  # two questions of seven
-    whole = round_of(tmp_path / "whole", base, 1, **tree)
-    pairs = read_records(tmp_path / "whole/pair/whole/output/pairs.parquet", Pair)
-    steps = [pair for pair in pairs if pair.kind == "step"]
-    assert {pair.kind for pair in pairs} > {"step"}
-    assert any(span[2] == "observation" for pair in steps for span in pair.chosen_spans)
-    assert all(pair.chosen_rewards["value"] > pair.rejected_rewards["value"] for pair in steps)
-    sides = [(pair.chosen_id, pair.rejected_id) for pair in pairs]
-    assert not {sides[pairs.index(step)] for step in steps} & {
-        side for side, pair in zip(sides, pairs, strict=True) if pair.kind != "step"
-    }
-    assert round_of(tmp_path / "divided", base, count, **tree, **sampling) == whole
 
 
 @pytest.mark.usefixtures("scripted")

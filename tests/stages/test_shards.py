@@ -11,7 +11,7 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
-from pipeline.methods import reward_terms
+from pipeline.methods import method
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 from pipeline.stages import sample, score
@@ -50,7 +50,7 @@ def merged(
     write_parquet(inputs["sample"] / "trajectories.parquet", sampled, Trajectory)
     for number, trajectories in enumerate(shards):
         shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
-        types = {"rewards": reward_terms(config.rewards)} if stage == "score" else None
+        types = {"rewards": method(config.rewards.kind).terms} if stage == "score" else None
         write_parquet(shard / "trajectories.parquet", trajectories, Trajectory, types)
         (shard / "stops.json").write_text(json.dumps({"answer": len(trajectories)}))
         (shard / "timing.json").write_text(json.dumps({"total": 1.5}))

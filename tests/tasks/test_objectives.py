@@ -38,18 +38,6 @@ def test_training_reads_only_the_settings_of_its_objective() -> None:
     assert changed.settings["sampling.temperature"] != grpo.key.settings["sampling.temperature"]
 
 
-def test_a_tree_makes_other_samples_values_and_pairs() -> None:
-    """Without one the settings are in no fingerprint, so that older outputs are found."""
-    plain, tree = (train(*more).upstream()["pair"] for more in ((), ("sampling.branch=2",)))
-    valued = train("rewards.tree={}").upstream()["pair"]
-    score, sample = plain.upstream()["score"], plain.upstream()["score"].upstream()["sample"]
-    assert "branch" not in sample.key.settings["sampling"]
-    assert not [name for name in score.key.settings if name.startswith("rewards.tree")]
-    assert tree.upstream()["score"].upstream()["sample"].key.settings["sampling"]["branch"] == 2
-    assert valued.upstream()["score"].upstream()["sample"].key == sample.key
-    assert valued.upstream()["score"].key.settings["rewards.tree"] == {"decay": 0.9}
-
-
 def test_a_loss_makes_another_policy_of_the_same_pairs() -> None:
     """The default is in no fingerprint, so that policies from before the setting are found."""
     dpo = train()
