@@ -28,7 +28,7 @@ class Report(LightTask):
 
     stage = "report"
     help = "the HTML report"
-    version = 9  # with words of answers
+    version = 10  # seconds with shards
     entry = "pipeline.report.page:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included

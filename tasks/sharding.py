@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import luigi
 
+from pipeline.run.context import SHARD
 from tasks.base import StageTask
 
 
@@ -65,7 +66,7 @@ class DivisibleTask(StageTask):
 
     def shards(self) -> dict[str, StageTask]:
         count = self.shard_count if self.divided else 0
-        return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
+        return {f"{SHARD}{number:03d}": self.shard(number) for number in range(count)}
 
     def requires(self) -> dict[str, StageTask]:
         """Adds the shards, unless the stage is complete: its output does not depend on them."""

@@ -149,6 +149,11 @@ def why(task: StageTask) -> list[str]:
     output = task.found()
     if output is None:
         earlier = task.store.manifests(task.stage, task.round_number)
+        states = [_unfinished(one) for one in (task, *task.shards().values()) if not one.complete()]
+        if failed := [
+            f"{one.label}: failed: {one.message}" for one in states if one.state == "failed"
+        ]:
+            return failed
         if not earlier:
             return [f"{task.label}: never completed with any settings"]
         return list(_causes(task, earlier[0], {task.task_id}))

@@ -25,18 +25,12 @@ from pipeline.browse.rendering import render, script, stylesheet
 from pipeline.browse.security import WRITTEN_POLICY, Form, Forms, Guard
 from pipeline.browse.site import OpenRun, Site
 from pipeline.core.errors import InputError, SteepError
-from pipeline.pairs.anchors import EXPORT
 
 _RUN = "/run/{name}"
 # The tab that is marked on each page without its own tab.
 _TABS = {
     "pair": "pairs", "trajectory": "trajectories", "graph": "trajectories", "versus": "compare",
 }  # fmt: skip
-# The files that a run wrote for the browser, and the command that writes each.
-_WRITTEN = {
-    "report.html": "steep run",
-    EXPORT: f"steep browse --export {EXPORT}, in the directory of the run,",
-}
 router = APIRouter()
 
 
@@ -233,13 +227,11 @@ def end(run: Run, desk: Asking, form: Filled) -> Response:
     return RedirectResponse(f"/run/{quote(run.name, safe='')}/ask", 303)
 
 
-@router.get(f"{_RUN}/{{file}}")
-def written(run: Run, file: str) -> Response:
-    """The report of a run, and the pairs beside it to which the report links."""
-    if file not in _WRITTEN:
-        raise HTTPException(404, "Not Found")
-    path = run.written(file)
+@router.get(f"{_RUN}/report.html")
+def report(run: Run) -> Response:
+    """The report of a run."""
+    path = run.report
     if path is None:
-        command = _WRITTEN[file]
-        raise HTTPException(404, f"run {run.name!r:.80} has no {file} yet; {command} writes it")
+        problem = f"run {run.name!r:.80} has no report.html yet; steep run writes it"
+        raise HTTPException(404, problem)
     return FileResponse(path, headers={"Content-Security-Policy": WRITTEN_POLICY})

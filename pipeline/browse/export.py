@@ -19,16 +19,13 @@ from pipeline.browse.rendering import KIND_MEANINGS, render, stylesheet
 from pipeline.browse.site import OpenRun
 from pipeline.core.atomic import text_output
 from pipeline.core.errors import InputError
-from pipeline.core.records import Pair
-from pipeline.pairs.anchors import pair_anchor, question_anchor
 
 
 def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
     """Write up to ``limit`` pairs to ``path`` and return their number.
 
     ``filter`` is the query string of the page of pairs, such as ``kind=hard&q=river``. Without an
-    order in it, the first pairs of every round and kind come first. Pairs and questions have the
-    anchors of `pipeline.pairs.anchors`, which the report links to. Raises InputError when it is
+    order in it, the first pairs of every round and kind come first. Raises InputError when it is
     malformed or no pair matches; nothing is written then.
     """
     try:
@@ -48,7 +45,6 @@ def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
         )
     rows = run.queries.first_pairs(filters, limit)
     pages = [_pair(run, row["group"], row["row"]) for row in rows]
-    _add_anchors(pages)
     facets = run.queries.facets(PAIRS, filters)
     style = stylesheet()
     digest = base64.b64encode(hashlib.sha256(_inline(style).encode()).digest()).decode()
@@ -71,19 +67,6 @@ def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
 def _inline(style: str) -> str:
     """The style as the page contains it, on separate lines."""
     return f"\n{style}\n"
-
-
-def _add_anchors(pages: list[dict[str, Any]]) -> None:
-    """The anchors of every pair and of its question; each is given once, so that ids are unique."""
-    given: set[str] = set()
-    for page in pages:
-        pair: Pair = page["pair"]
-        names = (
-            pair_anchor(pair.round, pair.kind, pair.chosen_id, pair.rejected_id),
-            question_anchor(pair.question_id),
-        )
-        page["anchors"] = [name for name in names if name not in given]
-        given.update(names)
 
 
 def _pair(run: OpenRun, group: str, row: int) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import Segment, read_trajectories, text_of
 from pipeline.methods import titled_terms
-from pipeline.pairs.anchors import pair_anchor
 from pipeline.run.store import MANIFEST, read_manifest, read_output
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
@@ -39,14 +38,13 @@ class TrajectoryView:
 
 @dataclass(frozen=True)
 class Example:
-    """Two trajectories of one question, side by side; ``anchor`` is a pair's anchor, else None."""
+    """Two trajectories of one question, side by side."""
 
     label: str
     question: str
     gold: list[str]
     left: TrajectoryView
     right: TrajectoryView
-    anchor: str | None = None
 
 
 def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
@@ -141,7 +139,10 @@ def series(history: list[dict[str, float]], key: str) -> tuple[list[float], list
 
 
 def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """Wall time (s), peak memory (MB), device and counts from every manifest, in stage order."""
+    """Seconds, peak memory (MB), device and counts from every manifest, in stage order.
+
+    ``seconds`` and peak memory include the shards of a divided stage, which run side by side.
+    """
     result = []
     seen = set()
     for name in inputs:
@@ -150,9 +151,16 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
             continue
         seen.add(path.resolve())
         manifest = read_manifest(inputs[name])
+        parts = [manifest, *manifest.get("shards", {}).values()]
+        seconds, memory = (
+            [part[key] for part in parts if part.get(key) is not None]
+            for key in ("wall_seconds", "peak_memory_mb")
+        )
         row = {
-            key: manifest.get(key)
-            for key in ("fingerprint", "wall_seconds", "peak_memory_mb", "device")
+            "fingerprint": manifest.get("fingerprint"),
+            "seconds": sum(seconds) if seconds else None,
+            "peak_memory_mb": max(memory, default=None),
+            "device": manifest.get("device"),
         }
         counts = manifest["counts"]
         versions = manifest.get("versions", {})
@@ -188,7 +196,6 @@ def pair_examples(inputs: Mapping[str, Path]) -> list[Example]:
                     f"Round {number}, {row['kind']} pair",
                     (trajectories[row["chosen_id"]], "Chosen"),
                     (trajectories[row["rejected_id"]], "Rejected"),
-                    pair_anchor(number, row["kind"], row["chosen_id"], row["rejected_id"]),
                 )
                 for row in rows
             ]
@@ -210,12 +217,7 @@ def _change(before: Trajectory, after: Trajectory) -> str:
     return f"{before.dataset}, {kind}"
 
 
-def _example(
-    label: str,
-    left: tuple[Trajectory, str],
-    right: tuple[Trajectory, str],
-    anchor: str | None = None,
-) -> Example:
+def _example(label: str, left: tuple[Trajectory, str], right: tuple[Trajectory, str]) -> Example:
     trajectory = left[0]
     return Example(
         label,
@@ -223,7 +225,6 @@ def _example(
         trajectory.answers,
         trajectory_view(*left),
         trajectory_view(*right),
-        anchor,
     )
 
 

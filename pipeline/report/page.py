@@ -20,7 +20,6 @@ from pipeline.evaluation import plots
 from pipeline.evaluation.compare import SIGNIFICANT, parted
 from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
-from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
 from pipeline.report import (
     coverage_section,
@@ -152,7 +151,6 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "differing": context.facts.get("differing"),
         "usages": usage_section.usages(inputs),
         **recall_section.values(inputs, context.config.evaluation.split),
-        "export": EXPORT,
         "run_dir": context.config.run_dir,
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pipeline.llm.models import Models
 
 
+SHARD = "shard-"  # of the names of inputs that are shards of the stage
+
+
 @dataclass(frozen=True)
 class StageContext:
     """Everything that a stage may read.

@@ -34,7 +34,7 @@ from pipeline.core.atomic import write_text
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.core.text import visible
-from pipeline.run.context import StageContext
+from pipeline.run.context import SHARD, StageContext
 from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.progress import ProgressFile, duration
 from pipeline.run.store import (
@@ -200,6 +200,7 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
         resource.getrusage(processes).ru_maxrss
         for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
+    shards = {name: path for name, path in task.inputs.items() if name.startswith(SHARD)}
     facts = {
         "counts": counts,
         "content_key": None if task.contents is None else content_key(key, task.contents),
@@ -211,6 +212,8 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),
+        # Kept here, because `steep gc` may remove the shards, and the report needs no shard.
+        "shards": {name: _cost(Path(path)) for name, path in shards.items()},
         "launch_seconds": round(started - task.launched, 2) if task.launched else 0.0,
         "peak_memory_mb": round(max(usage) / 1024),
         "device": _device(),
@@ -220,6 +223,12 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     }
     store.commit(key, output, facts)
     return counts
+
+
+def _cost(output: Path) -> dict[str, Any]:
+    """What the work of an output took, from its manifest."""
+    manifest = read_manifest(output)
+    return {name: manifest.get(name) for name in ("wall_seconds", "peak_memory_mb")}
 
 
 def _check_raw_files(task: StageJob, context: StageContext, when: str) -> None:

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 from pipeline.config.writing import differing_settings
-from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import ContextItem, Decomposed, Pair, Question, Trajectory
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import ContextItem, Decomposed, Question, Trajectory
 from pipeline.methods import method
-from pipeline.pairs.anchors import pair_anchor
 from pipeline.report import recall_section as recall
 from pipeline.report import rewards_section as rewards
+from pipeline.report.data import stage_rows
 from pipeline.report.page import run
 from pipeline.report.usage_section import usages
 from pipeline.rewards.search_r1 import SearchR1Rewards
 from pipeline.rewards.tearag import TeaRagRewards
+from pipeline.run.progress import duration
 from pipeline.stages.evaluate import merge_policies
 from pipeline.stages.files.trajectory_columns import FILE
 from tests.report.test_report_page import Page
@@ -295,13 +296,33 @@ def test_settings_are_compared_with_the_base_file_the_shipped_file_or_the_defaul
     ]
 
 
-def test_pairs_of_the_page_link_to_their_anchors_in_the_export(tmp_path: Path) -> None:
+def test_the_time_of_a_stage_includes_its_shards(tmp_path: Path) -> None:
+    """The sums of the page are those of the store."""
+    context = write_run(tmp_path, rounds=1)
+    path = context.inputs["score-1"] / "manifest.json"
+    manifest = json.loads(path.read_text())
+    own = manifest["wall_seconds"]
+    manifest["shards"] = {
+        "shard-000": {"wall_seconds": 3600.0, "peak_memory_mb": 2048},
+        "shard-001": {"wall_seconds": 1800.0, "peak_memory_mb": None},
+    }
+    path.write_text(json.dumps(manifest))
+    stages = {row["name"]: row for row in stage_rows(context.inputs)}
+    assert stages["score-1"]["seconds"] == own + 5400
+    assert stages["score-1"]["peak_memory_mb"] == 2048
+    run(context)
+    page = (context.output / "report.html").read_text()
+    total = sum(
+        json.loads((directory / "manifest.json").read_text())["wall_seconds"]
+        for directory in context.inputs.values()
+    )
+    assert f"all stages</th><td>{duration(total + 5400)}</td>" in page
+
+
+def test_every_link_of_the_page_leads_into_the_page(tmp_path: Path) -> None:
     context = write_run(tmp_path, rounds=1)
     run(context)
     page = (context.output / "report.html").read_text()
-    linked = set(re.findall(r'href="pairs\.html#(pair-[0-9a-f]{16})"', page))
-    pairs = read_records(context.inputs["pair-1"] / "pairs.parquet", Pair)
-    anchors = {pair_anchor(1, pair.kind, pair.chosen_id, pair.rejected_id) for pair in pairs}
-    assert len(linked) == 6
-    assert linked <= anchors
-    assert "steep browse --config runs/fabricated/config.yaml --export" in page
+    links = re.findall(r'href="([^"]*)"', page)
+    assert links
+    assert {link for link in links if link[1:] not in re.findall(r'id="([^"]*)"', page)} == set()

@@ -2,9 +2,10 @@
 
 import pytest
 
+from pipeline.run.store import read_manifest
 from tasks.run import RunFailed, run, task_for, walk
 from tasks.sharding import DivisibleTask, ShardTask
-from tasks.status import status
+from tasks.status import status, why
 from tests.tasks.counting_tasks import ROOT, Numbers, executions, task
 
 WORKED = ["work 0", "work 1", "work 2"]
@@ -22,6 +23,13 @@ def test_a_divided_stage_writes_the_bytes_of_a_whole_one_and_stays_complete(work
     shards = {f"numbers-shard-00{number}": "missing" for number in range(3)}
     assert states(numbers(workspace)) == {"first": "missing", **shards, "numbers": "missing"}
     divided = run(numbers(workspace), workers=2)
+    manifest, stages = (
+        read_manifest(divided),
+        {row.label: row for row in status(numbers(workspace))},
+    )
+    assert {
+        f"numbers-{name}": cost["wall_seconds"] for name, cost in manifest["shards"].items()
+    } == {label: stages[label].wall_seconds for label in shards}
     done = dict.fromkeys(shards, "done")
     assert states(numbers(workspace)) == {"first": "done", **done, "numbers": "done"}
     before = executions(workspace)
@@ -44,6 +52,8 @@ def test_a_killed_shard_continues_and_the_others_are_not_run_again(workspace):
         run(numbers(workspace), workers=3)
     assert states(numbers(workspace))["numbers"] == "missing"
     assert states(numbers(workspace))["numbers-shard-001"] == "failed"
+    [line] = why(numbers(workspace))
+    assert line.startswith("numbers-shard-001: failed: its process")
     (workspace / "kill").unlink()
     run(numbers(workspace), workers=3)
     lines = executions(workspace)

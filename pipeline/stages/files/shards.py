@@ -18,14 +18,12 @@ from pipeline.core.errors import StoreError
 from pipeline.core.input_files import parquet_batches
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema
 from pipeline.core.records import Trajectory
-from pipeline.run.context import StageContext
+from pipeline.run.context import SHARD, StageContext
 from pipeline.run.store import read_manifest
 from pipeline.stages.files.trajectory_columns import FILE
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_SHARD = "shard-"  # of the names of inputs that are shards
 
 
 def first_and_last(count: int, shard: int, shards: int) -> tuple[int, int]:
@@ -35,7 +33,7 @@ def first_and_last(count: int, shard: int, shards: int) -> tuple[int, int]:
 
 def shard_directories(context: StageContext) -> list[Path]:
     """The outputs of the shards that a stage joins, in their order."""
-    return [context.inputs[name] for name in sorted(context.inputs) if name.startswith(_SHARD)]
+    return [context.inputs[name] for name in sorted(context.inputs) if name.startswith(SHARD)]
 
 
 def shard_counts(context: StageContext) -> dict[str, int]:
