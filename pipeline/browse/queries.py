@@ -102,21 +102,6 @@ class Queries:
         )
         return Listing(rows, total, page)
 
-    def first_pairs(self, filters: Filters, limit: int) -> list[Row]:
-        """The first pairs of a list.
-
-        Without an order, each round and kind has its first, then its second.
-
-        Raises InputError for a column that cannot be sorted by.
-        """
-        order = self._order(filtering.PAIRS, filters)
-        if not filters.get("sort"):
-            order = f'row_number() OVER (PARTITION BY "group", kind ORDER BY "row"), {order}'
-        return self.records(
-            f"SELECT * FROM pairs WHERE {filters.where} ORDER BY {order} LIMIT ?",
-            [*filters.values, limit],
-        )
-
     def _order(self, table: Table, filters: Filters) -> str:
         natural = "n" if table is filtering.TRAJECTORIES else '"group", "row"'
         column = filters.get("sort")

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import typer
 
 from pipeline.cli.options import Chosen, with_configuration
-from pipeline.core.errors import DependencyError, InputError, SteepError, StoreError
+from pipeline.core.errors import DependencyError, SteepError, StoreError
 
 if TYPE_CHECKING:
     from pipeline.browse.site import RunEntry, Site
@@ -32,32 +32,14 @@ def browse(
         str, typer.Option(help="address to listen on; any but loopback needs a token")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = PORT,
-    export: Annotated[
-        Path | None, typer.Option(help="write pairs to this HTML file instead of serving")
-    ] = None,
-    filter: Annotated[
-        str | None,
-        typer.Option(
-            help='with --export: filters of the page of pairs, such as "kind=hard&q=river"'
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="with --export: number of pairs")] = 100,
 ) -> None:
     """Show pairs, trajectories, graphs and runs in the web browser.
 
-    The other runs in the same directory can be opened and compared too. Of a run only
-    store/.hashes.json is written, which remembers the content of model files.
+    The other runs in the same directory can be opened and compared too. `browse` writes one file
+    of a run: store/.hashes.json, which remembers the content of model files.
     """
     task = chosen.task()
     site = open_site(task)
-    if export is not None:
-        from pipeline.browse.export import export_pairs
-
-        count = export_pairs(site.first, export, filter or "", limit)
-        typer.echo(f"{count:,} pairs: {export}")
-        return
-    if filter is not None:
-        raise InputError("--filter is only for --export; name a file with --export, or remove it")
     _ = site.first  # its errors end the command
     _serve(site, host, port)
 

@@ -19,8 +19,7 @@ import pytest
 from pipeline.browse.index import open_index
 from pipeline.browse.queries import Queries
 from pipeline.browse.sources import find_sources
-from pipeline.cli.browse import browse
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import StoreError
 from tests.browse.stored_run import NAME, write_stored_run
 from tests.waiting import LIMIT
 
@@ -62,11 +61,6 @@ def test_another_address_needs_the_token_that_is_printed(runs: Path) -> None:
 def test_a_run_without_trajectories_names_the_command_that_makes_them(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no trajectories yet; run: steep run pair"):
         find_sources("empty", tmp_path / "store")
-
-
-def test_a_filter_needs_a_file_to_export_to(runs: Path) -> None:
-    with pytest.raises(InputError, match="--filter is only for --export"):
-        browse(set=[f"runs_dir={runs}", f"name={NAME}"], filter="kind=hard")
 
 
 def test_records_of_one_round_belong_together(runs: Path) -> None:
