@@ -39,9 +39,10 @@ from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import decode, escaped_in_prompts, markup, rendered
 
 _DATE = datetime(2024, 7, 26)  # for templates that write the date; a prompt must not change daily
+_MOST_CHARACTERS = 16  # of a token, in texts that people and programs write
 _TAG = re.compile(r"<[/|]?[^\s<>|]+\|?>|\[/?[A-Z_]+\]")
 _REASONING = "It is not known."
-_QUESTION: Message = {"role": "user", "content": "x"}
+QUESTION: Message = {"role": "user", "content": "x"}
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class ChatTemplate:
 
     ``thinking`` is the template's ``enable_thinking``; None leaves it to the template. ``end_ids``
     end a turn. The template reads a fixed date. The tokenizer must be a fast one, which knows the
-    characters of its tokens.
+    characters of its tokens. Of a text of more than ``longest`` tokens only the beginning is
+    tokenized, and InputError is raised.
     """
 
     def __init__(
@@ -124,8 +126,10 @@ class ChatTemplate:
         *,
         thinking: bool | None = None,
         end_ids: Iterable[int] | None = None,
+        longest: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self._longest = longest
         self.tools = list(tools)
         self.end_ids = end_of_turn_ids(tokenizer) if end_ids is None else frozenset(end_ids)
         self.ends = tuple(decode(tokenizer, [token_id]) for token_id in sorted(self.end_ids))
@@ -172,14 +176,14 @@ class ChatTemplate:
     @cached_property
     def generation_prompt(self) -> str:
         """What the template writes before a turn, after a question."""
-        return self.render([_QUESTION], generation_prompt=True)
+        return self.render([QUESTION], generation_prompt=True)
 
     def turn_text(self, message: Message) -> str:
         """What the model writes for an assistant's message, up to the end-of-turn token.
 
         The token is missing where the template writes it only with the next message.
         """
-        whole = self.render([_QUESTION, message], generation_prompt=False)
+        whole = self.render([QUESTION, message], generation_prompt=False)
         text = whole[common_length(self.generation_prompt, whole) :]
         found = [text.rfind(end) + len(end) for end in self.ends if end in text]
         return text[: max(found, default=len(text))]
@@ -192,6 +196,7 @@ class ChatTemplate:
         """
         messages = self.inserted_messages(turn, inserted)
         text, results, end = self._frame_text(turn, messages)
+        self._check_length(text)
         tokenizer: Any = self.tokenizer
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids = list(encoded["input_ids"])
@@ -337,7 +342,7 @@ class ChatTemplate:
         dummies = [dummy | {"tool_calls": calls}, dummy | {"tool_calls": calls[:1]}]
         for attempt in dummies if calls else [dummy]:
             try:
-                text = self.render([_QUESTION, attempt, *inserted], generation_prompt=True)
+                text = self.render([QUESTION, attempt, *inserted], generation_prompt=True)
             except InputError:  # some templates refuse several calls
                 if attempt is dummies[-1] or not calls[1:]:
                     raise
@@ -367,7 +372,19 @@ class ChatTemplate:
             self._references[key] = _Reference(self._added_ids(self._ids(text)), tokens)
         return self._references[key]
 
+    def _check_length(self, text: str) -> None:
+        size = _MOST_CHARACTERS * (self._longest or len(text))
+        while size < len(text):
+            ids = self.tokenizer(text[:size], add_special_tokens=False)["input_ids"]
+            if len(ids) > (self._longest or 0):
+                raise InputError(
+                    f"messages: the conversation has more than {self._longest:,} tokens, which the "
+                    "engine takes with the reply; shorten it, or raise engine.max_model_len"
+                )
+            size *= 2
+
     def _ids(self, text: str) -> list[int]:
+        self._check_length(text)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _added_ids(self, ids: Iterable[int]) -> list[int]:

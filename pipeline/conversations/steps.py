@@ -25,8 +25,10 @@ from pipeline.conversations.messages import (
     Message,
     Tool,
     calls_of,
+    results_of,
     split_turns,
     uniform,
+    without_closing,
 )
 from pipeline.conversations.turn_parser import call_problem
 from pipeline.core.errors import ConfigError
@@ -89,8 +91,10 @@ class ToolFormat:
                 return problem
             if call.name in self.own:
                 continue
-            values = (call.arguments["query"], *call.arguments.get("entities", ()))
-            if not all(value.strip() for value in values):
+            query, entities = search_arguments(call)
+            if not isinstance(entities, list) or not all(isinstance(x, str) for x in entities):
+                return f"the arguments of {call.name}: entities is no list of texts"
+            if not all(map(str.strip, (query, *entities))):
                 return f"an empty argument of {call.name}"
         return None
 
@@ -108,6 +112,12 @@ class ToolFormat:
         """The calls of own tools in a turn before the last, or 1 for a malformed call."""
         own = sum(call.name in self.own for call in calls_of(message))
         return 1 if self.malformed(message) else own
+
+
+def search_arguments(call: Call) -> tuple[str, Any]:
+    """The query and the entities of a search that fits its schema; null is the same as absent."""
+    entities = call.arguments.get("entities")
+    return call.arguments["query"], [] if entities is None else entities
 
 
 def _tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
@@ -218,13 +228,15 @@ class _FormatError(Exception):
 class _Reader:
     """Reads turns in order; ``waiting`` are exchanges whose text after the result comes next.
 
-    ``tools`` are of an agent with its own loop, which has its own budget and no ``Answer:``.
+    ``tools`` are of an agent with its own loop, which has its own budget. With ``whole`` an answer
+    needs no ``Answer:``.
     """
 
     format: ToolFormat
     max_steps: int
     answered: bool = False  # whether the results of malformed calls are their errors
     tools: Sequence[Tool] | None = None
+    whole: bool = False
     steps: list[Step] = field(default_factory=list)
     waiting: list[Exchange] = field(default_factory=list)
 
@@ -232,8 +244,6 @@ class _Reader:
         """Read a turn that calls tools."""
         thought, text = thought_and_text(message)
         before = self._text(text, thought, calls=True)
-        results = [each for each in inserted if each["role"] == "tool"]
-        named = {each.get("tool_call_id"): each for each in results if each.get("tool_call_id")}
         calls = calls_of(message)
         if self.tools is None:
             problem, searches = self.format.problem(calls), self.format.searches(message)
@@ -242,17 +252,20 @@ class _Reader:
             problem, searches = next(filter(None, problems), None), calls
         if problem and not self.answered:
             raise _FormatError(problem)
-        for number, call in enumerate(calls_of(message)):
-            if call not in searches:
-                continue
-            if self._bounded and len(self.steps) + len(self.waiting) >= self.max_steps:
+        results = results_of(message, inserted)
+        for number, (call, result) in enumerate(zip(calls, results, strict=True), start=1):
+            searching = call in searches
+            full = len(self.steps) + len(self.waiting) >= self.max_steps
+            if searching and self._bounded and full:
                 raise _FormatError(f"no answer after {self.max_steps} steps")
-            result = named.get(call.id) or dict(enumerate(results)).get(number)
             if result is None:
-                raise _FormatError(f"call {number + 1} of a turn has no result")
-            names, query = call.arguments.get("entities", ()), _query(call.arguments).strip()
-            names = [name.strip() for name in names] if self.tools is None else []
-            self.waiting.append(Exchange(query, names, result["content"].strip(), before))
+                raise _FormatError(f"call {number} of a turn has no result: {call.name}")
+            if searching:
+                text = result["content"].strip()
+                query, names = _query(call.arguments).strip(), list[str]()
+                if self.tools is None:
+                    names = [name.strip() for name in search_arguments(call)[1]]
+                self.waiting.append(Exchange(query, names, text, before))
 
     def answer(self, message: Message) -> str:
         """Read the last turn; returns its text from the answer on."""
@@ -265,7 +278,7 @@ class _Reader:
             self.steps.append(Step(think=before))
         if control := first_control_token(text):
             raise _FormatError(control_token_error(control))
-        if not marker and self.tools is None:
+        if not marker and not self.whole:
             raise _FormatError(f"no {ANSWER!r} in the last message")
         if not answer.strip():
             raise _FormatError(f"nothing after {ANSWER!r}")
@@ -319,16 +332,19 @@ def parse(
     *,
     answered: bool = False,
     tools: Sequence[Tool] | None = None,
+    whole: bool = False,
 ) -> ParsedOutput:
     """The steps before the first format error, the answer, and the verdict.
 
     With ``answered``, malformed calls were answered by their errors, and the format may hold.
-    ``tools`` are of an agent that runs its own loop: any of them may be called, and without
-    ``Answer:`` the whole last message is the answer. Raises InputError for messages that have not
-    the form of OpenAI's interface.
+    ``tools`` are of an agent that runs its own loop: any of them may be called. There, and with
+    ``whole``, the whole last message is the answer if it has no ``Answer:``. What users write
+    after it is ignored. Raises InputError for messages that have not the form of OpenAI's
+    interface.
     """
-    _, turns = split_turns(uniform(messages))
-    reader, parsed = _Reader(FORMATS[method], max_steps, answered, tools), ParsedOutput()
+    _, turns = split_turns(without_closing(uniform(messages)))
+    whole = whole or tools is not None
+    reader, parsed = _Reader(FORMATS[method], max_steps, answered, tools, whole), ParsedOutput()
     try:
         for number, (message, *inserted) in enumerate(turns):
             refused = answered and [each["role"] for each in inserted] == ["tool"]

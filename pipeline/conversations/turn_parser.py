@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.conversations.json_schemas import schema_problem
 from pipeline.conversations.messages import REASONING, Call, Message, Tool, calls_of
 from pipeline.core.errors import InputError
 from pipeline.grammars.sanitize import control_token_error, first_control_token
@@ -40,17 +41,13 @@ class ParsedTurn:
 
 def call_problem(call: Call, tools: Sequence[Tool]) -> str | None:
     """Why a call is invalid: an unknown tool, or arguments that its JSON schema refuses."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
-
     declared = {tool["function"]["name"]: tool["function"] for tool in tools}
     if call.name not in declared:
         return f"tool {call.name!r} is not declared"
     if not isinstance(call.arguments, dict):
         return f"the arguments of {call.name} are no object"
-    schema = declared[call.name].get("parameters") or {}
-    error = best_match(Draft202012Validator(schema).iter_errors(call.arguments))
-    return None if error is None else f"the arguments of {call.name}: {error.message}"
+    problem = schema_problem(declared[call.name].get("parameters") or {}, call.arguments)
+    return None if problem is None else f"the arguments of {call.name}: {problem}"
 
 
 class TurnParser:
@@ -158,14 +155,19 @@ def _response_templates(tokenizer: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _probe_call(tool: Tool) -> Message:
-    examples = {"array": ["Ada", "Rome"], "integer": 3, "number": 3, "boolean": True, "object": {}}
-    properties = tool["function"].get("parameters", {}).get("properties", {})
-    arguments = {
-        name: examples.get(schema.get("type"), "who is it?") for name, schema in properties.items()
-    }
+    properties = (tool["function"].get("parameters") or {}).get("properties", {})
+    arguments = {name: _example(schema) for name, schema in properties.items()}
     function = {"name": tool["function"]["name"], "arguments": arguments}
     call = {"type": "function", "function": function, "id": "call00000"}
     return {"role": "assistant", "content": "Look.", "tool_calls": [call]}
+
+
+def _example(schema: Any) -> Any:
+    """A value of the first type of a schema that is not null; schemas may have none, or be true."""
+    examples = {"array": ["Ada", "Rome"], "integer": 3, "number": 3, "boolean": True, "object": {}}
+    types = schema.get("type") if isinstance(schema, dict) else None
+    named = [types] if isinstance(types, str) else types or []
+    return examples.get(next((kind for kind in named if kind != "null"), ""), "who is it?")
 
 
 def _call(function: Mapping[str, Any]) -> Call:

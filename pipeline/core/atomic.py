@@ -4,27 +4,35 @@ Every writer fills a temporary sibling of the target, flushes it to the disk and
 end, so a reader sees the old file, the new file or no file, but never a partial file, also after a
 power failure. A symbolic link stays, and its target is replaced. Missing parent directories are
 created. The temporary file is removed when writing fails.
+
+An output of a command replaces a file only if that is empty or of the same kind: its first record
+has the same fields, or its page the same title, or it begins with the same line. So a command may
+be repeated, and no other file is lost.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import STDIN
+from pipeline.core.records import OPTIONAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STDOUT = "-"
+_READ = 1 << 26  # bytes of a file that is there
 
 
 @contextmanager
@@ -59,20 +67,55 @@ def text_output(path: Path | str) -> Iterator[Callable[[str], None]]:
     """A function that writes UTF-8 text, which reaches ``path`` only when the block ends normally.
 
     ``-`` is standard output. A regular file is replaced atomically. FIFOs, devices and other
-    special files are written through, after the block, from a temporary file.
-    Raises InputError when ``path`` is a directory or cannot be written.
+    special files are written through, after the block, from a temporary file. Raises InputError
+    when ``path`` is a directory or cannot be written, and when the file that is there is of another
+    kind than the first text, which is a whole record or page.
     """
     with ExitStack() as stack:
         with _output_errors(path):
-            stream = stack.enter_context(_output_stream(path))
+            special = str(path) == STDOUT or _is_special(Path(path))
+            there = "" if special else _beginning(Path(path))
+            stream = stack.enter_context(_output_stream(path, special))
 
         def write(text: str) -> None:
+            nonlocal there
+            if there and _kind(there) != _kind(text):
+                raise InputError.at(
+                    path, None,
+                    "the file exists and is none that this command writes, by its first fields or "
+                    "lines; name another file, or remove it",
+                )  # fmt: skip
+            there = ""
             with _output_errors(path):
                 stream.write(text)
 
         yield write
+        if there:
+            write("")
         with _output_errors(path):
             stack.close()
+
+
+def _beginning(path: Path) -> str:
+    """The beginning of the file that is there; raises InputError when nobody may write it."""
+    try:
+        with path.open("rb") as stream:
+            if not os.fstat(stream.fileno()).st_mode & 0o222:
+                raise InputError.at(path, None, "is read-only; name another file")
+            return stream.read(_READ).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _kind(text: str) -> object:
+    """The fields of the first JSON object of a text, else the title of a page, else a line."""
+    line, title = text.partition("\n")[0], re.search("<title>.*?</title>", text)
+    for part in (line, text):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(part)
+            if isinstance(first := next(iter(value), None) if type(value) is list else value, dict):
+                return frozenset(first) - OPTIONAL
+    return title[0] if title else line or text
 
 
 @contextmanager
@@ -87,8 +130,8 @@ def _output_errors(path: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def _output_stream(path: Path | str) -> Iterator[IO[str]]:
-    if str(path) != STDOUT and not _is_special(Path(path)):
+def _output_stream(path: Path | str, special: bool) -> Iterator[IO[str]]:
+    if not special:
         with (
             replacing(Path(path)) as temporary,
             temporary.open("w", encoding="utf-8", newline="") as stream,
@@ -120,16 +163,17 @@ def _is_special(path: Path) -> bool:
     return not stat.S_ISREG(mode) or path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 
-def check_distinct(*outputs: Path | str | None) -> None:
-    """Raise InputError when two outputs of a command are the same file."""
-    seen: dict[str, Path | str] = {}
+def check_distinct(outputs: Sequence[Path | str | None], inputs: Iterable[Path | str] = ()) -> None:
+    """Raise InputError when an output of a command is also an input, or another output."""
+    there = (name for name in inputs if str(name) != STDIN and os.path.exists(name))  # noqa: PTH110 - texts too
+    seen = {os.path.realpath(name): "is an input too; name another file" for name in there}
     for output in outputs:
         if output is None:
             continue
         name = os.path.realpath(output) if str(output) != STDOUT else STDOUT
         if name in seen and name != os.path.realpath(os.devnull):
-            raise InputError.at(output, None, "is named for two outputs; name two files")
-        seen[name] = output
+            raise InputError.at(output, None, seen[name])
+        seen[name] = "is named for two outputs; name two files"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.core.text import without_keys
+from pipeline.core.text import file_name, without_keys
 
 
 class SteepError(Exception):
@@ -32,8 +32,17 @@ class InputError(SteepError, ValueError):
     @classmethod
     def at(cls, path: Path | str, line: int | None, problem: str) -> InputError:
         """An error ``file:line: problem``; ``line`` counts from 1 and is None for whole files."""
-        where = f"{path}:{line}" if line is not None else str(path)
-        return cls(f"{where}: {problem}")
+        where = "" if line is None else f":{line}"
+        return cls(f"{file_name(path)}{where}: {problem}")
+
+
+def check_name(name: object) -> None:
+    """Raise InputError when a name or an argument has bytes that are not UTF-8."""
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:
+        problem = "not UTF-8, which configurations and reports need; rename the file or folder"
+        raise InputError.at(str(name), None, problem) from None
 
 
 class DependencyError(SteepError, ImportError):

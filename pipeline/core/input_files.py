@@ -1,12 +1,14 @@
-"""Strict reading of text, JSON, JSON lines and Parquet.
+"""Strict reading of text, JSON and Parquet.
 
 All commands and stages read files through this module, so that every damaged file gives an
 InputError with ``file:line: problem``. JSON is read as RFC 8259 defines it: NaN and Infinity are
-refused, as are numbers too large for a float.
+refused, as are numbers too large for a float. Rows of users' files are read by
+`pipeline.core.row_files`.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -14,8 +16,9 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from pipeline.core.errors import InputError
 
@@ -26,6 +29,7 @@ STDIN = "-"
 _ROWS_IN_MEMORY = 256
 _BOM = b"\xef\xbb\xbf"
 _LARGE_EXPONENT = re.compile(r"[eE]\+?\d{3}")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def source_name(path: Path | str) -> Path | str:
@@ -54,16 +58,14 @@ def read_json(path: Path | str, expected: type[dict[str, Any]] | type[list[Any]]
     return value
 
 
-def parse_json(text: str, path: Path | str, line: int | None = None) -> Any:
+def parse_json(text: str, path: Path | str, line: int | None = None, *, data: bool = False) -> Any:
     """The value of a JSON text; ``path`` and ``line`` are for messages.
 
-    Raises InputError for invalid JSON, NaN and Infinity, numbers too large for a float, and very
-    deep nesting.
+    In rows of ``data`` NaN is null, and other numbers that JSON lacks are texts. Raises InputError
+    for invalid JSON, NaN and Infinity, numbers too large for a float, and very deep nesting.
     """
-    # A check of every number takes several times as long.
-    parse_float = _finite if _LARGE_EXPONENT.search(text) else None
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=parse_float)
+        return _decoder(data, bool(_LARGE_EXPONENT.search(text))).decode(text)
     except (ValueError, RecursionError) as error:
         number, cause = line, str(error)
         if isinstance(error, json.JSONDecodeError):
@@ -72,34 +74,57 @@ def parse_json(text: str, path: Path | str, line: int | None = None) -> Any:
         raise InputError.at(source_name(path), number, f"not valid JSON: {cause}") from None
 
 
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a JSON number; use null")
+@cache
+def _decoder(data: bool, large: bool) -> json.JSONDecoder:
+    # A check of every number takes several times as long.
+    parse_float = partial(_finite, data) if large else None
+    return json.JSONDecoder(parse_constant=partial(_constant, data), parse_float=parse_float)
 
 
-def _finite(text: str) -> float:
-    if math.isinf(value := float(text)):
+def _constant(data: bool, text: str) -> str | None:
+    if not data:
+        raise ValueError(f"{text} is not a JSON number; use null")
+    return None if text == "NaN" else text
+
+
+def _finite(data: bool, text: str) -> float | str:
+    if math.isfinite(value := float(text)):
+        return value
+    if not data:
         raise ValueError(f"the number {text:.24} is too large")
-    return value
+    return text
 
 
-def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) of a JSONL file, without blank lines.
+@contextmanager
+def open_text(path: Path | str) -> Iterator[TextIO]:
+    """A text stream of a file or of standard input, without a byte order mark, with its line ends.
 
-    ``-`` is standard input. One line is in memory at a time. Raises InputError when the file is
-    missing or unreadable, is not UTF-8, or a line is not a JSON object.
+    The text is UTF-8, or UTF-16 or UTF-32 if its first bytes say so. Bytes that are not UTF-8
+    become surrogates, which `checked_utf8` refuses. Raises InputError as `read_text` does.
     """
-    name = source_name(path)
-    with _opened(path) as stream:
-        for number, raw in enumerate(stream, start=1):
-            text = raw.removeprefix(_BOM) if number == 1 else raw
-            if not text.strip():
-                continue
-            value = parse_json(_decode(text, path, number).strip(), path, number)
-            if not isinstance(value, dict):
-                raise InputError.at(
-                    name, number, f"expected a JSON object, got {type(value).__name__}"
-                )
-            yield number, value
+    with _opened(path) as raw:
+        stream = raw if hasattr(raw, "peek") else io.BufferedReader(raw)  # type: ignore[type-var]
+        encoding = json.detect_encoding(stream.peek(4)[:4])
+        errors = "surrogateescape" if encoding.startswith("utf-8") else "strict"
+        text = io.TextIOWrapper(stream, encoding, errors, newline="")
+        try:
+            yield text
+        except UnicodeDecodeError as error:
+            problem = f"not {encoding.upper()} text ({error.reason}); save it as UTF-8"
+            raise InputError.at(source_name(path), None, problem) from None
+        finally:
+            text.detach()
+
+
+def checked_utf8(text: str, path: Path | str, line: int | None) -> str:
+    """A text of `open_text`. Raises InputError when it has a byte that is not UTF-8."""
+    if not text.isascii() and _NOT_UTF8.search(text):
+        problem = (
+            "not UTF-8 text; save the file as UTF-8 (CSV UTF-8 in Excel), or convert it: "
+            "iconv -f cp1252 -t UTF-8"
+        )
+        raise InputError.at(source_name(path), line, problem)
+    return text
 
 
 @contextmanager
@@ -152,7 +177,7 @@ def iterate_parquet(
 
     ``columns`` limits them to these columns. Raises the errors of `parquet_batches`.
     """
-    with _parquet_errors(path):
+    with arrow_errors(path):
         for batch in parquet_batches(path, columns):
             yield from batch.to_pylist()
 
@@ -173,7 +198,7 @@ def parquet_batches(
         raise InputError.at(path, None, problem)
     row = 0
     # Pre-buffering keeps the compressed bytes of all row groups read so far.
-    with _parquet_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
+    with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
         for name in columns or ():
             if name not in file.schema_arrow.names:
                 raise InputError.at(path, None, f"{name}: no such column")
@@ -197,7 +222,7 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
     if not Path(path).is_file():
         raise InputError.at(path, None, "no such file")
     remaining, start = [number for number in numbers if number >= 0], 0
-    with _parquet_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
+    with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
         for name in file.schema_arrow.names:
             _check_type(file.schema_arrow.field(name).type, name, path)
         for group in range(file.num_row_groups):
@@ -214,27 +239,34 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
 
 
 @contextmanager
-def _parquet_errors(path: Path | str) -> Iterator[None]:
-    """Failures to read a Parquet file are InputErrors."""
+def arrow_errors(path: Path | str, kind: str = "Parquet") -> Iterator[None]:
+    """Failures to read a Parquet or Arrow file are InputErrors."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         cause = str(error).splitlines()[0]
-        raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None
+        raise InputError.at(path, None, f"not a readable {kind} file: {cause}") from None
 
 
 def _check_type(kind: pa.DataType, name: str, path: Path | str) -> None:
     """Raise InputError when JSON has no value for an Arrow type."""
+    if not is_json_type(kind):
+        raise InputError.at(
+            path, None, f"{name}: a column of type {kind} cannot be read; store text or numbers"
+        )
+
+
+def is_json_type(kind: pa.DataType) -> bool:
+    """Whether JSON has values for an Arrow type."""
     import pyarrow.types as is_type
 
     if is_type.is_struct(kind):
-        for number in range(kind.num_fields):
-            _check_type(kind.field(number).type, f"{name}.{kind.field(number).name}", path)
-    elif hasattr(kind, "value_type"):  # lists and dictionaries
-        _check_type(kind.value_type, name, path)
-    elif not (
+        return all(is_json_type(kind.field(number).type) for number in range(kind.num_fields))
+    if hasattr(kind, "value_type") and not is_type.is_map(kind):  # lists and dictionaries
+        return is_json_type(kind.value_type)
+    return bool(
         is_type.is_integer(kind)
         or is_type.is_floating(kind)
         or is_type.is_boolean(kind)
@@ -242,31 +274,29 @@ def _check_type(kind: pa.DataType, name: str, path: Path | str) -> None:
         or is_type.is_string(kind)
         or is_type.is_large_string(kind)
         or is_type.is_string_view(kind)
-    ):
-        raise InputError.at(
-            path, None, f"{name}: a column of type {kind} cannot be read; store text or numbers"
-        )
+    )
 
 
 def _check_finite(batch: pa.RecordBatch, before: int, path: Path | str) -> None:
     """Raise InputError naming row and column when a number is NaN or infinite."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not _all_finite(column):
-            row = next(n for n in range(len(column)) if not _all_finite(column[n : n + 1]))
+        if not all_finite(column):
+            row = next(n for n in range(len(column)) if not all_finite(column[n : n + 1]))
             raise InputError.at(
                 path, before + row + 1, f"{name}: holds NaN or infinity; use null or a number"
             )
 
 
-def _all_finite(array: pa.Array) -> bool:
+def all_finite(array: pa.Array) -> bool:
+    """Whether no number in an Arrow array is NaN or infinite."""
     import pyarrow.compute as pc
     import pyarrow.types as is_type
 
     if is_type.is_floating(array.type):
         return bool(pc.all(pc.is_finite(array), min_count=0).as_py() is not False)
     if is_type.is_struct(array.type):
-        return all(_all_finite(field) for field in array.flatten())
-    return _all_finite(array.flatten()) if hasattr(array, "flatten") else True
+        return all(all_finite(field) for field in array.flatten())
+    return all_finite(array.flatten()) if hasattr(array, "flatten") else True
 
 
 def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.shipped import find_model
+from pipeline.core.text import file_name
 
 TORCH_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 # Weights, configurations, vocabularies, chat templates and code. Other files, such as README and
@@ -68,7 +69,8 @@ def model_hash(directory: Path, hash_of: Callable[[Path], str] = file_hash) -> s
     """
     digest = hashlib.sha256()
     for path in model_files(directory):
-        digest.update(f"{path.relative_to(directory).as_posix()}\0{hash_of(path)}\n".encode())
+        name = file_name(path.relative_to(directory).as_posix())
+        digest.update(f"{name}\0{hash_of(path)}\n".encode())
     return digest.hexdigest()[:16]
 
 

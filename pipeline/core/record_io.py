@@ -1,7 +1,8 @@
-"""Reading and writing of records: JSONL and Parquet, checked against the record's dataclass.
+"""Reading and writing of records, checked against the record's dataclass.
 
-Bulk data is Parquet (zstd); every record is also valid JSON, one object per line. A malformed
-record raises InputError with ``file:line: field: problem`` before anything is written.
+Bulk data is Parquet (zstd); every record is also valid JSON, one object per line. Records are read
+from Parquet, Arrow, JSON and JSON lines alike, also after another library converted them. A
+malformed record raises InputError with ``file:line: field: problem`` before anything is written.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pipeline.core.atomic import json_text, parquet_writer, text_output
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import iterate_parquet, parse_json, read_jsonl, source_name
+from pipeline.core.input_files import parse_json, source_name
 from pipeline.core.records import OPTIONAL, Span
+from pipeline.core.row_files import iterate_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,14 +81,14 @@ def _without_nulls(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) -> R:
-    """One JSON value as a record of type ``kind``.
+    """One JSON value, in the form of a Parquet row or not, as a record of type ``kind``.
 
     Raises InputError with file, line and field when the value does not fit the type.
     """
     from pydantic import ValidationError
 
     try:
-        return _validator(kind).validate_python(value)  # type: ignore[no-any-return]
+        return _validator(kind).validate_python(from_arrow(value, kind))  # type: ignore[no-any-return]
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "record"
@@ -106,26 +108,28 @@ def read_records(path: Path | str, kind: type[R]) -> list[R]:
 
 
 def iterate_records(path: Path | str, kind: type[R]) -> Iterator[R]:
-    """Records of a Parquet file (suffix ``.parquet``) or a JSONL file (any other suffix).
+    """The records of a file, a few hundred in memory at a time.
 
-    A few hundred are in memory at a time. Raises InputError when the file is unreadable or a record
-    does not fit ``kind``.
+    Raises InputError when the file is unreadable or a record does not fit ``kind``.
     """
-    for line, record in iterate_input(path, kind):
-        yield parse_record(kind, record, source_name(path), line)
+    for line, row in _rows(path):
+        yield parse_record(kind, row, source_name(path), line)
 
 
 def iterate_input(path: Path | str, kind: type[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line or row number from 1, record as JSON values) of a Parquet or JSONL file.
+    """(line or row number from 1, record as JSON values) of a file of records.
 
     ``kind`` tells how columns of a Parquet file are stored, as in `from_arrow`. Raises InputError
     when the file is unreadable.
     """
-    if not str(path).endswith(".parquet"):
-        yield from read_jsonl(path)
-        return
-    for number, row in enumerate(iterate_parquet(path), start=1):
-        yield number, from_arrow(row, kind)
+    return ((line, from_arrow(row, kind)) for line, row in _rows(path))
+
+
+def _rows(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for row in iterate_rows(path):
+        if isinstance(row.value, InputError):
+            raise row.value
+        yield row.line or row.number, row.value
 
 
 def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
@@ -231,10 +235,15 @@ def _decoder(hint: Any) -> Convert | None:
         )
     if dataclasses.is_dataclass(hint):
         hints = _hints(hint).items()
-        return partial(_decoded_row, {n: decode for n, h in hints if (decode := _decoder(h))})
+        decoders = {name: decode for name, inner in hints if (decode := _decoder(inner))}
+        nullable = {name for name, inner in hints if type(None) in typing.get_args(inner)}
+        return partial(_decoded_row, decoders, _hints(hint).keys() - nullable)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is list and (decode_all := _of_items(_decoder(arguments[0]))):
-        return lambda items: decode_all(items) if type(items) is list else items
+    if hint is int:
+        return _whole_number
+    if origin is list:
+        # Many numbers are in lists, and no library converts those of a list.
+        return partial(_decoded_items, None if arguments[0] is int else _decoder(arguments[0]))
     if origin is dict:
         return _decoded_json
     if origin in (typing.Union, types.UnionType):
@@ -242,10 +251,30 @@ def _decoder(hint: Any) -> Convert | None:
     return None
 
 
-def _decoded_row(decoders: Mapping[str, Convert], row: Any) -> Any:
+def _whole_number(value: Any) -> Any:
+    """Integers of a column with nulls are floats in pandas."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _decoded_items(decode: Convert | None, items: Any) -> Any:
+    """A list; `datasets` may store a list of objects as an object of columns."""
+    if type(items) is dict and all(type(column) is list for column in items.values()):
+        cells = list(zip_longest(*items.values()))
+        items = [dict(zip(items, row, strict=True)) for row in cells]
+    if decode is None or type(items) is not list:
+        return items
+    return [item if item is None else decode(item) for item in items]
+
+
+def _decoded_row(decoders: Mapping[str, Convert], not_null: Set[str], row: Any) -> Any:
+    """A row without the nulls that a table has where a record lacks a field."""
     if type(row) is not dict:
         return row
     decoded = dict(row)
+    if None in row.values():
+        absent = [name for name in not_null if decoded.get(name, name) is None]
+        for name in absent:
+            del decoded[name]
     for name, decode in decoders.items():
         if decoded.get(name) is not None:
             decoded[name] = decode(decoded[name])

@@ -19,7 +19,7 @@ character with its marks counts as a word wherever text is counted or matched (`
 `spaced`), except in lexical similarity.
 
 `visible` is for text of documents, models and servers that a person reads: in a terminal, a log, an
-error message or the report.
+error message or the report. `file_name` is for names of files, which may be any bytes.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ _API_KEY = re.compile(
 )
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # controls, formats, surrogates, separators
+# Control characters; bytes of a file name that are not UTF-8 are the surrogates U+DC80 to U+DCFF.
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_WRITTEN = re.compile(r"\\[xu][0-9a-f]{2}")
 # Format characters that words need (Persian, Hindi, emoji) or that are visible signs.
 _SHOWN = frozenset("\u200c\u200d\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
 _ARABIC_SIGNS = range(0x0600, 0x0606)
@@ -88,6 +91,25 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(_written_out(char) if _is_hidden(char) else char for char in text)
+
+
+def file_name(path: object) -> str:
+    """The name of a file as text that UTF-8 can encode, on one line; other names give other texts.
+
+    Control characters and bytes that are not UTF-8 are written as ``\\x0a`` and ``\\xe9``. In such
+    a name, and in one that reads like it, backslashes are doubled.
+    """
+    name = str(path)
+    if not _UNWRITABLE.search(name) and not _WRITTEN.search(name):
+        return name
+    return _UNWRITABLE.sub(_as_escape, name.replace("\\", "\\\\"))
+
+
+def _as_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
 
 
 def one_line(text: str, limit: int) -> str:

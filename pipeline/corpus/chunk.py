@@ -1,7 +1,9 @@
 """Cut documents into passages of at most n words (TeaRAG 4.1: 100 words, table 4).
 
 Input: documents. Output: `Chunk`s, the unit of embedding and retrieval. Every word of a document is
-in exactly one chunk; only white space changes. Passages with equal title and text are kept once:
+in exactly one chunk; only white space changes. Where lines mean something (rows of tables, code),
+they stay, and a passage ends before a line that it would cut, if that makes it no shorter than
+three quarters. Passages with equal title and text are kept once:
 the DPR Wikipedia and the contexts of the data sets repeat passages, and duplicates would fill
 several of the five places of a context.
 """
@@ -17,11 +19,13 @@ from pipeline.core.text import PIECE, SPACELESS
 from pipeline.corpus.raw_records import Document
 
 
-def cut(text: str, max_words: int) -> list[str]:
-    """Pieces of at most ``max_words`` words, in order.
+def cut(text: str, max_words: int, *, lines: bool = False) -> list[str]:
+    """Pieces of at most ``max_words`` words, in order; ``lines`` keeps lines and indentation.
 
     Words are separated by white space; in scripts without spaces each character is one.
     """
+    if lines and "\n" in text:
+        return list(_cut_lines(text, max_words))
     words = text.split()
     if text.isascii() or not SPACELESS.search(text):
         starts = range(0, len(words), max_words)
@@ -29,6 +33,26 @@ def cut(text: str, max_words: int) -> list[str]:
     plain = " ".join(words)
     bounds = [word.start() for word in PIECE.finditer(plain)][::max_words]
     return [plain[start:end].rstrip() for start, end in pairwise([*bounds, len(plain)])]
+
+
+def _cut_lines(text: str, max_words: int) -> Iterator[str]:
+    words = [word.span() for word in PIECE.finditer(text)]
+    first, start = 0, 0
+    while first < len(words):
+        last = min(first + max_words, len(words))  # the first word of the next piece
+        if last < len(words):
+            shortest = max(last - max_words // 4, first + 1)
+            begins = (
+                number
+                for number in range(last, shortest - 1, -1)
+                if "\n" in text[words[number - 1][1] : words[number][0]]
+            )
+            last = next(begins, last)
+        end = words[last - 1][1]
+        space, piece = text[start : words[first][0]], text[words[first][0] : end]
+        indented = start == 0 or "\n" in space
+        yield (space.rpartition("\n")[2] if indented else "") + piece
+        first, start = last, end
 
 
 def content_key(title: str, text: str) -> bytes:
@@ -56,7 +80,7 @@ def chunk_documents(
     for document in documents:
         title = " ".join(document.title.split())
         new_passages = []
-        for number, text in enumerate(cut(document.text, max_words)):
+        for number, text in enumerate(cut(document.text, max_words, lines=document.lines)):
             key = content_key(title, text)
             if key not in seen_passages:
                 seen_passages.add(key)

@@ -7,8 +7,9 @@ formats:
 =========  ====================================================================================
 jsonl      one object per line: ``text`` (or ``content``, ``body``, ``page_content``), or
            ``contents`` (title, newline, text: the Wikipedia dump of Search-R1); ``title``; ``id``,
-           ``_id`` or ``doc_id`` is kept; ``url`` or ``source`` says where the text comes from
-json       a list of such objects; CSV, TSV and Parquet files have such rows
+           ``_id`` or ``doc_id`` is kept; ``url`` or ``source`` says where the text comes from;
+           title and source may be in ``metadata`` (LangChain)
+json       a list of such objects; CSV, TSV, Parquet and Arrow files have such rows
 titles     an object that maps titles to lists of sentences
 dpr-tsv    the DPR Wikipedia: ``id``, ``text``, ``title``, tab-separated
 questions  the context paragraphs of a data set's question file
@@ -18,22 +19,34 @@ questions  the context paragraphs of a data set's question file
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError
+from pipeline.core.json_stream import iterate_object
+from pipeline.core.row_files import ROW_SUFFIXES, BadRows, first_character, iterate_rows
+from pipeline.core.text import file_name
 from pipeline.corpus.folders import FoundFile
-from pipeline.corpus.json_stream import iterate_object
 from pipeline.corpus.prose import is_prose, read_prose
 from pipeline.corpus.questions.load import read_contexts
-from pipeline.corpus.raw_files import read_rows, read_table
-from pipeline.corpus.raw_records import Document, RawRecord, brief, join_sentences, titled
-from pipeline.corpus.text_files import first_character
+from pipeline.corpus.raw_records import (
+    Document,
+    RawRecord,
+    brief,
+    encodable,
+    join_sentences,
+    parsed_rows,
+    read_rows,
+    titled,
+)
 
-_TITLES_LOOKED_AT = 20  # members of an object that decide whether it maps titles to sentences
+_LOOKED_AT = 20  # rows that tell the format, and members that tell an object of titles
+_DESCRIBED = ("metadata", "meta")  # objects that hold title and source in other libraries
 _TEXTS = ("text", "content", "body", "page_content")
-_TABLES = (".csv", ".tsv", ".parquet")
 Format = Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"]
 
 
@@ -42,39 +55,45 @@ def read_documents(
     format: Format = "auto",
     dataset: str | None = None,
     kept: ContentCache | None = None,
+    bad: BadRows | None = None,
 ) -> Iterator[Document]:
     """Yield the documents of one file.
 
     ``dataset`` is the data set of a question file (format ``questions``); ``kept`` is as in
-    `read_prose`. The name of a found file
-    is the source of its documents that have no address. Raises InputError when the file is missing,
-    empty, malformed or of another format, or when ``auto`` does not recognize it; for running text
-    as `read_prose` does.
+    `read_prose`. Malformed rows are left out and added to ``bad``. The name of a found file is the
+    source of its documents that have no address. Raises InputError when the file is missing, empty,
+    broken or of another format, when no row is readable, or when ``auto`` does not recognize it;
+    for running text as `read_prose` does.
     """
     path, name = (file, "") if isinstance(file, Path) else (file.path, file.name)
     if isinstance(file, FoundFile) and file.problem is not None:
         raise InputError.at(path, None, file.problem)
     empty = True
-    for document in _documents(path, format, dataset, kept):
+    for document in _documents(path, format, dataset, kept, BadRows() if bad is None else bad):
         empty = False
         source = document.source
         if not source or source.startswith("#"):
             source = name + source
-        yield Document(document.title, document.text, document.id, source)
+        yield replace(document, source=source)
     if empty:
         raise InputError.at(path, None, "no documents found")
 
 
 def is_read(path: Path) -> bool:
     """Whether the name of a file says that documents are read from it."""
-    return is_prose(path) or path.suffix in (*_TABLES, ".jsonl", ".json")
+    return is_prose(path) or path.suffix.lower() in ROW_SUFFIXES
+
+
+def is_streamed(path: Path) -> bool:
+    """Whether rows of this file are read before its end, at which it may turn out to be broken."""
+    return path.suffix.lower() in ROW_SUFFIXES and path.suffix.lower() != ".jsonl"
 
 
 def skips(found: FoundFile, *, strict: bool) -> bool:
     """Whether a run goes on without this file if it cannot be read.
 
     It does for empty files, for running text, and for all files that are found in a directory or by
-    a glob. A file of records that the configuration names must be whole.
+    a glob. A file of records that the configuration names must not be broken.
     """
     if strict or not found.named or is_prose(found.path):
         return not strict
@@ -82,74 +101,101 @@ def skips(found: FoundFile, *, strict: bool) -> bool:
 
 
 def _documents(
-    path: Path, format: Format, dataset: str | None, kept: ContentCache | None
+    path: Path, format: Format, dataset: str | None, kept: ContentCache | None, bad: BadRows
 ) -> Iterator[Document]:
     if format == "auto" and is_prose(path):
         return read_prose(path, kept)
     resolved = _detect_format(path, dataset) if format == "auto" else format
     if resolved == "titles":
-        return _titles(path)
+        return parsed_rows(_members(path), bad, _titled_sentences)
     if resolved == "questions":
         if dataset is None:
             problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
             raise InputError.at(path, None, problem)
-        return read_contexts(path, dataset)
-    rows = read_table(path, "\t") if resolved == "dpr-tsv" else read_rows(path)
-    return map(_from_row, rows)
+        return read_contexts(path, dataset, bad)
+    rows = iterate_rows(path, delimiter="\t") if resolved == "dpr-tsv" else None
+    return parsed_rows(read_rows(path, bad, rows), bad, _from_row)
 
 
 def _detect_format(path: Path, dataset: str | None) -> Format:
-    first = "" if path.suffix in _TABLES else first_character(path)
-    if first == "{" and path.suffix != ".jsonl" and _has_titles(path):
+    suffix = path.suffix.lower()
+    first = "" if suffix in ROW_SUFFIXES and suffix != ".json" else first_character(path)
+    if first == "{" and _has_titles(path):
         return "titles"
-    if path.suffix not in (*_TABLES, ".jsonl") and first not in ("[", "{", ""):
+    if suffix not in ROW_SUFFIXES and first not in ("[", "{", ""):
         problem = "not a kind of file that is read; convert it to .md, .txt, .html or .jsonl"
         raise InputError.at(path, None, problem)
-    row = next(iter(read_rows(path)))  # raises InputError for an empty file
-    if "contents" in row.value or {"title", "text"} <= row.value.keys():
-        return "jsonl"
-    if dataset is not None:
-        return "questions"
-    if "question" not in row.value and not row.value.keys().isdisjoint(_TEXTS):
-        return "jsonl"
+    row = None
+    for row in islice(read_rows(path, bad := BadRows()), _LOOKED_AT):
+        names = row.plain().value.keys()
+        if "contents" in names or {"title", "text"} <= names:
+            return "jsonl"
+        if dataset is not None:
+            return "questions"
+        if "question" not in names and not names.isdisjoint(_TEXTS):
+            return "jsonl"
+    if row is None:
+        raise bad.first or InputError.at(path, None, "no documents found")
     raise row.error(
-        f"expected `text` (and `title`), or `contents`; the record has {row.fields()}; for "
-        "questions with context paragraphs, set format: questions and dataset"
+        f"expected `text` (or {', '.join(_TEXTS[1:])}, contents), and `title`; the record has "
+        f"{row.fields()}; rename the column of the text to text; for questions with context "
+        "paragraphs, set format: questions and dataset in corpus.files"
     )
 
 
 def _has_titles(path: Path) -> bool:
-    """Whether a JSON object maps its first names to lists of sentences."""
-    number = 0
-    for number, (_, value) in enumerate(iterate_object(path), start=1):
-        if not isinstance(value, list) or any(isinstance(item, dict) for item in value[:1]):
-            return False
-        if number == _TITLES_LOOKED_AT:
-            break
-    return number > 0
+    """Whether a JSON object maps most of its first names to lists of sentences."""
+    first = []
+    with suppress(InputError):  # raised again by the reader of its format
+        for _, value in islice(iterate_object(path), _LOOKED_AT):
+            first.append(value)
+    lists = [value for value in first if isinstance(value, list)]
+    return 2 * sum(not any(isinstance(one, dict) for one in value[:1]) for value in lists) > len(
+        first
+    )
 
 
-def _from_row(row: RawRecord) -> Document:
-    document_id, source = row.identifier("id", "_id", "doc_id"), _source(row)
+def _from_row(raw: RawRecord) -> list[Document]:
+    row = raw.plain()
+    document_id = row.identifier("id", "_id", "doc_id")
+    described = next((part for name in _DESCRIBED if (part := _inside(row, name))), None)
+    source = _source(row) or (_source(described) if described else "")
     if "contents" in row.value and "text" not in row.value:
         document = titled(row, row.text("contents"), "contents")
-        return Document(document.title, document.text, document_id, source)
-    title = row.value.get("title", row.path.stem)
-    if not isinstance(title, str):
-        raise row.error(f"title: expected a string, got {brief(title)}")
+        return [Document(document.title, document.text, document_id, source)]
+    title = row.find("title")
+    if title is None and described is not None:
+        title = described.find("title")
+    if title is None:
+        title = file_name(Path(row.path).stem)
     name, text = row.present(*_TEXTS)
-    if not isinstance(text, str):
-        raise row.error(f"{name}: expected a string, got {brief(text)}")
-    return Document(title.strip(), text.strip(), document_id, source)
+    return [Document(_plain(row, "title", title), _plain(row, name, text), document_id, source)]
+
+
+def _inside(row: RawRecord, name: str) -> RawRecord | None:
+    value = row.find(name)
+    return row.checked_mapping(value, name).plain() if isinstance(value, dict) else None
+
+
+def _plain(row: RawRecord, name: str, value: object) -> str:
+    """A text, number or null as stripped text, which may be empty."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    return "" if value in (None, "") or str(value).isspace() else row.checked_text(value, name)
 
 
 def _source(row: RawRecord) -> str:
     value = row.find("url", "source")
-    return value.strip() if isinstance(value, str) else ""
+    return value.strip() if isinstance(value, str) and encodable(value) else ""
 
 
-def _titles(path: Path) -> Iterator[Document]:
+def _members(path: Path) -> Iterator[RawRecord]:
     for number, (title, sentences) in enumerate(iterate_object(path), start=1):
-        row = RawRecord({title: sentences}, path, number)
-        row.check_encodable()
-        yield Document(title, join_sentences(row, sentences, title))
+        yield RawRecord({title: sentences}, path, number)
+
+
+def _titled_sentences(row: RawRecord) -> list[Document]:
+    [(title, sentences)] = row.value.items()
+    if not encodable(title):
+        raise row.error(f"{brief(title)}: expected text without unpaired surrogates")
+    return [Document(title, join_sentences(row, sentences, title))]

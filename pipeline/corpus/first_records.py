@@ -15,12 +15,12 @@ from pathlib import Path
 from pipeline.config.knowledge import CorpusFile, QuestionFile
 from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.records import Question
+from pipeline.core.row_files import ROW_SUFFIXES, BadRows, first_character
 from pipeline.corpus.documents import is_read, read_documents, skips
 from pipeline.corpus.folders import find_files
 from pipeline.corpus.prose import missing_package
-from pipeline.corpus.questions.load import first_questions
-from pipeline.corpus.raw_files import read_rows
-from pipeline.corpus.text_files import first_character
+from pipeline.corpus.questions.load import read_questions
+from pipeline.corpus.raw_records import read_rows
 
 _RECORDS = 20  # of each file
 _FILES = 20  # of a directory or a glob
@@ -34,10 +34,11 @@ def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
         return
     if not _is_quick(path):
         return
-    fields: set[str] = set()
     try:
-        for row, _ in first_questions(path, file.dataset, _RECORDS, file.filter):
-            fields |= row.value.keys()
+        rows = islice(read_rows(path, BadRows()), _RECORDS)
+        fields = {name for row in rows for name in row.value}
+        for _ in read_questions(path, file.dataset, required=file.filter, rows=_RECORDS):
+            pass
     except InputError as error:
         yield str(error)
         return
@@ -89,7 +90,7 @@ def skipped_documents(root: Path, file: CorpusFile) -> Counter[str]:
         elif package is not None:
             reasons[f"needs {package}; pip install 'steep[documents]'"] += 1
         elif not found.named and not is_read(found.path):
-            reasons[f"{found.path.suffix or 'without a suffix'}, which is not read"] += 1
+            reasons[f"{Path(found.name).suffix or 'without a suffix'}, which is not read"] += 1
     return reasons
 
 
@@ -127,7 +128,7 @@ def _absent(path: Path, use: str) -> str | None:
 
 def _is_quick(path: Path) -> bool:
     """Whether the first records can be read without the whole of a large file."""
-    if path.suffix in (".jsonl", ".tsv", ".csv") or is_small(path):
+    if path.suffix.lower() in set(ROW_SUFFIXES) - {".json"} or is_small(path):
         return True
     try:
         return first_character(path) == "["

@@ -1,7 +1,8 @@
 """Find the files of a corpus: a named file, a directory with everything below it, or a glob.
 
 Input: the directory of the data and a name in it. Output: files in the order of their names. Hidden
-files are left out, and symbolic links below a directory or a glob are not followed.
+files are left out, and symbolic links below a directory or a glob are not followed. A file may have
+any name: `core.text.file_name` makes it text.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from pipeline.core.text import file_name
+
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """A file of a corpus; ``problem`` says why it cannot be read, if that is known already."""
 
-    name: str  # relative to the directory of the data, or absolute as it was named
+    name: str  # relative to the directory of the data, or absolute as it was named; see `file_name`
     path: Path
     named: bool  # whether the configuration names this file, and not only its directory or a glob
     problem: str | None = None
@@ -44,20 +47,32 @@ def find_files(root: Path, name: str) -> list[FoundFile]:
     for file in below:
         inside = file.relative_to(path)
         if not any(part.startswith(".") for part in inside.parts):
-            problem = _problem(path, inside)
-            if problem is not None or not file.is_dir():
-                found.append(FoundFile(str(PurePath(name) / inside), file, False, problem))
+            try:
+                problem = _problem(path, inside)
+                folder = problem is None and file.is_dir()
+            except OSError as error:  # removed since, or a path that is too long
+                problem, folder = f"cannot be read: {error.strerror}", False
+            if not folder:
+                found.append(FoundFile(file_name(PurePath(name) / inside), file, False, problem))
     return sorted(found, key=lambda one: one.name)
 
 
 def _below(folder: Path) -> Iterator[Path]:
     """The files, links and unreadable directories below a directory."""
-    unreadable: list[str] = []
-    for parent, folders, files in os.walk(folder, onerror=lambda e: unreadable.append(e.filename)):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        links = (name for name in folders if Path(parent, name).is_symlink())
-        yield from (Path(parent, name) for name in (*files, *links))
-    yield from (Path(name) for name in unreadable if Path(name) != folder)
+    folders = [folder]
+    while folders:
+        parent = folders.pop()
+        try:
+            inside = sorted(os.scandir(parent), key=lambda entry: entry.name)
+        except OSError:
+            if parent != folder:
+                yield parent
+            continue
+        for entry in inside:
+            if not entry.is_dir(follow_symlinks=False):
+                yield parent / entry.name
+            elif not entry.name.startswith("."):
+                folders.append(parent / entry.name)
 
 
 def _problem(folder: Path, inside: PurePath) -> str | None:
@@ -67,4 +82,6 @@ def _problem(folder: Path, inside: PurePath) -> str | None:
     mode = (folder / inside).stat().st_mode
     if stat.S_ISDIR(mode):
         return None if os.access(folder / inside, os.R_OK | os.X_OK) else "an unreadable directory"
-    return None if stat.S_ISREG(mode) else "not a regular file"
+    if not stat.S_ISREG(mode):
+        return "not a regular file"
+    return None if os.access(folder / inside, os.R_OK) else "an unreadable file"

@@ -2,8 +2,9 @@
 
 Input: a file. Output: `Document`s of plain text, one per file, for PDF one per page. The title is
 the file's own (front matter, ``<title>``, properties), else the first heading, else the name of the
-file. Markdown is rendered to HTML, so both have the same text. PDF and Word need the packages of
-the extra ``documents``. Their conversion takes long, so that its results can be kept by content.
+file. Markdown and Word files are converted to HTML, so all have the same text (`page_text`). PDF
+needs the package of the extra ``documents``. A file that is converted or large is read in a process
+with bounds of time and memory (`bounded`). The results of conversions can be kept by content.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,17 +24,25 @@ from typing import Any
 from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import DependencyError, InputError, SteepError
 from pipeline.core.model_files import file_hash
-from pipeline.core.text import one_line
+from pipeline.core.text import file_name, one_line
+from pipeline.corpus.bounded import Exceeded, bounded
+from pipeline.corpus.page_text import given_title, page_text, parsed_page
 from pipeline.corpus.raw_records import Document
+from pipeline.corpus.word_file import word_page
 
-_PACKAGES = {".pdf": "pypdf", ".docx": "docx"}  # as they are imported, and as they are installed
-_DISTRIBUTIONS = {".pdf": "pypdf", ".docx": "python-docx"}
-# Elements inside a line of text; all others begin a new line.
-_INLINE = re.compile(
-    "a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|label|mark|q|r[pt]|ruby|s|samp"
-    "|small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
-)
-_UNSEEN = "//script|//style|//template|//noscript|//svg|//nav|//comment()|//head"
+_PACKAGES = {".pdf": "pypdf"}
+_CONVERTERS = {".pdf": "pypdf", ".docx": "lxml"}  # whose version enters the key of kept documents
+_IMPORTED = {
+    ".pdf": ("pypdf",),
+    ".docx": ("lxml.etree",),
+    ".html": ("lxml.etree",),
+    ".md": ("lxml.etree", "markdown_it", "yaml"),
+}
+_FORM = "documents 2"  # raised when the same file gives another text
+_SMALL = 1 << 16  # bytes; no text of this size takes more than seconds
+_FIELDS = 1 << 14  # characters of front matter
+_NESTED = re.compile(r"[\[{]|[-?:] (?=[-?] )")
+_LEVELS = 200  # of Markdown; deeper ones exceed Python's stack
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
 _BOMS = {
@@ -55,45 +65,62 @@ def missing_package(path: Path) -> str | None:
 
 def is_converted(path: Path) -> bool:
     """Whether the documents of the file are worth keeping."""
-    return path.suffix.lower() in _PACKAGES
+    return path.suffix.lower() in _CONVERTERS
 
 
 def read_prose(path: Path, kept: ContentCache | None = None) -> Iterator[Document]:
     """Yield the documents of a file; the source of a page of a PDF is ``#page=N``.
 
     ``kept`` has the documents of PDF and Word files that were converted before, and gets new ones.
-    Raises InputError when the file is unreadable, undecodable or damaged, or has no text, and
-    DependencyError when the package that reads it is not installed.
+    Raises InputError when the file is unreadable, undecodable or damaged, takes too much time or
+    memory, or has no text, and DependencyError when the package that reads it is not installed.
     """
     if missing_package(path) is not None:
         raise DependencyError(
-            f"{path}: needs a package that is not installed; pip install 'steep[documents]'"
+            f"{file_name(path)}: needs a package that is not installed; "
+            "pip install 'steep[documents]'"
         )
+    if path.exists() and not path.is_file():
+        raise InputError.at(path, None, "not a regular file")
     try:
         documents = _converted(path, kept) if kept and is_converted(path) else _read(path)
     except OSError as error:
         raise InputError.at(path, None, f"cannot be read: {error.strerror or error}") from None
-    except SteepError:
-        raise
-    except Exception as error:  # noqa: BLE001 - parsers raise anything for damaged files
-        cause = one_line(f"{type(error).__name__}: {error}", 200)
-        raise InputError.at(path, None, f"damaged: {cause}") from None
+    except Exceeded as error:
+        raise InputError.at(path, None, str(error)) from None
     with_text = [document for document in documents if document.text.strip()]
     if not with_text:
         scan = "; a scan needs character recognition first" if path.suffix == ".pdf" else ""
         raise InputError.at(path, None, f"no text{scan}")
     for one in with_text:
-        title = one.title.strip() or path.stem
-        yield Document(_encodable(title), _encodable(one.text), one.id, one.source)
+        title = one.title.strip() or file_name(path.stem)
+        yield Document(_encodable(title), _encodable(one.text), one.id, one.source, one.lines)
 
 
 def _read(path: Path) -> list[Document]:
-    return list(_READERS[path.suffix.lower()](path))
+    read = partial(_parsed, path)
+    if not is_converted(path) and path.stat().st_size <= _SMALL:
+        return read()
+    for name in _IMPORTED.get(path.suffix.lower(), ()):
+        import_module(name)  # here, because each process would import it again
+    return bounded(read)
+
+
+def _parsed(path: Path) -> list[Document]:
+    try:
+        return list(_READERS[path.suffix.lower()](path))
+    except (OSError, SteepError, MemoryError):
+        raise
+    except RecursionError:
+        raise InputError.at(path, None, "nested too deeply") from None
+    except Exception as error:  # noqa: BLE001 - parsers raise anything for damaged files
+        cause = one_line(f"{type(error).__name__}: {error}", 200)
+        raise InputError.at(path, None, f"damaged: {cause}") from None
 
 
 def _converted(path: Path, kept: ContentCache) -> list[Document]:
     suffix = path.suffix.lower()
-    key = digest("documents", suffix, version(_DISTRIBUTIONS[suffix]), file_hash(path))
+    key = digest(_FORM, suffix, version(_CONVERTERS[suffix]), file_hash(path))
     if found := kept.get([key]):
         return [Document(*fields) for fields in json.loads(found[key])]
     documents = _read(path)
@@ -106,55 +133,57 @@ def _text(path: Path) -> Iterator[Document]:
 
 
 def _markdown(path: Path) -> Iterator[Document]:
+    text = _decoded(path)
+    title, rest = _front_matter(text)
+    parser = _markdown_parser()
+    tokens = parser.parse(rest)
+    if any(token.level > _LEVELS - 4 for token in tokens):
+        raise InputError.at(path, None, "nested too deeply")  # the parser leaves out what is deeper
+    yield from _page(parser.renderer.render(tokens, parser.options, {}), path, title)
+
+
+def _front_matter(text: str) -> tuple[str, str]:
+    """The title in the front matter of a Markdown text, and the text after it.
+
+    Front matter that is no mapping is text, and so is what YAML would read for minutes. All values
+    are read as they are written, because aliases and merged keys can unfold to gigabytes.
+    """
     import yaml
 
-    text, title = _decoded(path), ""
-    if found := _FRONT_MATTER.match(text):
-        try:
-            fields = yaml.safe_load(found[1])
-        except yaml.YAMLError:
-            fields = None
-        if isinstance(fields, dict):
-            text, title = text[found.end() :], str(fields.get("title") or "")
-    if text.strip():
-        yield _of_html(_markdown_parser().render(text), title)
+    found = _FRONT_MATTER.match(text)
+    if found is None or len(found[1]) > _FIELDS or len(_NESTED.findall(found[1])) > _LEVELS:
+        return "", text
+    try:
+        fields = yaml.load(found[1], yaml.BaseLoader)  # makes texts, lists and mappings
+    except (yaml.YAMLError, RecursionError):
+        return "", text
+    if not isinstance(fields, dict):
+        return "", text
+    title = fields.get("title")
+    named = title if isinstance(title, str) and title not in ("null", "~") else ""
+    return named, text[found.end() :]
 
 
 @cache
 def _markdown_parser() -> Any:
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    return MarkdownIt("commonmark", {"maxNesting": _LEVELS}).enable(["table", "strikethrough"])
 
 
 def _html(path: Path) -> Iterator[Document]:
-    text = _decoded(path)
-    if text.strip():
-        yield _of_html(text)
+    yield from _page(_decoded(path), path)
 
 
-def _of_html(text: str, title: str = "") -> Document:
-    """The text of a page; a heading that is the title is left out of the text."""
-    import lxml.html
-
-    parser = lxml.html.HTMLParser(encoding="utf-8", huge_tree=True)
-    page = lxml.html.document_fromstring(text.encode("utf-8", "replace"), parser=parser)
-    title = _line(title or page.findtext(".//title") or "")
-    address = page.xpath("string(//link[@rel='canonical']/@href)")
-    for unseen in page.xpath(_UNSEEN):
-        if unseen.getparent() is not None:
-            unseen.drop_tree()
-    headings = page.xpath("//h1|//h2|//h3|//h4|//h5|//h6")
-    heading = _line(headings[0].text_content()) if headings else ""
-    title = title or heading
-    if headings and heading == title:
-        headings[0].drop_tree()
-    for element in page.iter():
-        if not _INLINE.fullmatch(str(element.tag)):
-            element.text = "\n" + (element.text or "")
-            element.tail = "\n" + (element.tail or "")
-    text = re.sub(r"\s*\n\s*", "\n", page.text_content())
-    return Document(title, text.strip(), None, str(address).strip())
+def _page(html: str, path: Path, title: str = "") -> Iterator[Document]:
+    try:
+        page = parsed_page(html) if html.strip() else None
+    except ValueError as error:
+        raise InputError.at(path, None, f"nested too deeply ({error})") from None
+    if page is not None:
+        links = (one for one in page.iter("link") if one.get("rel") == "canonical")
+        address = next((one.get("href", "") for one in links), "")
+        yield Document(*page_text(page, title), None, address.strip(), lines=True)
 
 
 def _pdf(path: Path) -> Iterator[Document]:
@@ -162,25 +191,14 @@ def _pdf(path: Path) -> Iterator[Document]:
 
     with path.open("rb") as stream:
         reader = PdfReader(stream)
-        title = str((reader.metadata and reader.metadata.title) or "")
+        title = given_title(str((reader.metadata and reader.metadata.title) or ""))
         for number, page in enumerate(reader.pages, start=1):
             yield Document(title, page.extract_text(), None, f"#page={number}")
 
 
 def _docx(path: Path) -> Iterator[Document]:
-    from docx import Document as Word
-    from docx.table import Table
-
-    document: Any = Word(str(path))
-    title, lines = document.core_properties.title or "", []
-    for block in document.iter_inner_content():
-        if isinstance(block, Table):
-            lines += [" ".join(cell.text for cell in row.cells) for row in block.rows]
-        elif not title and block.style.name.startswith(("Title", "Heading")):
-            title = block.text
-        elif block.text != title:
-            lines.append(block.text)
-    yield Document(title, "\n".join(lines))
+    title, page = word_page(path)
+    yield Document(*page_text(page, title), lines=True)
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Document]]] = {
@@ -214,10 +232,6 @@ def _decoded(path: Path) -> str:
     if "\0" in text:
         raise InputError.at(path, None, "not a text file: it has NUL characters")
     return text.replace("\r\n", "\n")
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _encodable(text: str) -> str:

@@ -1,7 +1,8 @@
-"""One raw record of a native file, the checks of its fields, and the document that it may hold.
+"""The raw records of a native file, the checks of their fields, and the document that one may hold.
 
-Input: a JSON object or a row of a table. Output: its fields as text, lists and identifiers. Every
-error names ``file:line`` (or ``file: record 17``), the field, the expected type and the value.
+Input: a file of rows (`pipeline.core.row_files`). Output: fields as text, lists and identifiers.
+Every error names ``file:line`` (or ``file: record 17``), the field, the expected type and the
+value.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.core.errors import InputError
+from pipeline.core.row_files import BadRows, Row, iterate_rows
 from pipeline.core.text import one_line
 
 MAX_ID = 1000  # characters of an id; ids of chunks and triplets repeat it
 _SHOWN = 60  # characters of a value in a message
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,9 @@ class RawRecord:
     """
 
     value: dict[str, Any]
-    path: Path
+    path: Path | str
     number: int  # of the record, from 1
-    line: int | None = None  # from 1; None for JSON, which is not read by line
+    line: int | None = None  # from 1; None for JSON and Parquet, which are not read by line
     inside: str = ""  # field that holds this object, with a final period; empty at the top
     notes: Counter[str] = field(default_factory=Counter, compare=False)
 
@@ -38,6 +42,15 @@ class RawRecord:
         """An InputError with the position of this record."""
         where = "" if self.line is not None else f"record {self.number}: "
         return InputError.at(self.path, self.line, where + problem)
+
+    def plain(self) -> RawRecord:
+        """The record with its names stripped and in lower case; names that are so already win."""
+        names = [name.strip().lower() for name in self.value]
+        if names == list(self.value):
+            return self
+        folded = dict(zip(names, self.value.values(), strict=True))
+        exact = {name: value for name, value in self.value.items() if name in folded}
+        return replace(self, value=folded | exact)
 
     def find(self, *names: str) -> Any:
         """The value of the first of these fields that exists; None when none does."""
@@ -86,6 +99,8 @@ class RawRecord:
 
     def checked_identifier(self, value: Any, name: str) -> str:
         """``value`` as text. Raises InputError as `identifier` does."""
+        if isinstance(value, float) and value.is_integer():  # of a pandas column with nulls
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise self._expected(name, "a string or an integer", value)
         text = str(value)
@@ -129,15 +144,6 @@ class RawRecord:
         inside = f"{self.inside}{name}."
         return RawRecord(value, self.path, self.number, self.line, inside, self.notes)
 
-    def check_encodable(self) -> None:
-        """Raise InputError naming the field that holds an unpaired surrogate.
-
-        JSON can escape half of a surrogate pair, which no UTF-8 or Parquet file can hold.
-        """
-        if not encodable(self.value):
-            name = next(name for name, value in self.value.items() if not encodable([name, value]))
-            raise self._expected(name, "text without unpaired surrogates", self.value[name])
-
     def fields(self) -> str:
         """The names of the first fields, for messages."""
         return ", ".join(plain(name) for name in list(self.value)[:12]) or "no field"
@@ -153,6 +159,46 @@ class RawRecord:
         return self.error(f"{self.inside}{plain(name)}: expected {wanted}, got {brief(value)}")
 
 
+def read_rows(
+    path: Path | str, bad: BadRows | None = None, rows: Iterable[Row] | None = None
+) -> Iterator[RawRecord]:
+    """Yield the records of a file, or of its ``rows``.
+
+    A malformed row is added to ``bad``; without it the first raises InputError. So does a file that
+    is missing, empty or broken.
+    """
+    row = None
+    for row in iterate_rows(path) if rows is None else rows:
+        if not isinstance(row.value, InputError):
+            yield RawRecord(row.value, path, row.number, row.line)
+        elif bad is None:
+            raise row.value
+        else:
+            bad.add(row.value)
+    if row is None:
+        raise InputError.at(path, None, "empty; expected records")
+
+
+def parsed_rows(
+    rows: Iterable[RawRecord], bad: BadRows, parse: Callable[[RawRecord], Iterable[Parsed]]
+) -> Iterator[Parsed]:
+    """Yield what ``parse`` finds in each row; one that it cannot read is added to ``bad``.
+
+    Raises the InputError of the first malformed row when no row is readable.
+    """
+    readable = False
+    for row in rows:
+        try:
+            found = list(parse(row))
+        except InputError as error:
+            bad.add(error)
+            continue
+        readable = True
+        yield from found
+    if bad.first is not None and not readable:
+        raise bad.first
+
+
 def brief(value: Any) -> str:
     """A JSON value for an error message: one printable line, cut at 60 characters."""
     return plain(json.dumps(value, ensure_ascii=False, default=str))
@@ -165,8 +211,9 @@ def plain(name: str) -> str:
 
 def encodable(value: Any) -> bool:
     """Whether UTF-8 can encode every string of a JSON value."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True
@@ -180,13 +227,15 @@ def _breaks_lines(char: str) -> bool:
 class Document:
     """A document; ``id`` is None when the file has no ids.
 
-    ``source`` is its address, or the part of its file if it begins with ``#``, or empty.
+    ``source`` is its address, or the part of its file if it begins with ``#``, or empty. ``lines``
+    says that the lines of its text mean something: rows of tables, code, headings.
     """
 
     title: str
     text: str
     id: str | None = None
     source: str = ""
+    lines: bool = False
 
 
 def titled(row: RawRecord, value: str, field: str) -> Document:
@@ -209,6 +258,6 @@ def join_sentences(row: RawRecord, value: object, field: str) -> str:
     Raises InputError naming ``field`` unless ``value`` is a list of strings.
     """
     sentences = row.checked_items(value, field)
-    if not all(isinstance(sentence, str) for sentence in sentences):
+    if not all(isinstance(one, str) and encodable(one) for one in sentences):
         raise row.error(f"{plain(field)}: expected a list of strings, got {brief(value)}")
     return " ".join(sentence.strip() for sentence in sentences)

@@ -3,24 +3,23 @@ Qwen2.5-14B-Instruct).
 
 Input: chunks and an `ExtractionPrompt` (`TRIPLETS` here, `graph.facts.FACTS` for n-ary facts).
 Output: `Extracted` items, which `graph.build` or `graph.facts` checks. The model must answer with a
-JSON list of lists. The parser accepts prose, Markdown fences and a thinking block around that list.
-An answer that was cut off, holds two lists or is not valid JSON is rejected as a whole and counted,
-because a repaired answer could add triples to the graph that the model did not write.
+JSON list of lists, or of objects with the names of their parts (`llm.json_replies`). Every complete
+item counts. A piece that was cut off or is not valid JSON is rejected and counted, because a
+repaired piece could add triples to the graph that the model did not write.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from pipeline.core.errors import StoreError
 from pipeline.core.records import Chunk, Message
 from pipeline.graph.build import Extracted
 from pipeline.llm.chat import Chat, Reply
+from pipeline.llm.json_replies import Dropped, read_items
 
 # Chunks per call of the model, which bounds the memory. At the end of a call the engine runs half
 # empty: 1 % of the time, and 5 to 10 % with 4,096.
@@ -69,9 +68,15 @@ TRIPLETS = ExtractionPrompt(
     ),
     max_tokens=1024,
 )
-# "[[" or "[]": brackets in prose ("as [requested]") do not match.
-_LIST = re.compile(r"\[\s*[\[\]]")
-_THOUGHTS = ("<think>", "</think>")
+# Names of an item's parts in a model's objects, in the order of the list.
+_FORMS = (
+    ("head", "relation", "tail"),
+    ("subject", "predicate", "object"),
+    ("subject", "relation", "object"),
+    ("source", "relation", "target"),
+    ("fact", "entities"),
+    ("text", "entities"),
+)
 
 
 def extract(
@@ -100,40 +105,33 @@ def ask_about(chunks: Sequence[Chunk], chat: Chat, prompt: ExtractionPrompt) -> 
 
 
 def read_answer(chunk: Chunk, answer: Reply) -> Iterator[Extracted]:
-    """The items of one answer, or a single item with the fault of the whole answer."""
+    """The items of one answer, and an item with a fault for each piece that is none."""
     if answer.fault is not None:
         yield Extracted(chunk.id, chunk.title, answer.raw, answer.fault)
         return
-    values, fault = parse_list(answer.text)
-    if fault is not None:
-        reason = "answer cut off" if answer.finish == "length" else fault
-        yield Extracted(chunk.id, chunk.title, answer.text, reason)
-    else:
-        for value in values:
-            yield Extracted(chunk.id, chunk.title, value)
+    items = list(read_items(answer.text))
+    for number, item in enumerate(items, start=1):
+        if isinstance(item, Dropped):
+            cut = answer.finish == "length" and number == len(items)
+            fault = "answer cut off" if cut else item.reason
+            yield Extracted(chunk.id, chunk.title, item.text, fault)
+        else:
+            yield Extracted(chunk.id, chunk.title, _as_list(item))
 
 
-def parse_list(text: str) -> tuple[list[Any], str | None]:
-    """The JSON list of lists in a text and None, or an empty list and the fault of the text."""
-    opened, closed = _THOUGHTS
-    if text.lstrip().startswith(opened) and closed not in text:
-        return [], "answer is all thoughts"
-    start = _LIST.search(text, text.rfind(closed) + 1)
-    if start is None:
-        return [], "answer has no list of lists"
-    try:
-        values, end = _DECODER.raw_decode(text, start.start())
-    except ValueError:  # invalid JSON, or an integer with too many digits for Python
-        return [], "answer is not valid JSON"
-    except RecursionError:
-        return [], "answer is nested too deeply"
-    if _LIST.search(text, end):
-        return [], "answer has more than one list"
-    return values, None
+def answer_fault(answer: Reply) -> str | None:
+    """Why nothing of an answer can be read; None when something can, or the list is empty."""
+    items = [] if answer.fault else list(read_items(answer.text))
+    if any(not isinstance(item, Dropped) for item in items):
+        return None
+    return answer.fault or next((item.reason for item in items), None)
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # NaN, Infinity
+def _as_list(value: Any) -> Any:
+    """The parts of an object that names them, in order; other values are unchanged."""
+    if isinstance(value, dict):
+        parts = {name.strip().casefold(): part for name, part in value.items()}
+        for form in _FORMS:
+            if parts.keys() >= set(form):
+                return [parts[name] for name in form]
+    return value

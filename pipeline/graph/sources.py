@@ -21,10 +21,9 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, Triplet
+from pipeline.core.row_files import member_rows
 from pipeline.core.text import PIECE
-from pipeline.corpus.json_stream import iterate_array
-from pipeline.corpus.raw_files import list_rows, read_rows
-from pipeline.corpus.raw_records import Document, RawRecord, titled
+from pipeline.corpus.raw_records import Document, RawRecord, read_rows, titled
 from pipeline.graph.build import PARTS, Extracted
 from pipeline.graph.entities import entity_key
 from pipeline.graph.locate import Locator, best_chunk, word_set
@@ -115,7 +114,7 @@ def read_openie(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     """
     locator = Locator(chunks)
     placed = False
-    for row in list_rows(path, iterate_array(path, "docs")):
+    for row in read_rows(path, rows=member_rows(path, "docs")):
         document = _openie_document(row)
         triples = row.find("extracted_triples")
         candidates = locator.of_text(document.title, document.text)

@@ -115,7 +115,7 @@ class PolicyProcess:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Future[Any]]] = {}  # by the id of the question or turn
         self._watching: dict[str, list[Callable[[str], object]]] = {}  # by the id of the question
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None  # which ended the process
         self._receiver = threading.Thread(
             target=self._receive_answers, name=f"answers of {name}", daemon=True
         )
@@ -134,7 +134,7 @@ class PolicyProcess:
     def ask(
         self, question: Question, watch: Callable[[str], object] | None = None
     ) -> Future[Answered]:
-        """Ask a question; the result is its answer, or what ended the process.
+        """Ask a question; the result is its answer, its own error, or what ended the process.
 
         Threads may call this at once, and the questions are rolled out together. ``watch`` gets the
         text so far after each step, in another thread.
@@ -153,9 +153,10 @@ class PolicyProcess:
 
     def _put(self, name: str, item: Question | GenerationRequest) -> Future[Any]:
         future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # a client that leaves cancels nothing here
         with self._lock:
-            if self._failure is not None:
-                future.set_exception(self._failure)
+            if self.failure is not None:
+                future.set_exception(self.failure)
                 return future
             self._waiting.setdefault(name, []).append(future)
             with suppress(OSError):  # the receiver says why the process ended
@@ -171,7 +172,8 @@ class PolicyProcess:
                     with self._lock:
                         watching = list(self._watching.get(result.id, ()))
                     for watch in watching:
-                        watch(result.text)
+                        with suppress(RuntimeError):  # its event loop has ended
+                            watch(result.text)
                     continue
                 asked = result.trajectory.question_id if isinstance(result, Answered) else result.id
                 with self._lock:
@@ -180,12 +182,13 @@ class PolicyProcess:
                     self._watching.pop(asked, None)
                 for future in waiting:
                     if isinstance(result, Refused):
-                        future.set_exception(InputError(result.problem))
+                        kind = EngineError if result.ours else InputError
+                        future.set_exception(kind(result.problem))
                     else:
                         future.set_result(result)
         except Exception as error:  # noqa: BLE001 - raised where an answer is expected
             with self._lock:
-                self._failure = error
+                self.failure = error
                 unanswered = [future for waiting in self._waiting.values() for future in waiting]
             for future in unanswered:
                 future.set_exception(error)
@@ -195,10 +198,8 @@ class PolicyProcess:
         with suppress(OSError), self._lock:
             self._connection.send(None)
         self._process.join(_PATIENCE)
-        for end in (self._process.terminate, self._process.kill):
-            if self._process.is_alive():
-                end()
-                self._process.join(_PATIENCE)
+        self._process.kill()
+        self._process.join(_PATIENCE)
         if self._receiver.is_alive():
             self._receiver.join()
         self._connection.close()
@@ -273,6 +274,14 @@ class _Questions(Iterator[Question]):
         started = self._started.pop(trajectory.question_id)
         return Answered(trajectory, time.perf_counter() - started)
 
+    def refused(self, question: Question, error: Exception) -> Refused:
+        """Why a question has no trajectory."""
+        self._started.pop(question.question_id)
+        ours = not isinstance(error, InputError)
+        named = isinstance(error, SteepError)
+        problem = str(error) if named else f"{type(error).__name__}: {error}"
+        return Refused(question.question_id, problem, ours)
+
 
 @contextmanager
 def _variables(added: Mapping[str, str]) -> Iterator[None]:
@@ -293,7 +302,11 @@ def _variables(added: Mapping[str, str]) -> Iterator[None]:
 def _serve(connection: Connection, opening: Opening, log: str, parent: int) -> None:
     """Answer the questions that come over ``connection``, until None comes or it is closed."""
     end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process at Ctrl-C
+    # The parent ends this process, after the questions that are being answered. Ctrl-C and signals
+    # to the group of the parent must not reach it, nor the processes of its engine.
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
@@ -308,8 +321,11 @@ def _serve(connection: Connection, opening: Opening, log: str, parent: int) -> N
                 if text := partial.written():
                     connection.send(Written(partial.question.question_id, text))
 
+            def failed(question: Question, error: Exception) -> None:
+                connection.send(questions.refused(question, error))
+
             while questions.wait():
-                for trajectory in policy.answers(questions, watch=watch):
+                for trajectory in policy.answers(questions, watch=watch, failed=failed):
                     connection.send(questions.answered(trajectory))
                 policy.engine.sample_turns(until=questions.pending)
     except (EOFError, ConnectionError):  # the parent has ended

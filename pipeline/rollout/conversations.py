@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.messages import Call, Message, calls_of
-from pipeline.conversations.steps import FORMATS, OwnTool, parse, write
+from pipeline.conversations.steps import FORMATS, OwnTool, parse, search_arguments, write
 from pipeline.conversations.template_check import rewriting_note
 from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.core.records import ContextItem, Step
@@ -96,14 +96,10 @@ class ToolConversations:
         ] + [NOTICE] * len(turn.calls[left:])
         trajectory.other_calls += len(own) - own.count(None)
         trajectory.refused = len(turn.calls) > left
-        return [
-            Query(
-                call.arguments["query"].strip(),
-                tuple(map(str.strip, call.arguments.get("entities", ()))),
-            )
-            for call, tool in zip(kept, own, strict=True)
-            if tool is None
-        ]
+        searches = (
+            search_arguments(call) for call, tool in zip(kept, own, strict=True) if tool is None
+        )
+        return [Query(query.strip(), tuple(map(str.strip, names))) for query, names in searches]
 
     def append_results(
         self, trajectory: PartialTrajectory, contexts: Sequence[Sequence[ContextItem]]

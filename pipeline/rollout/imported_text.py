@@ -14,7 +14,7 @@ of a document out of the policy's text:
    documents are numbered from 1 without a gap, all blocks of the text hold the same number of
    documents, and the text has at most as many blocks as the row states searches.
 4. Outside the blocks no chat turn begins or ends, except the end of the last turn, and no block of
-   another system begins.
+   any system begins.
 
 A text that violates one of them raises `UncertainWriter`. One forgery passes: the last document of
 a block imitates a whole turn of the policy and a block of as many documents, in a row that does not
@@ -25,14 +25,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _FRAME = re.compile(r"(?:\s|<\|endoftext\|>|<\|begin_of_text\|>|<s>)*<\|im_start\|>")
 _ASSISTANT = "<|im_start|>assistant"
 _END_OF_TURN = re.compile(r"<\|im_end\|>(?:\s|<\|im_end\|>|<\|endoftext\|>)*\Z")
 _TURN_TOKEN = re.compile(r"<\|im_(?:start|end)\|>")
-_DOCUMENT = re.compile(r"^Doc ([0-9]+) ?\(Title:", re.MULTILINE)
+_TURN_OPENING = r"<\|im_end\|>\s*<\|im_start\|>(?:user|tool)\s*"
+_TURN_CLOSING = r"\s*<\|im_end\|>\s*<\|im_start\|>assistant[ \t]*\n?"
+_DOC_LINES = re.compile(r"^Doc ([0-9]+) ?\(Title:", re.MULTILINE)
+_QUERY, _QUERY_END = "<|begin_of_query|>", "<|end_of_query|>"
+R1_SEARCHER = "r1-searcher"
 
 
 class UncertainWriter(ValueError):
@@ -41,46 +45,41 @@ class UncertainWriter(ValueError):
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a system writes a block of retrieved text.
+    """How a system writes a block of retrieved text, in the turn or as a chat turn of its own.
 
-    Group "inserted" of ``opening`` begins where the rollout's text begins, and group "body" of it
-    is the position after the opening tag.
+    The rollout's text begins after ``before``. ``documents`` finds the numbers of a block's
+    documents. With ``json`` a block may be a JSON object. ``after`` follows the tag ``end``.
     """
 
-    opening: re.Pattern[str]
-    closing: re.Pattern[str]
-    turn_closing: re.Pattern[str] | None = None  # of a block that is a separate chat turn
-    numbered: bool = False  # documents are lines "Doc n(Title: ..)"
+    before: str
+    tag: str
+    end: str
+    documents: re.Pattern[str] | None = None
+    json: bool = False
+    after: str = r"\s*"
+
+    @property
+    def opening(self) -> re.Pattern[str]:
+        """Group 1 begins where the rollout's text begins; group 2 is the opening of a chat turn."""
+        before, tag = re.escape(self.before), re.escape(self.tag)
+        return re.compile(rf"(?<={before})(\s*)({_TURN_OPENING})?{tag}")
+
+    def closing(self, *, of_turn: bool) -> re.Pattern[str]:
+        """Group 1 is the closing tag."""
+        return re.compile(f"({re.escape(self.end)}){_TURN_CLOSING if of_turn else self.after}")
 
 
-_TURN_OPENING = r"<\|im_end\|>\s*<\|im_start\|>(?:user|tool)\s*"
-_TURN_CLOSING = r"<\|im_end\|>\s*<\|im_start\|>assistant[ \t]*\n?"
 _LAYOUTS = {
-    "search-r1": _Layout(
-        re.compile(r"(?<=</search>)(?P<inserted>\s*)<information>"),
-        re.compile(r"</information>\s*"),
-        numbered=True,
+    "search-r1": _Layout("</search>", "<information>", "</information>", _DOC_LINES),
+    "prograph": _Layout("</query>", "<knowledge>", "</knowledge>", json=True),
+    "hiprag": _Layout("</search>", "<context>", "</context>", _DOC_LINES),
+    "tearag": _Layout("<Reference>", "", "</Reference>", after=r"\n?"),
+    R1_SEARCHER: _Layout(
+        _QUERY_END,
+        "<|begin_of_documents|>",
+        "<|end_of_documents|>",
+        re.compile(r"^\(([0-9]+)\)", re.MULTILINE),
     ),
-    "prograph": _Layout(
-        re.compile(rf"(?<=</query>)(?P<inserted>\s*)(?P<turn>{_TURN_OPENING})?<knowledge>"),
-        re.compile(r"</knowledge>\s*"),
-        turn_closing=re.compile(rf"(?P<tag></knowledge>)\s*{_TURN_CLOSING}"),
-    ),
-    "hiprag": _Layout(
-        re.compile(r"(?<=</search>)(?P<inserted>\s*)<context>"),
-        re.compile(r"</context>\s*"),
-        numbered=True,
-    ),
-    "tearag": _Layout(
-        re.compile(r"<Reference>(?P<inserted>)"), re.compile(r"</Reference>\n?")
-    ),
-}  # fmt: skip
-
-
-# Blocks that only another grammar reads.
-_OF_OTHERS = {
-    **{name: layout.opening for name, layout in _LAYOUTS.items() if name != "tearag"},
-    "r1-searcher": re.compile(r"<\|begin_of_documents\|>"),
 }
 
 
@@ -92,51 +91,74 @@ class ImportedText:
     observations: list[tuple[int, int]]
 
 
-def separate(text: str, grammar_name: str, searches: int | None = None) -> ImportedText:
+def separate(text: str, system: str, searches: int | None = None) -> ImportedText:
     """The output without its prompt and end of turn, and the ranges of its retrieved blocks.
 
-    ``searches`` is the number of searches that the row states. Blocks that are separate chat turns
-    (Graph-R1) become part of the one turn. Raises UncertainWriter when a text violates a rule of
-    this module.
+    ``system`` is a grammar or `R1_SEARCHER`. ``searches`` is the number of searches that the row
+    states. Blocks that are separate chat turns (Graph-R1) become part of the one turn. Raises
+    UncertainWriter when a text violates a rule of this module.
     """
-    text = _without_prompt(text)
-    blocks = _blocks(text, _LAYOUTS[grammar_name])
+    if _FRAME.match(text):
+        _, turn, text = text.partition(_ASSISTANT)
+        if not turn:
+            raise UncertainWriter(f"the chat prompt is not followed by {_ASSISTANT}")
+        text = text.lstrip("\n")
+    blocks = _blocks(text, _LAYOUTS[system])
     if searches is not None and len(blocks) > searches:
         raise UncertainWriter(
             f"the row states {searches} searches, but the text holds {len(blocks)} retrieved blocks"
         )
     output, position, observations = "", 0, list[tuple[int, int]]()
     for start, end, block in blocks:
-        output += _model_text(text[position:start], grammar_name)
+        output += _model_text(text[position:start], system)
         observations.append((len(output), len(output) + len(block)))
         output += block
         position = end
     return ImportedText(
-        output + _model_text(_END_OF_TURN.sub("", text[position:]), grammar_name), observations
+        output + _model_text(_END_OF_TURN.sub("", text[position:]), system), observations
     )
 
 
-def _without_prompt(text: str) -> str:
-    if not _FRAME.match(text):
-        return text
-    _, turn, output = text.partition(_ASSISTANT)
-    if not turn:
-        raise UncertainWriter(f"the chat prompt is not followed by {_ASSISTANT}")
-    return output.lstrip("\n")
+def r1_searcher_messages(text: str, searches: int | None = None) -> list[dict[str, Any]]:
+    """The turns of an output of R1-Searcher (arXiv 2503.05592): calls, results and the answer.
+
+    Raises what `separate` raises.
+    """
+    parts, position, layout = separate(text, R1_SEARCHER, searches), 0, _LAYOUTS[R1_SEARCHER]
+    messages: list[dict[str, Any]] = []
+    for start, end in parts.observations:
+        written, result = parts.output[position:start], parts.output[start:end].strip()
+        before, tag, query = written.rpartition(_QUERY)
+        made = {"name": "search", "arguments": {"query": query.removesuffix(_QUERY_END).strip()}}
+        calls = [{"function": made}] if tag else []
+        result = result.removeprefix(layout.tag).removesuffix(layout.end).strip()
+        messages += [
+            {"role": "assistant", "content": before if tag else written, "tool_calls": calls},
+            {"role": "tool", "content": result},
+        ]
+        position = end
+    last, tag, answer = parts.output[position:].strip().rpartition("<answer>")
+    if last or answer:
+        answer = f"Answer: {answer.removesuffix('</answer>').strip()}" if tag else answer
+        messages.append({"role": "assistant", "content": f"{last.strip()}\n{answer}".strip()})
+    return messages
 
 
-def _model_text(text: str, grammar_name: str) -> str:
+def _model_text(text: str, system: str) -> str:
     """``text``; raises UncertainWriter when it holds a chat turn or a block of another system."""
     if token := _TURN_TOKEN.search(text):
         raise UncertainWriter(
             f"{token.group()} stands outside of retrieved text, so it is not certain which turns "
             "the policy wrote"
         )
-    for name, opening in _OF_OTHERS.items():
-        if name != grammar_name and opening.search(text):
+    for name, layout in _LAYOUTS.items():
+        bare = name == R1_SEARCHER and layout.tag in text  # no other text has this tag
+        if bare or (name not in (system, "tearag") and layout.opening.search(text)):
+            problem = (
+                "where no search ended" if name == system else f"so its grammar is not {system}"
+            )
             raise UncertainWriter(
-                f"the output holds retrieved text in the format of {name}, so its grammar is not "
-                f"{grammar_name}"
+                f"the output holds retrieved text in the format of {name}, {problem}"
             )
     return text
 
@@ -147,12 +169,10 @@ def _blocks(text: str, layout: _Layout) -> list[tuple[int, int, str]]:
     documents: set[int] = set()
     opening = layout.opening.search(text)
     while opening is not None:
-        start, body = opening.start("inserted"), opening.end()
-        of_turn = layout.turn_closing is not None and opening.group("turn") is not None
-        closing_tag = layout.turn_closing if of_turn and layout.turn_closing else layout.closing
-        closing = _end_of_json(text, body, closing_tag) if layout.turn_closing else None
-        certain = closing is not None
-        closing = closing or closing_tag.search(text, body)
+        start, body, of_turn = opening.start(1), opening.end(), opening.group(2) is not None
+        closing_tag = layout.closing(of_turn=of_turn)
+        certain = _end_of_json(text, body, closing_tag) if layout.json else None
+        closing = certain or closing_tag.search(text, body)
         if closing is None:  # the text was cut off inside the block
             blocks.append((start, len(text), text[start:]))
             break
@@ -160,15 +180,21 @@ def _blocks(text: str, layout: _Layout) -> list[tuple[int, int, str]]:
         limit = following.start() if following else len(text)
         if not certain and closing_tag.search(text, closing.end(), limit):
             raise UncertainWriter(
-                f"a retrieved block has two closing tags {_name(closing)}, and either of them may "
-                "be text of a document"
+                f"a retrieved block has two closing tags {layout.end}, and either of them may be "
+                "text of a document"
             )
-        if layout.numbered:
-            documents.add(_document_count(text[body : closing.start()]))
+        if layout.documents:
+            numbers = layout.documents.findall(text[body : closing.start()].strip())
+            if numbers != [str(number) for number in range(1, len(numbers) + 1)]:
+                raise UncertainWriter(
+                    "the documents of a retrieved block are numbered "
+                    f"{', '.join(each[:9] for each in numbers[:9])}, so a document may hold the "
+                    "text of others"
+                )
+            documents.add(len(numbers))
         block = text[start : closing.end()]
         if of_turn:
-            tag = opening.start() + opening.group().rindex("<")
-            block = f"\n{text[tag : closing.end('tag')]}\n"
+            block = f"\n{layout.tag}{text[body : closing.end(1)]}\n"
         blocks.append((start, closing.end(), block))
         opening = following
     if len(documents) > 1:
@@ -189,18 +215,3 @@ def _end_of_json(text: str, body: int, closing: re.Pattern[str]) -> re.Match[str
     except (ValueError, RecursionError):
         return None
     return closing.match(text, end + len(text[end:]) - len(text[end:].lstrip()))
-
-
-def _document_count(body: str) -> int:
-    """The number of documents; raises UncertainWriter unless they are numbered from 1."""
-    numbers: Sequence[int] = [int(number[:9]) for number in _DOCUMENT.findall(body.strip())]
-    if list(numbers) != list(range(1, len(numbers) + 1)):
-        raise UncertainWriter(
-            f"the documents of a retrieved block are numbered {', '.join(map(str, numbers[:9]))}, "
-            "so a document may hold the text of others"
-        )
-    return len(numbers)
-
-
-def _name(closing: re.Match[str]) -> str:
-    return closing.group().partition(">")[0] + ">"

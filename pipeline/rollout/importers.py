@@ -1,46 +1,50 @@
 """Import result files of other systems, such as Search-R1 and Graph-R1, as trajectories.
 
-Input: JSONL or Parquet with a question, gold answers and the whole model output per line, under any
-of the common field names, or ``messages`` with tool calls as agents log them. Output: trajectories
-that can be parsed, scored and paired like sampled ones, but without token ids. A line that cannot
-be imported is reported with its reason. So is a line whose policy text and retrieved text cannot be
-separated with certainty (`imported_text`).
+Input: rows in any form of `pipeline.core.row_files` with a question and gold answers, which are
+read as in question files, and the whole model output under any of the common field names, or
+messages with tool calls as agents log them (`conversations.forms`). Outputs of R1-Searcher become
+messages too. Output: trajectories that can be parsed, scored and paired like sampled ones, but
+without token ids. A row that cannot be imported is reported with its reason. So is a row whose
+policy text and retrieved text cannot be separated with certainty (`imported_text`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from pipeline.conversations.messages import by_turns, prompt_and_turns
-from pipeline.conversations.steps import parse
+from pipeline.conversations.messages import (
+    by_turns,
+    name_searches,
+    read_messages,
+    split_turns,
+    without_closing,
+)
+from pipeline.conversations.steps import FORMATS, parse
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT
-from pipeline.core.record_io import iterate_input
 from pipeline.core.records import GrammarName, HopType, Span, Stop, Trajectory
+from pipeline.core.row_files import iterate_rows
+from pipeline.corpus.questions.answers import GOLD, gold_answers, literal
+from pipeline.corpus.questions.own import QUESTION, evidence_texts, question_text
+from pipeline.corpus.questions.republished import with_answers
+from pipeline.corpus.questions.shared import HOP
+from pipeline.corpus.raw_records import RawRecord
 from pipeline.grammars import Grammar, ParsedOutput, grammar
 from pipeline.grammars.spans import covering, extend
-from pipeline.rollout.imported_text import UncertainWriter, separate
+from pipeline.rollout.imported_text import UncertainWriter, r1_searcher_messages, separate
 
-_QUESTION = ("question", "query", "problem")
-_ANSWERS = ("golden", "golden_answers", "answers", "gold", "ground_truth", "target", "answer")
+_MESSAGES = ("messages", "conversations", "conversation", "traj", "trajectory", "chat_history")
 _OUTPUT = ("full_output", "output", "response", "generation", "sequences_str", "completion")
-_HOPS: dict[str, HopType] = {
-    "nq": "single",
-    "popqa": "single",
-    "triviaqa": "single",
-    "hotpotqa": "multi",
-    "2wiki": "multi",
-    "2wikimultihopqa": "multi",
-    "musique": "multi",
-    "bamboogle": "multi",
-}
+_R1_OUTPUT = "gen_text_store"  # R1-Searcher's evaluation
 # By grammar: tags of which every output must contain at least one.
 _REQUIRED_TAGS: dict[str, tuple[str, ...]] = {
     "search-r1": ("<think>", "<search>", "<answer>"),
@@ -60,34 +64,43 @@ class SkippedLine:
         return f"{self.path}:{self.line}: {self.reason}"
 
 
-class _ImportProblem(Exception):
-    """Why a row cannot be imported; caught inside this module."""
-
-
 def iterate_outputs(
     paths: Sequence[Path | str],
     *,
     grammar_name: GrammarName = DEFAULT_IMPORT,
     hop: HopType | None = None,
+    search_tools: Sequence[str] = (),
+    whole_answer: bool = False,
+    notes: Counter[str] | None = None,
 ) -> Iterator[Trajectory | SkippedLine]:
     """The trajectory of every line of all files, or the reason why it was skipped.
 
     The policy of a trajectory is the stem of its file. The same question in several files keeps one
     ``question_id``, so that trajectories of several policies can be paired. ``hop`` is used where
-    neither the row nor its data set determines it. Only one line at a time is in memory, with the
-    number of samples of every question. Raises InputError for a file that is missing or malformed,
-    or has no line that can be imported.
+    neither the row nor its data set determines it, by default "unknown". ``search_tools`` are other
+    names of the method's search tool, as ``name`` or ``name=argument`` of the query. With
+    ``whole_answer`` the whole last message is the answer if it has no ``Answer:``. ``notes`` counts
+    what was left out of rows. Only one row at a time is in memory, with the number of samples of
+    every question. Raises InputError for a file that is missing or broken, or has no row that can
+    be imported.
     """
-    parser = grammar(grammar_name)
+    rows = _Rows(
+        grammar_name, hop, search_tools, whole_answer, Counter() if notes is None else notes
+    )
     samples: Counter[str] = Counter()
     for path in paths:
         imported, first_skipped = 0, None
         policy = "stdin" if str(path) == "-" else Path(path).stem
-        for line, row in iterate_input(path, Trajectory):
+        for row in iterate_rows(path):
+            line = row.line or row.number
             try:
-                trajectory = _trajectory(row, parser, grammar_name, policy, hop)
-            except _ImportProblem as problem:
-                skipped = SkippedLine(str(source_name(path)), line, str(problem))
+                if isinstance(row.value, InputError):
+                    raise row.value
+                record = RawRecord(row.value, source_name(path), row.number, line)
+                trajectory = rows.trajectory(with_answers(record.plain()), policy)
+            except (InputError, UncertainWriter, RecursionError) as problem:
+                reason = str(problem).removeprefix(f"{source_name(path)}:{line}: ")
+                skipped = SkippedLine(str(source_name(path)), line, reason)
                 first_skipped = first_skipped or skipped
                 yield skipped
                 continue
@@ -102,41 +115,79 @@ def iterate_outputs(
             )
 
 
-def _trajectory(
-    row: dict[str, Any],
-    parser: Grammar,
-    grammar_name: GrammarName,
-    policy: str,
-    hop: HopType | None,
-) -> Trajectory:
-    if row.get("messages"):
-        question, read = _conversation(row, grammar_name)
-    else:
-        question, read = _text(row, _QUESTION, "question"), _tagged(row, parser, grammar_name)
-    dataset = (_name(row, "dataset") or _name(row, "data_source")).lower()
-    parsed = read.parsed
-    identity = f"{dataset}\n{question}".encode(errors="surrogatepass")
-    digest = hashlib.sha256(identity).hexdigest()[:12]
-    return Trajectory(
-        trajectory_id="",
-        question_id=_name(row, "question_id") or f"{dataset or 'question'}-{digest}",
-        dataset=dataset,
-        question=question,
-        hop=_hop(row, dataset, hop),
-        answers=_answers(row),
-        evidence=_strings(row.get("evidence") or [], "evidence"),
-        grammar=grammar_name,
-        output=read.output,
-        format="tools" if read.messages else "tags",
-        messages=read.messages,
-        policy=policy,
-        spans=read.spans,
-        steps=parsed.steps,
-        answer=parsed.answer,
-        format_ok=parsed.format_ok,
-        format_error=parsed.format_error,
-        stop=_stop(parsed, read.spans),
-    )
+@dataclass(frozen=True)
+class _Rows:
+    """Reads rows; the fields are the options of `iterate_outputs`."""
+
+    grammar_name: GrammarName
+    hop: HopType | None
+    search_tools: Sequence[str]
+    whole_answer: bool
+    notes: Counter[str]
+
+    def trajectory(self, record: RawRecord, policy: str) -> Trajectory:
+        row = record.value
+        messages = _logged(row)
+        read = self._tagged(row) if messages is None else self._conversation(messages)
+        parsed = read.parsed
+        if not (question := question_text(record) or read.asked):
+            raise InputError(f"no question; looked for {', '.join(QUESTION)}")
+        if not (answers := gold_answers(record)):
+            raise InputError(f"no gold answers; looked for {', '.join(GOLD)}")
+        dataset = (record.identifier("dataset") or record.identifier("data_source") or "").lower()
+        identity = f"{dataset}\n{question}".encode(errors="surrogatepass")
+        name = f"{dataset or 'question'}-{hashlib.sha256(identity).hexdigest()[:12]}"
+        stated: HopType | None = row.get("hop")
+        known = HOP.get(dataset, self.hop or "unknown")
+        self.notes["user messages after an answer, dropped"] += read.dropped
+        return Trajectory(
+            trajectory_id="",
+            question_id=record.identifier("question_id") or name,
+            dataset=dataset,
+            question=question,
+            hop=stated if stated is not None and stated in get_args(HopType) else known,
+            answers=answers,
+            evidence=evidence_texts(record),
+            grammar=self.grammar_name,
+            output=read.output,
+            format="tools" if read.messages else "tags",
+            messages=read.messages,
+            policy=policy,
+            spans=read.spans,
+            steps=parsed.steps,
+            answer=parsed.answer,
+            format_ok=parsed.format_ok,
+            format_error=parsed.format_error,
+            stop=_stop(parsed, read.spans),
+        )
+
+    def _tagged(self, row: dict[str, Any]) -> _Read:
+        text = separate(_text(row, _OUTPUT, "model output"), self.grammar_name, _searches(row))
+        tags = _REQUIRED_TAGS.get(self.grammar_name, ())
+        if tags and not any(tag in text.output for tag in tags):
+            raise InputError(
+                f"the output has none of {', '.join(tags)}, so its grammar is not "
+                f"{self.grammar_name}"
+            )
+        parser = grammar(self.grammar_name)
+        spans = _spans(text.output, text.observations, parser)
+        return _Read(text.output, spans, parser.parse(text.output, spans), _asked(row))
+
+    def _conversation(self, log: list[Any]) -> _Read:
+        """A log of messages; the last message of the user before the first turn asks."""
+        own = FORMATS[self.grammar_name].tool["function"]["name"]
+        name_searches(given := read_messages(log), own, self.search_tools)
+        messages = without_closing(given)
+        parsed = parse(self.grammar_name, messages, whole=self.whole_answer)
+        prompt, turns = split_turns(messages)
+        output, spans = "", list[Span]()
+        for text, writer in by_turns([message for turn in turns for message in turn]):
+            output, spans = output + text, extend(spans, len(text), writer)
+        asked = [message["content"] for message in prompt if message["role"] == "user"]
+        text = json.dumps(messages, ensure_ascii=False)
+        return _Read(
+            output, spans, parsed, asked[-1] if asked else "", text, len(given) - len(messages)
+        )
 
 
 @dataclass(frozen=True)
@@ -146,46 +197,47 @@ class _Read:
     output: str
     spans: list[Span]
     parsed: ParsedOutput
+    asked: str  # the question, where the row has none of its own
     messages: str = ""
+    dropped: int = 0  # messages after the answer
 
 
-def _tagged(row: dict[str, Any], parser: Grammar, grammar_name: GrammarName) -> _Read:
-    output, observations = _separated(row, grammar_name)
-    tags = _REQUIRED_TAGS.get(grammar_name, ())
-    if tags and not any(tag in output for tag in tags):
-        raise _ImportProblem(
-            f"the output has none of {', '.join(tags)}, so its grammar is not {grammar_name}"
+def _logged(row: dict[str, Any]) -> list[Any] | None:
+    """The messages of a row, in any form; None for a row with an output of text."""
+    output = _first(row, (_R1_OUTPUT, *_OUTPUT))
+    for name in (*_MESSAGES, *_OUTPUT):
+        value = row.get(name)
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            with suppress(ValueError):
+                value = literal(value)
+        if not value or not isinstance(value, list) or (output and _is_prompt(value)):
+            continue
+        opening = [] if name in _MESSAGES else row.get("input") or row.get("prompt") or []
+        if not isinstance(opening, list):
+            opening = [{"role": "user", "content": opening}]
+        system = row.get("system") or row.get("instructions")
+        return [*([{"role": "system", "content": system}] if system else []), *opening, *value]
+    if _R1_OUTPUT in row or "<|begin_of_query|>" in output:
+        asked = {"role": "user", "content": _asked(row) or _text(row, QUESTION, "question")}
+        return [asked, *r1_searcher_messages(output, _searches(row))]
+    lists = [name for name, value in row.items() if isinstance(value, list | dict) and value]
+    if not output and (named := [name for name in lists if name not in (*GOLD, "evidence")]):
+        raise InputError(
+            f"no model output, and no messages in {', '.join(_MESSAGES)}; the form of "
+            f"{', '.join(named)} is not read"
         )
-    spans = _spans(output, observations, parser)
-    return _Read(output, spans, parser.parse(output, spans))
+    return None
 
 
-def _conversation(row: dict[str, Any], grammar_name: GrammarName) -> tuple[str, _Read]:
-    """The question, by default the last message of the user before the first turn, and the rest."""
-    try:
-        prompt, turns = prompt_and_turns(row["messages"])
-        parsed = parse(grammar_name, [*prompt, *turns])
-    except InputError as problem:
-        raise _ImportProblem(str(problem)) from None
-    output, spans = "", list[Span]()
-    for text, writer in by_turns(turns):
-        output, spans = output + text, extend(spans, len(text), writer)
-    asked = [message["content"] for message in prompt if message["role"] == "user"]
-    question = _text({"question": asked[-1] if asked else ""} | row, _QUESTION, "question")
-    messages = json.dumps([*prompt, *turns], ensure_ascii=False)
-    return question, _Read(output, spans, parsed, messages)
+def _is_prompt(messages: list[Any]) -> bool:
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    return all(role in ("system", "user") for role in roles)
 
 
-def _separated(row: dict[str, Any], grammar_name: GrammarName) -> tuple[str, list[tuple[int, int]]]:
-    """The output without its prompt, and the ranges of retrieved text in it."""
+def _searches(row: dict[str, Any]) -> int | None:
+    """The number of searches that the row states."""
     searches = row.get("searches")
-    if isinstance(searches, bool) or not isinstance(searches, int):
-        searches = None
-    try:
-        text = separate(_text(row, _OUTPUT, "model output"), grammar_name, searches)
-    except UncertainWriter as problem:
-        raise _ImportProblem(str(problem)) from None
-    return text.output, text.observations
+    return None if isinstance(searches, bool) or not isinstance(searches, int) else searches
 
 
 def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -> list[Span]:
@@ -203,48 +255,22 @@ def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -
     return covering(len(output), merged)
 
 
-def _name(row: dict[str, Any], field: str) -> str:
-    value = row.get(field)
-    if value is None:
-        return ""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise _ImportProblem(f"{field} is not text")
-    return str(value)
+def _asked(row: dict[str, Any]) -> str:
+    """The question at the end of a prompt of text with a line for each role, as verl dumps it."""
+    user = re.split(r"(?m)^(?:<\|im_start\|>)?user$", _first(row, ("input",)))[-1]
+    user = re.split(r"(?m)^(?:<\|im_start\|>)?assistant$", user)[0]
+    return user.rpartition("Question:")[2].replace("<|im_end|>", "").strip()
+
+
+def _first(row: dict[str, Any], names: Sequence[str]) -> str:
+    texts = (row.get(name) for name in names)
+    return next((text for text in texts if isinstance(text, str) and text.strip()), "")
 
 
 def _text(row: dict[str, Any], names: Sequence[str], description: str) -> str:
-    for name in names:
-        value = row.get(name)
-        if isinstance(value, str) and value.strip():
-            return value
-    raise _ImportProblem(f"no {description}; looked for {', '.join(names)}")
-
-
-def _answers(row: dict[str, Any]) -> list[str]:
-    for name in _ANSWERS:
-        value = row.get(name)
-        if isinstance(value, dict):  # Search-R1's reward_model: {"target": [...]}
-            value = value.get("target")
-        if value:
-            return _strings([value] if isinstance(value, str) else value, name)
-    raise _ImportProblem(f"no gold answers; looked for {', '.join(_ANSWERS)}")
-
-
-def _strings(value: Any, name: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _ImportProblem(f"{name} is not a list of strings")
-    return value
-
-
-def _hop(row: dict[str, Any], dataset: str, fallback: HopType | None) -> HopType:
-    stated = row.get("hop")
-    hop: HopType | None = stated if stated in get_args(HopType) else _HOPS.get(dataset, fallback)
-    if hop is None:
-        raise _ImportProblem(
-            f"data set {dataset or '(none)'!r} is neither a known single-hop nor multi-hop data "
-            "set; add hop to the row or pass --hop"
-        )
-    return hop
+    if text := _first(row, names):
+        return text
+    raise InputError(f"no {description}; looked for {', '.join(names)}")
 
 
 def _stop(parsed: ParsedOutput, spans: Sequence[Span]) -> Stop:

@@ -7,6 +7,7 @@ more before the record is returned, so that a wrong loss mask cannot reach train
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Sequence
@@ -65,6 +66,15 @@ class PartialTrajectory:
         """The text of the policy and of the observations so far, without the chat template's."""
         pieces = (self.output[start:end] for start, end, writer in self.spans if writer != "frame")
         return "".join(pieces)
+
+    def branched(self, sample: int, seed: int) -> PartialTrajectory:
+        """A copy that continues as ``sample``."""
+        branch = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                setattr(branch, name, list(value))
+        branch.sample, branch.seed = sample, seed
+        return branch
 
     def append_segment(self, result: GenerationResult) -> None:
         """Append a model segment."""

@@ -14,20 +14,26 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.conversations.messages import ROLES
 from pipeline.conversations.steps import parse
-from pipeline.core.input_files import parse_json
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import GrammarName, Question, Span, Stop, TokenCounts, Trajectory
+from pipeline.core.row_files import read_jsonl
 from pipeline.grammars.base import ParsedOutput
-from pipeline.grammars.spans import extend
-from pipeline.rollout.answering import question_record
+from pipeline.grammars.spans import cover_error, extend
+from pipeline.llm.engine import FinishReason
+from pipeline.rollout.answering import LONGEST_QUESTION, question_record
 
+BEGINNINGS = ('{"turn": "', '{"conversation": "')  # of the lines that `steep record` appends
 _ENDS: dict[str, Stop] = {"length": "max_tokens", "stop": "malformed"}
+_ROUNDING = 1e-3  # by which a log-probability may exceed 0
 
 
 @dataclass(slots=True)
@@ -52,12 +58,56 @@ class RecordedTurn:
     token_spans: list[Span]
     logprobs: list[float | None]
     retrieved: list[int]  # tokens of each tool result
-    finish: str  # as in `pipeline.llm.engine.GenerationResult`
+    finish: FinishReason
     problem: str | None  # why the turn is malformed
     seed: int
     temperature: float
     top_p: float
+    constrained: bool = False  # sampled under the grammar of tool_choice or response_format
     question: Question | None = None  # with gold answers, if they are known
+    hashes: str = ""  # of the question with the reply, and of the conversation up to it
+    calls: list[str] = field(default_factory=list)  # the ids of calls that the client got
+
+    def faults(self, continued: Mapping[str, str | None]) -> Iterator[str]:
+        """What no recording has.
+
+        ``continued`` are the turns before this one, each with the turn that continues it.
+        """
+        if self.turn in continued:
+            yield f"turn: {self.turn!r} occurs twice; name each file once"
+        if self.after is None and not self.prompt_ids:
+            yield "prompt_ids: empty; expected the ids of the prompt"
+        if self.after is not None and self.after not in continued:
+            yield f"after: no turn {self.after!r} before this line; name all files, in their order"
+        if self.after is not None and continued[self.after] is not None:
+            yield f"after: the turn {continued[self.after]!r} continues {self.after!r} already"
+        if min((*self.prompt_ids, *self.token_ids), default=0) < 0:
+            yield "prompt_ids, token_ids: an id is negative"
+        for spans, name in ((self.spans, "output"), (self.token_spans, "token_ids")):
+            if problem := cover_error(spans, len(getattr(self, name))):
+                yield f"spans of {name}: {problem}"
+        writers = [who for start, end, who in self.token_spans for _ in range(start, end)]
+        sampled = [value for value in self.logprobs if value is not None]
+        if "model" not in writers:
+            yield "token_spans: no token is the model's"
+        if [value is not None for value in self.logprobs] != [who == "model" for who in writers]:
+            yield "logprobs: expected a number for each token of the model, null for the others"
+        if max(sampled) > _ROUNDING:
+            yield f"logprobs: {max(sampled)} is above 0, and logarithms of probabilities are not"
+        if min(self.retrieved, default=0) < 0 or sum(self.retrieved) > writers.count("observation"):
+            yield "retrieved: expected the tokens of each tool result, which are observation"
+        if not all(each.get("role") in ROLES and _text(each, "content") for each in self.messages):
+            yield f"messages: expected role, one of {', '.join(ROLES)}, and content, a text"
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            yield "messages: the last is not the sampled message of the assistant"
+        if not all(_text(tool.get("function"), "name") for tool in self.tools):
+            yield "tools: expected function.name, a text"
+        if self.question is not None and not all(map(str.strip, self.question.answers or [""])):
+            yield "question.answers: expected at least one text, and none that is empty"
+
+
+def _text(value: Any, key: str) -> bool:
+    return isinstance(value, dict) and isinstance(value.get(key), str)
 
 
 @dataclass(slots=True)
@@ -75,31 +125,42 @@ class Recording:
     turns: int = 0
     conversations: int = 0
     trajectories: int = 0
+    constrained: int = 0  # turns that were sampled under a grammar
     without_answers: int = 0  # conversations with neither gold answers nor a reward
     reasons: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
+        of_them = f" ({self.constrained:,} under a grammar)" if self.constrained else ""
         reasons = ", ".join(f"{count} {name}" for name, count in self.reasons.most_common())
         return (
-            f"{self.turns:,} turns of {self.conversations:,} conversations: {self.trajectories:,} "
-            f"trajectories ({reasons or 'all turns joined'}); left out, without gold answers or a "
-            f"reward: {self.without_answers:,} conversations"
+            f"{self.turns:,} turns{of_them} of {self.conversations:,} conversations: "
+            f"{self.trajectories:,} trajectories ({reasons or 'all turns joined'}); left out, "
+            f"without gold answers or a reward: {self.without_answers:,} conversations"
         )
 
 
-def read_recording(path: Path | str) -> Iterator[RecordedTurn | RecordedReward]:
-    """The lines of a recording, without a last line that a kill cut off.
+def read_recordings(
+    paths: Sequence[Path | str],
+) -> Iterator[tuple[Path | str, int, RecordedTurn | RecordedReward]]:
+    """The lines of recordings with their files and numbers; ``-`` is standard input.
 
-    Raises InputError for a malformed line.
+    A last line that a kill cut off is left out. Raises InputError for a malformed line, and for a
+    turn that does not fit the turns before it.
     """
-    with Path(path).open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.endswith("\n"):
-                row = parse_json(line, path, number)
-                if isinstance(row, dict) and "reward" in row:
-                    yield parse_record(RecordedReward, row, path, number)
-                else:
-                    yield parse_record(RecordedTurn, row, path, number)
+    continued: dict[str, str | None] = {}
+    kind: type[RecordedTurn | RecordedReward]
+    for path in paths:
+        for number, value in read_jsonl(path, cut_off=BEGINNINGS):
+            kind = RecordedTurn if "turn" in value else RecordedReward
+            row = parse_record(kind, value, source_name(path), number)
+            if isinstance(row, RecordedTurn):
+                problem = next(row.faults(continued), None)
+                if "reward" in value:
+                    problem = "reward: belongs on a line of its own, with conversation"
+                if problem is not None:
+                    raise InputError.at(source_name(path), number, problem)
+                continued |= {row.turn: None} | ({row.after: row.turn} if row.after else {})
+            yield source_name(path), number, row
 
 
 def recorded_trajectories(
@@ -107,36 +168,53 @@ def recorded_trajectories(
 ) -> tuple[list[Trajectory], Recording]:
     """The trajectories of recordings, by question, and counts.
 
-    ``grammar`` names the method that reads the steps. Raises what `read_recording` raises.
+    ``grammar`` names the method that reads the steps. Raises what `read_recordings` raises, and
+    InputError for a reward of a conversation that is not there.
     """
     turns: dict[str, RecordedTurn] = {}
-    rewards: dict[str, float] = {}
-    for row in (row for path in paths for row in read_recording(path)):
+    places: dict[str, tuple[Path | str, int]] = {}
+    given: list[tuple[Path | str, int, RecordedReward]] = []
+    for path, line, row in read_recordings(paths):
         if isinstance(row, RecordedTurn):
-            turns[row.turn] = row
+            turns[row.turn], places[row.turn] = row, (path, line)
         else:
-            known = turns.get(row.conversation)
-            rewards[known.conversation if known else row.conversation] = row.reward
-    continued = {turn.after for turn in turns.values()}
-    last = {turn.conversation: turn.turn for turn in turns.values()}
+            given.append((path, line, row))
+    named = {turn.conversation: turn.conversation for turn in turns.values()}
+    named |= {turn.turn: turn.conversation for turn in turns.values()}
+    rewards: dict[str, float] = {}
+    for path, line, row in given:
+        if row.conversation not in named:
+            problem = f"conversation: {row.conversation!r:.80} has no turn in the files; name all"
+            raise InputError.at(path, line, problem)
+        rewards[named[row.conversation]] = row.reward
+    chains: dict[str, list[RecordedTurn]] = {}  # by the last turn
+    for turn in turns.values():
+        chains[turn.turn] = [*chains.pop(turn.after or "", []), turn]
+    last = {turns[end].conversation: end for end in chains}
+    questions = {
+        turns[end].conversation: chain[0].question
+        for end, chain in reversed(chains.items())
+        if chain[0].question is not None
+    }
     counts = Recording(len(turns), len(last))
+    counts.constrained = sum(turn.constrained for turn in turns.values())
     counts.reasons.update(turn.reason for turn in turns.values() if turn.reason)
     made: dict[str, Trajectory] = {}  # by the last turn
-    for end in turns.values():
-        if end.turn in continued:
-            continue
-        chain = [end]
-        while (before := chain[0].after) is not None:
-            chain.insert(0, turns[before])
-        reward, question = rewards.get(end.conversation), chain[0].question
+    for name, chain in chains.items():
+        first, end = chain[0], chain[-1]
+        reward, ends = rewards.get(end.conversation), name == last[end.conversation]
+        question = first.question or questions.get(end.conversation)
         if question is None and reward is None:
-            counts.without_answers += end.turn == last[end.conversation]
+            counts.without_answers += ends
             continue
-        trajectory = _trajectory(chain, question or _asked(chain[0]), grammar)
-        if end.turn != last[end.conversation]:  # its conversation went on
+        try:
+            trajectory = _trajectory(chain, question or asked_question(first.messages), grammar)
+        except InputError as error:  # in messages
+            raise InputError.at(*places[name], str(error)) from None
+        if not ends:  # its conversation went on
             trajectory.format_ok, trajectory.format_error = end.problem is None, end.problem
         trajectory.reward = reward
-        made[end.turn] = trajectory
+        made[name] = trajectory
     by_question: dict[str, list[Trajectory]] = {}
     prompts: dict[str, list[list[int]]] = {}
     for name, trajectory in made.items():
@@ -158,10 +236,11 @@ def recorded_trajectories(
     return [each for group in by_question.values() for each in group], counts
 
 
-def _asked(turn: RecordedTurn) -> Question:
+def asked_question(messages: Sequence[Mapping[str, Any]]) -> Question:
     """A question without gold answers, from the first message of the user."""
-    users = (message["content"] for message in turn.messages if message["role"] == "user")
-    return question_record(next(users, "a conversation without a user"))
+    users = (message["content"] for message in messages if message["role"] == "user")
+    text = next(filter(str.strip, users), "a conversation without a user")
+    return question_record(text[:LONGEST_QUESTION])
 
 
 def _trajectory(

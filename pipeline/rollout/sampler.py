@@ -19,6 +19,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -29,13 +30,14 @@ from pipeline.core.records import ContextItem, Question, Step, Stop, Trajectory
 from pipeline.grammars.base import Finish, Grammar, Insert
 from pipeline.grammars.closed_book import ClosedBook
 from pipeline.grammars.tokens import observation_ids, prompt_ids
-from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
+from pipeline.llm.engine import Engine, EngineEnded, GenerationRequest, GenerationResult
 from pipeline.retrieval.base import Query
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
+Failed = Callable[[Question, Exception], object]
 _FULL_BATCH = 8  # segments in generation for each query of a batch
 MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
 
@@ -89,20 +91,25 @@ def answer_questions(
     seed: int,
     conversations: ToolConversations | None = None,
     watch: Callable[[PartialTrajectory], object] | None = None,
+    failed: Failed | None = None,
 ) -> Iterator[Trajectory]:
     """Yield a trajectory per question as they finish, the one that `roll_out` gives.
 
     ``questions`` is asked for more whenever there is room, also after it ended, so that questions
     join a roll-out that runs. ``watch`` gets a trajectory whenever its next segment is requested.
+    ``failed`` gets a question and the exception that ended its trajectory, and the others go on.
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
-    scheduler.watch = watch
+    scheduler.watch, scheduler.failed = watch, failed
     scheduler.seed_of = partial(stable_seed, seed, 0)
 
-    def begun(question: Question) -> PartialTrajectory:
-        return next(scheduler.begun(question, [0]))
+    def begun(question: Question) -> PartialTrajectory | None:
+        with scheduler.isolated(question):
+            return next(scheduler.begun(question, [0]))
+        return None
 
-    return scheduler.run(map(begun, questions))  # which, unlike a generator, goes on after its end
+    # Unlike generators, these go on after their end.
+    return scheduler.run(filter(None, map(begun, questions)))
 
 
 def continue_trajectories(
@@ -154,6 +161,7 @@ class _Scheduler:
         self.open = 0  # trajectories that began and have not finished
         self.seed_of: Callable[[str, int], int] = stable_seed
         self.watch: Callable[[PartialTrajectory], object] | None = None
+        self.failed: Failed | None = None
 
     def begun(self, question: Question, samples: Iterable[int]) -> Iterator[PartialTrajectory]:
         """Trajectories of a question that consist of their prompt."""
@@ -184,7 +192,7 @@ class _Scheduler:
                 begun = list(itertools.islice(trajectories, free))
                 self.open += len(begun)
                 for trajectory in begun:
-                    yield from self._start(trajectory)
+                    yield from self._alone(trajectory, self._start(trajectory))
                 if results is None and len(self.queued) > len(self.generating) // _FULL_BATCH:
                     retrieving, self.queued = self.queued, []
                     batch = [query for _, queries in retrieving for query in queries]
@@ -192,13 +200,37 @@ class _Scheduler:
                 if results is not None and (results.done() or not self.generating):
                     retrieved = iter(results.result())
                     for trajectory, queries in retrieving:
-                        yield from self._observe(trajectory, [next(retrieved) for _ in queries])
+                        found = [next(retrieved) for _ in queries]
+                        yield from self._alone(trajectory, self._observe(trajectory, found))
                     retrieving, results = [], None
                 elif self.generating:
                     for result in self.engine.step():
-                        yield from self._advance(result)
+                        trajectory = self.generating[result.id]
+                        yield from self._alone(trajectory, self._advance(result))
                 elif not begun:  # those that began may have ended without a token
                     return
+
+    @contextmanager
+    def isolated(self, question: Question) -> Iterator[None]:
+        """Give an exception that concerns one question to ``failed``, if it is there."""
+        try:
+            yield
+        except (EngineEnded, RetrievalUnavailable):  # concern all
+            raise
+        except Exception as error:
+            if self.failed is None:
+                raise
+            self.failed(question, error)
+
+    def _alone(
+        self, trajectory: PartialTrajectory, finished: Iterator[Trajectory]
+    ) -> Iterator[Trajectory]:
+        """``finished``, until an exception ends this trajectory."""
+        open_before = self.open
+        with self.isolated(trajectory.question):
+            yield from finished
+            return
+        self.open = open_before - 1
 
     def _start(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
         before = self.single_retrieval or self.prompt_retrieval
@@ -226,7 +258,6 @@ class _Scheduler:
             return
         request_id = str(self.requests)
         self.requests += 1
-        self.generating[request_id] = trajectory
         self.engine.add(
             GenerationRequest(
                 id=request_id,
@@ -238,6 +269,7 @@ class _Scheduler:
                 seed=stable_seed(trajectory.seed, trajectory.segments),
             )
         )
+        self.generating[request_id] = trajectory
 
     def _advance(self, result: GenerationResult) -> Iterator[Trajectory]:
         """Append a finished segment, then take the grammar's next action."""
@@ -278,7 +310,9 @@ class _Scheduler:
             return list(self.retriever.retrieve(queries))
         except RetrievalUnavailable:
             raise  # concerns all trajectories: the stage stops, and a rerun continues
-        except RetrievalError as error:
+        except Exception as error:
+            if self.failed is None and not isinstance(error, RetrievalError):
+                raise
             if len(queries) == 1:
                 logging.getLogger(__name__).warning("%s: %s", queries[0].subquery, error)
                 return [None]

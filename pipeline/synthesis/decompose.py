@@ -16,7 +16,8 @@ from pipeline.core.answer_metrics import f1
 from pipeline.core.records import Chunk, Question
 from pipeline.grammars.sanitize import sanitize
 from pipeline.llm.chat import Chat, Reply
-from pipeline.synthesis.drafts import Draft, hops_fault, prompt, read_hops, reply_object
+from pipeline.llm.json_replies import read_object
+from pipeline.synthesis.drafts import Draft, hops_fault, prompt, read_hops
 from pipeline.synthesis.paths import EvidencePath
 from pipeline.synthesis.verify import NO_HOP, RIGHT, verify
 
@@ -51,7 +52,7 @@ def decompose(
 
 
 def _draft(question: Question, passages: Sequence[Chunk], reply: Reply) -> Draft | str:
-    value = reply_object(reply)
+    value = read_object(reply.text)
     if value is None:
         return reply.fault or "unreadable reply"
     listed = value.get("hops")

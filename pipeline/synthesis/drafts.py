@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.answer_metrics import cover_exact_match, normalize
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import parse_json
 from pipeline.core.records import Chunk, Decomposed, Message, Question
 from pipeline.grammars.sanitize import sanitize
 from pipeline.llm.chat import Chat, Reply
+from pipeline.llm.json_replies import read_object
 from pipeline.sft_data.templates import fill
 from pipeline.synthesis.paths import EvidencePath
 
@@ -107,7 +106,7 @@ def draft_questions(paths: Sequence[EvidencePath], chat: Chat) -> list[Draft | s
 
 
 def _draft(path: EvidencePath, reply: Reply) -> Draft | str:
-    value = reply_object(reply)
+    value = read_object(reply.text)
     if value is None:
         return reply.fault or "unreadable reply"
     hops = read_hops(value.get("hops") if len(path.chunks) > 1 else [value])
@@ -156,14 +155,3 @@ def hops_fault(draft: Draft) -> str | None:
         if not cover_exact_match(hop.evidence, [hop.answer]):
             return "answer not in its evidence"
     return None
-
-
-def reply_object(reply: Reply) -> dict[str, Any] | None:
-    """The JSON object of a reply, after a thinking block, prose and fences; None without one."""
-    text = reply.text.rpartition("</think>")[2]
-    start, end = text.find("{"), text.rfind("}")
-    try:
-        value = parse_json(text[start : end + 1], "the reply") if 0 <= start < end else None
-    except InputError:
-        return None
-    return value if isinstance(value, dict) else None

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pipeline.core.answer_metrics import f1
 from pipeline.core.records import Chunk
 from pipeline.llm.chat import Chat, Reply
-from pipeline.synthesis.drafts import Draft, prompt, reply_object
+from pipeline.llm.json_replies import read_object
+from pipeline.synthesis.drafts import Draft, prompt
 
 RIGHT = 0.8  # token F1 from which an answer is right
 _TOKENS = 96  # of an answer
@@ -91,7 +92,7 @@ def _tests(reason: str, draft: Draft, other: Draft) -> list[_Test]:
 
 def _right(reply: Reply, answer: str) -> bool | None:
     """Whether a reply gives the answer; None for an unreadable reply."""
-    value = reply_object(reply)
+    value = read_object(reply.text)
     if value is None or not isinstance(value.get("answer"), str | int | None):
         return None
     return f1(str(value.get("answer") or ""), [answer]) >= RIGHT

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.core.atomic import check_distinct, text_output, write_text
 from pipeline.core.errors import InputError
+from pipeline.core.record_io import write_jsonl
 from tests.waiting import LIMIT
 
 
@@ -20,12 +21,12 @@ def write(path, *texts):
 
 def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
-    target.write_text("old\n")
+    target.write_text('{"a": 1}\n')
     target.chmod(0o600)
     link.symlink_to(target)
-    write(link)
+    write(link, '{"a": 2}\n')
     assert link.is_symlink()
-    assert target.read_text() == "new\n"
+    assert target.read_text() == '{"a": 2}\n'
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     dangling = tmp_path / "dangling"
     dangling.symlink_to(tmp_path / "later")
@@ -71,21 +72,79 @@ def test_outputs_that_cannot_be_files_are_refused_without_litter(tmp_path, name,
 
 def test_nothing_is_written_when_the_block_fails(tmp_path, capsys):
     path = tmp_path / "kept"
-    path.write_text("old")
+    path.write_text("half")
     for output in (path, "-"):
         with pytest.raises(ZeroDivisionError):
             write(output, "half", lambda: 1 / 0)
-    assert path.read_text() == "old"
+    assert path.read_text() == "half"
     assert capsys.readouterr().out == ""
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
 
 
 def test_two_outputs_must_be_two_files(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    check_distinct(tmp_path / "file", None, "-", "/dev/null", "/dev/null")
+    check_distinct([tmp_path / "file", None, "-", "/dev/null", "/dev/null"], ["-", "/dev/null"])
     for pair in (("-", "-"), (tmp_path / "file", tmp_path / "link")):
         with pytest.raises(InputError, match="two outputs"):
-            check_distinct(*pair)
+            check_distinct(pair)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="link: is an input too"):
+        check_distinct([tmp_path / "link"], [tmp_path / "file"])
+
+
+@pytest.mark.parametrize(
+    ("there", "text"),
+    [
+        ("", '{"a": 1}\n'),
+        ('{"a": 2, "tools": "[]"}\n{"a": 3}\n', '{"a": 1}\n'),  # fields that may be left out
+        ('[\n {\n  "a": 2\n }\n]\n', '[\n {\n  "a": 1\n }\n]\n'),
+        ("<!doctype html>\n<title>Pairs</title>\n<p>1", "<!doctype html>\n<title>Pairs</title>\n"),
+        ("## Answers\n\n| 1 |\n", "## Answers\n\n| 2 |\n"),
+    ],
+)
+def test_an_output_replaces_an_earlier_output_of_its_kind(tmp_path, there, text):
+    path = tmp_path / "out"
+    path.write_text(there)
+    write(path, text)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        b"precious",
+        b"\n\nprecious",
+        b"question,answer\nWho?,Ada\n",
+        b'{"question": "Who?"}\n',
+        b'{"a": 1, "rewards": {}}\n',
+        b'[{"question": "Who?"}]',
+        b"<!doctype html>\n<title>Mine</title>\n",
+        b"PAR1\x00\xff",
+        b"\x00" * 9,
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1}\n', '[\n {\n  "a": 1\n }\n]\n', "<!doctype html>\n<title>A</title>\n", "## A\n"],
+)
+def test_a_file_of_another_kind_is_kept(tmp_path, there, text):
+    path, link = tmp_path / "out", tmp_path / "link"
+    path.write_bytes(there)
+    link.symlink_to(path)
+    with pytest.raises(InputError, match="exists and is none that this command writes"):
+        write(link, text, text)
+    with pytest.raises(InputError, match="exists and is none that this command writes"):
+        write_jsonl(link, [])
+    assert path.read_bytes() == there
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link", "out"]
+
+
+def test_a_read_only_file_is_kept(tmp_path):
+    path = tmp_path / "out"
+    path.write_text("new\n")
+    path.chmod(0o444)
+    with pytest.raises(InputError, match="is read-only"):
+        write(path)
 
 
 def test_an_interrupted_replacement_keeps_the_old_file(tmp_path, monkeypatch):

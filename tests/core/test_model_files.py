@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pipeline.config import Reranker
+from pipeline.config import EngineConfig, Reranker
+from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.model_files import model_files, model_hash
 from pipeline.index.embed import Embedder
+from pipeline.llm.chat import engine_identity
 from pipeline.llm.merged_adapter import merged_key
 from pipeline.retrieval.rerank import CrossEncoderModel, FlagModel
+from pipeline.training.lineage import policy_fingerprint
 
 LANGUAGE_MODEL = [
     "additional_chat_templates/tool_use.jinja",
@@ -74,3 +82,99 @@ def test_cache_keys_of_models_depend_on_all_their_files(tmp_path: Path):
     assert merged_key(base, adapter, "bfloat16") != before[0] != merged_key(base, base, "float32")
     (base / "vocab.txt").write_text("other words")
     assert all(item != other for item, other in zip(before, keys(), strict=True))
+
+
+def in_place(path: Path) -> None:
+    """Other bytes in the same file, which keeps its size, its inode and its time of modification."""
+    before = path.stat()
+    with path.open("r+b") as stream:
+        first = stream.read(1)
+        stream.seek(0)
+        stream.write(bytes([first[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
+        before.st_size, before.st_mtime_ns, before.st_ino,
+    )  # fmt: skip
+
+
+def replaced(path: Path) -> None:
+    """Another file of the same size and time of modification under the name."""
+    before, other = path.stat(), path.with_name("other")
+    other.write_bytes(path.read_bytes()[::-1])
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
+
+
+def added(path: Path) -> None:
+    path.with_name("added_tokens.jinja").write_text("{}")
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [in_place, replaced, added, removed])
+def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Stages, chats, merged models and policies take the hashes from the cache of the run."""
+    names = [*LANGUAGE_MODEL, "generation_config.json", "tokenizer.json", "adapter_config.json"]
+    folder = write(tmp_path / "model", names)
+    adapter = write(tmp_path / "adapter", ["adapter_config.json", "adapter_model.safetensors"])
+    memory = tmp_path / "hashes.json"
+
+    def keys() -> list[object]:
+        known = ContentHashes(memory)
+        content = known.of(folder)
+        known.save()
+        engine = EngineConfig(kind="transformers", dtype="float32")
+        identity = engine_identity(str(folder), engine, memory)["model"]
+        return [content, identity, merged_key(folder, adapter, "float32"), model_hash(folder)]
+
+    time.sleep(2.1)  # until the cache keeps the hashes
+    assert keys() == keys()
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    for path in files if change is not added else files[:1]:
+        if change is removed and path.name == "config.json":
+            continue  # the folder is then no model
+        before, content = keys(), path.read_bytes()
+        change(path)
+        assert not set(before) & set(keys()), path
+        path.write_bytes(content)
+
+
+def test_policies_that_differ_in_any_setting_of_the_adapter_have_other_names(
+    tmp_path: Path,
+) -> None:
+    """The indices of trained tokens, for one, are in no tensor."""
+    from safetensors.numpy import save_file
+
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "peft_type": "LORA"}
+    variants = [
+        {},
+        {"trainable_token_indices": {"embed_tokens": [5, 6]}},
+        {"trainable_token_indices": {"embed_tokens": [5, 7]}},
+        {"use_rslora": True},
+        {"init_lora_weights": "pissa"},
+        {"lora_bias": True},
+        {"alpha_pattern": {"q_proj": 16}},
+        {"of_a_later_peft": True},
+    ]
+    tensors = {"base_model.model.q_proj.lora_A.weight": np.ones((4, 4), np.float32)}
+    found = set()
+    for number, variant in enumerate(variants):
+        adapter = tmp_path / f"{number}"
+        adapter.mkdir()
+        (adapter / "adapter_config.json").write_text(json.dumps(settings | variant))
+        save_file(tensors, adapter / "adapter_model.safetensors")
+        found.add(policy_fingerprint(adapter, "base"))
+    assert len(found) == len(variants)
+    neutral = {
+        "lora_dropout": 0.5,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "revision": "x",
+    }
+    (tmp_path / "0" / "adapter_config.json").write_text(json.dumps(settings | neutral))
+    assert policy_fingerprint(tmp_path / "0", "base") in found

@@ -24,9 +24,16 @@ import yaml
 
 from pipeline.core.errors import SteepError
 from pipeline.core.records import Chunk, Question
+from pipeline.core.row_files import BadRows
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import read_documents
-from pipeline.corpus.questions.load import load_questions, read_questions
+from pipeline.corpus.questions.load import (
+    NO_ANSWER_IN_TEXT,
+    UNANSWERED,
+    Notes,
+    load_questions,
+    read_questions,
+)
 from pipeline.corpus.questions.passages import gold_passages
 from pipeline.corpus.raw_records import Document, encodable
 from pipeline.graph.build import Graph
@@ -69,6 +76,11 @@ FORMATS = [
     Format(**table)
     for table in yaml.safe_load(Path(__file__).with_name("formats.yaml").read_text("utf-8"))
 ]
+
+
+# Fields of which a number, a boolean, null or a list of texts may be read, or is left out.
+ANY_SCALAR = {"answer", "answers", "golden_answers", "answer_aliases", "possible_answers", "Answer",
+              "title", "text", "evidence", "dataset", "question_id"}  # fmt: skip
 
 
 class _Missing:
@@ -154,8 +166,7 @@ def _value_case(format: Format, rng: random.Random) -> Case:
     if texts and rng.random() < 0.4:
         path, value = rng.choice(texts), rng.choice(NOT_TEXT)
         is_blank = isinstance(value, str) and not value.strip()
-        # PopQA's answers are a list or the text of one.
-        refused = not (path in format.blank and is_blank) and value != ["a"]
+        refused = not (path in format.blank and is_blank) and path[0] not in ANY_SCALAR
     else:
         path, value = rng.choice(list(_paths(records[number]))), rng.choice(VALUES)
         refused = False
@@ -216,9 +227,9 @@ _FILE_DEFECTS: Sequence[_Defect] = (
     ("gzip", lambda content, rng: gzip.compress(content, mtime=0), True),
     ("truncated", _cut, False),
     ("flipped byte", _flip, False),
-    ("invalid UTF-8", _insert(b"\xff\xfe"), True),
-    ("encoded surrogate", _insert(b"\xed\xa0\x80"), True),
-    ("UTF-16", lambda content, rng: content.decode().encode("utf-16"), True),
+    ("invalid UTF-8", _insert(b"\xfe\xff"), False),
+    ("encoded surrogate", _insert(b"\xed\xa0\x80"), False),
+    ("UTF-16", lambda content, rng: content.decode().encode("utf-16"), False),
     ("byte order mark", lambda content, rng: b"\xef\xbb\xbf" + content, False),
     ("CRLF", lambda content, rng: content.replace(b"\n", b"\r\n"), False),
     ("NUL", _insert(b"\0"), False),
@@ -247,7 +258,7 @@ CHUNKS = list(chunk_documents(CORPUS, 100))
 
 @dataclass
 class Outcome:
-    """What reading a case gave: the message of its refusal, or the accepted records."""
+    """What reading a case gave: why it or one of its rows was refused, and accepted records."""
 
     path: Path
     message: str | None = None
@@ -273,11 +284,18 @@ def read_case(case: Case, folder: Path) -> Outcome:
 
 def _read(format: Format, path: Path, outcome: Outcome) -> None:
     if format.kind == "documents":
-        outcome.chunks = list(chunk_documents(read_documents(path, "auto", format.dataset), 5))
+        bad = BadRows()
+        documents = read_documents(path, "auto", format.dataset, bad=bad)
+        outcome.chunks = list(chunk_documents(documents, 5))
+        outcome.message = bad.first and str(bad.first)
         outcome.texts = [text for chunk in outcome.chunks for text in astuple(chunk)]
     elif format.kind == "questions":
         assert format.dataset is not None
-        outcome.questions = load_questions(path, format.dataset)
+        notes = Notes()
+        outcome.questions = load_questions(path, format.dataset, notes=notes)
+        outcome.message = next(iter(notes.malformed), None)
+        refused = notes.counts[UNANSWERED] or notes.counts[NO_ANSWER_IN_TEXT]
+        outcome.message = outcome.message or (f"{path}:1: answers: left out" if refused else None)
         for row, question in read_questions(path, format.dataset):
             gold_passages(row, question)
     elif format.kind == "facts":
@@ -291,8 +309,10 @@ def _read(format: Format, path: Path, outcome: Outcome) -> None:
 
 def problem_of(case: Case, outcome: Outcome) -> str | None:
     """What is wrong with the outcome of a case; None when it is as it should be."""
+    if broken := _broken_rule(outcome):
+        return broken
     if outcome.message is None:
-        return "wrongly accepted" if case.refused else _broken_rule(outcome)
+        return "wrongly accepted" if case.refused else None
     if not outcome.message.startswith(str(outcome.path)):
         return f"no file: {outcome.message}"
     rest = outcome.message.removeprefix(str(outcome.path))

@@ -1,4 +1,4 @@
-"""The data set of a question file is told from its first record, or left to the user."""
+"""A question file is of a published data set only if it has fields that no other file has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ NATIVE: dict[str, dict[str, Any]] = {
     "musique": MUSIQUE,
     "hotpotqa": HOTPOTQA,
     "2wiki": {**HOTPOTQA, "evidences": [["A", "is", "river"]]},
-    "nq": {"question": "Who made it?", "answer": ["Ann"]},
+    "nq": {
+        "question": "Who made it?",
+        "answers": ["Ann"],
+        "ctxs": [{"title": "It", "text": "Made by Ann.", "isgold": True}],
+    },
     "popqa": {"question": "Who made it?", "possible_answers": '["Ann"]', "prop": "maker"},
     "triviaqa": {"Question": "Who?", "Answer": {"Value": "Ann", "Aliases": ["Ann"]}},
     "questions": as_json(Question("q", "musique", "Who?", ["Ann"], "multi")),
@@ -38,37 +42,37 @@ def test_native_records_are_told_apart_and_readable(dataset: str, tmp_path: Path
     assert len(load_questions(path, dataset)) == 1
 
 
-def test_a_table_with_questions_and_answers_is_bamboogle(tmp_path: Path) -> None:
-    path = tmp_path / "test.csv"
-    path.write_text("Question,Answer\nWho made it?,Ann\n")
-    assert dataset_of(path) == "bamboogle"
-
-
 @pytest.mark.parametrize(
-    "answers",
+    "row",
     [
-        {"golden_answers": ["Ann"]},
-        {"answer": "Ann"},
-        {"answer": "Ann", "evidence": "A: made by Ann"},
-        {"answers": ["Ann"], "evidence": ["A: made by Ann"]},
+        {"question": "Who?", "golden_answers": ["Ann"]},
+        {"question": "Who?", "answer": "Ann"},
+        {"Question": "Who?", "Answer": "Ann"},  # the header of Bamboogle's table
+        {" QUESTION ": "Who?", "ANSWER": ["Ann"], "level": "hard", "type": "x"},
+        {"question": "Who?", "answer": ["Ann"]},  # NQ-open's fields
+        {"question": "Who?", "answer": {"text": ["Ann"]}, "ctxs": [{"text": "found"}]},
+        {"question": "Who?", "answer": "Ann", "evidence": "A: made by Ann"},
+        {"question": "Who?", "answers": ["Ann"], "evidence": ["A: made by Ann"]},
+        {"question": "Who?", "possible_answers": ["Ann"], "context": "Ann."},
+        {"question": "Who?", "golden_answers": ["Ann"], "golden_context": ["A\nby Ann"]},
+        {"question": "Who?", "answer": "Ann", "supporting_facts": "page 3"},
     ],
 )
-def test_plain_questions_are_of_no_published_data_set(
-    answers: dict[str, Any], tmp_path: Path
+def test_questions_of_any_other_origin_are_of_no_published_data_set(
+    row: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert dataset_of(write(tmp_path, {"question": "Who?", **answers})) == "questions"
+    path = write(tmp_path, row)
+    assert dataset_of(path) == "questions"
+    [question] = load_questions(path, "questions")
+    assert (question.question, question.answers) == ("Who?", ["Ann"])
+    assert (question.hop, question.hops) == ("unknown", None)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"question": "Who?", "golden_answers": ["Ann"], "golden_context": []},
-        {name: value for name, value in HOTPOTQA.items() if name != "level"},
-        {"text": "Who?"},
-    ],
-)
-def test_records_of_several_data_sets_are_left_to_the_user(
-    record: dict[str, Any], tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match=r"cannot be told.*--dataset, one of musique, hotpotqa"):
-        dataset_of(write(tmp_path, record))
+def test_rows_that_are_no_questions_are_named_with_their_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, {"frage": "Wer?", "antwort": "Ann"})
+    expected = r"questions\.jsonl: no row has a question and an answer; expected question and answer .*; the rows have frage, antwort; rename"
+    with pytest.raises(InputError, match=expected):
+        dataset_of(path)
+    path.write_text("{oops\n")
+    with pytest.raises(InputError, match=r"questions\.jsonl:1: not valid JSON"):
+        dataset_of(path)

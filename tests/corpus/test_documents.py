@@ -1,10 +1,18 @@
 """Corpus files of every format give the same documents; malformed ones raise InputError."""
 
+import datetime
+import decimal
+import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import InputError
+from pipeline.core.row_files import BadRows
 from pipeline.corpus.documents import read_documents
 from pipeline.corpus.raw_records import Document
 
@@ -39,10 +47,14 @@ def test_dpr_tsv_keeps_quoted_tabs_and_quotes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.jsonl", '{"title": "x", "text": "y"}\n{"title": "x"\n', ":2: not valid JSON"),
+        ("a.jsonl", '{"title": "x"\n[]\n', ":1: not valid JSON"),
         ("a.json", '[{"title": "x",\n "text": }]', ":2: not valid JSON"),
-        ("a.tsv", "id\ttext\ttitle\n", "empty table; expected a header line and records"),
-        ("a.tsv", "id\ttitle\n1\tx\n", "expected `text` (and `title`), or `contents`"),
+        ("a.tsv", "id\ttext\ttitle\n", "empty; expected records"),
+        (
+            "a.tsv",
+            "id\ttitle\n1\tx\n",
+            "expected `text` (or content, body, page_content, contents), and `title`; the record has id, title",
+        ),
         ("a.rst", "Title\n=====\n", "not a kind of file that is read; convert it to .md"),
         ("a.json", '[{"question": "?", "context": []}]', "set format: questions and dataset"),
     ],
@@ -80,8 +92,50 @@ def test_real_corpora_are_recognized(
     assert all(document.title and document.text for document in results)
 
 
-def test_an_open_quote_does_not_swallow_the_rows_after_it(tmp_path: Path) -> None:
+def test_an_open_quote_costs_its_row_alone(tmp_path: Path) -> None:
     path = tmp_path / "psgs.tsv"
     path.write_text('id\ttext\ttitle\n1\t"open\tA\n2\tx\tB\n3\ty\tC\n')
-    with pytest.raises(InputError, match=r"psgs\.tsv:2: not readable as a table: .*quote"):
-        list(read_documents(path))
+    bad = BadRows()
+    assert [one.title for one in read_documents(path, bad=bad)] == ["B", "C"]
+    assert str(bad.first).startswith(f"{path}:2: not readable as a table: ")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"title": None, "text": "x"}, Document("d", "x")),
+        ({"title": 1984, "text": "x", "id": 7.0}, Document("1984", "x", "7")),
+        ({" Title": "T", "TEXT": "x", "when": float("nan"), "half": "\ud800"}, Document("T", "x")),
+        ({"body": 1969}, Document("d", "1969")),
+        ({"title": "T", "text": None}, Document("T", "")),
+        (
+            {"page_content": "x", "metadata": {"title": "T", "source": "a.md", "page": 3}},
+            Document("T", "x", source="a.md"),
+        ),
+        ({"content": "x", "meta": {"url": "http://a", "title": None}}, Document("d", "x", source="http://a")),
+        ({"page_content": "x", "title": "Own", "metadata": {"title": "T"}}, Document("Own", "x")),
+    ],
+)  # fmt: skip
+def test_a_row_is_a_document_whatever_its_columns_hold(
+    tmp_path: Path, row: dict[str, Any], expected: Document
+) -> None:
+    path, bad = tmp_path / "d.jsonl", BadRows()
+    path.write_text(json.dumps({"text": [1]}) + "\n" + json.dumps(row) + "\n")
+    assert list(read_documents(path, bad=bad)) == [expected]
+    assert (bad.count, str(bad.first)) == (
+        1,
+        f"{path}:1: text: expected a non-empty string, got [1]",
+    )
+
+
+def test_columns_that_nobody_reads_refuse_no_document(tmp_path: Path) -> None:
+    rows = {
+        "title": ["A", None], "text": [b"x", b"y"], "when": [datetime.datetime(2026, 1, 1), None],
+        "price": [decimal.Decimal("1.5"), None], "bytes": [b"\xff", b""], "far": [float("inf"), 1.0],
+        "tags": [{"a": datetime.date(2026, 1, 1)}, {"a": None}],
+    }  # fmt: skip
+    for name in ("d.parquet", "d.arrow"):
+        write = pq.write_table if name == "d.parquet" else feather.write_feather
+        write(pa.table(rows), str(tmp_path / name))
+        found = [(one.title, one.text) for one in read_documents(tmp_path / name)]
+        assert found == [("A", "x"), ("d", "y")]

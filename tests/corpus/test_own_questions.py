@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.config import QuestionFile
 from pipeline.core.errors import InputError
-from pipeline.core.records import Decomposed, Question
-from pipeline.corpus.questions.load import UNANSWERED, UNKNOWN_HOPS, Notes, load_questions
+from pipeline.core.records import Decomposed, Question, Trajectory
+from pipeline.corpus.questions.load import (
+    MALFORMED,
+    NO_ANSWER_IN_TEXT,
+    UNANSWERED,
+    UNKNOWN_HOPS,
+    Notes,
+    dataset_of,
+    load_questions,
+)
+from pipeline.rollout.importers import iterate_outputs
+from tests.corpus.test_question_loaders import MUSIQUE
 
 TEXT = "Who founded it?"
 NAME = "questions-6883ddb1b6d5"  # a hash of the text
@@ -52,13 +65,12 @@ def test_a_record_says_what_it_knows(
 @pytest.mark.parametrize(
     ("record", "problem"),
     [
-        ({"answer": "Ann"}, ":1: question: missing"),
-        (
-            {"question": TEXT},
-            ":1: answers or answer or golden_answers: missing; the record has question",
-        ),
-        ({"question": TEXT, "answer": " "}, ":1: answer: expected at least one answer"),
-        ({"question": TEXT, "answer": 7}, ":1: answer: expected a non-empty string, got 7"),
+        ({"answer": "Ann"}, ":1: question or query or problem: expected a text; the record has"),
+        ({"question": TEXT}, ": no row has a question and an answer; expected question and answer"),
+        ({"question": TEXT, "answer": " "}, ": no row has a question and an answer; expected"),
+        ({"question": TEXT, "answer": "['Ann', Bo]"}, ":1: answer: expected a text or a list, got"),
+        ({"question": TEXT, "answer": {"a": 1}}, ":1: answer: expected a text or a list, got"),
+        ({"question": TEXT, "answer": "Ann", "evidence": [3]}, ":1: evidence.0: expected"),
         ({"question": TEXT, "answer": "Ann", "hop": "two"}, ":1: hop: "),
         (
             {"question": TEXT, "answer": "Ann", "hops": 0},
@@ -80,6 +92,7 @@ def test_a_malformed_record_is_refused_with_file_line_and_field(
 
 
 def test_tables_hold_questions_with_lists_and_blank_cells(tmp_path: Path) -> None:
+    import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,7 +101,11 @@ def test_tables_hold_questions_with_lists_and_blank_cells(tmp_path: Path) -> Non
     )
     rows = {"question": ["Who?", "When?"], "answers": [["Ann", "Bo"], ["1988"]], "hops": [2, None]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    for name in ("a.csv", "a.parquet"):
+    pd.DataFrame(rows | {"hops": [2, None]}).to_csv(
+        tmp_path / "pandas.csv"
+    )  # 2.0, and lists as text
+    pd.DataFrame(rows).to_parquet(tmp_path / "pandas.parquet")
+    for name in ("a.csv", "a.parquet", "pandas.csv", "pandas.parquet"):
         notes = Notes()
         found = load_questions(tmp_path / name, "mine", notes=notes)
         assert [(one.answers, one.hop, one.hops, one.dataset) for one in found] == [
@@ -107,10 +124,208 @@ def test_rows_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None
     assert [one.question for one in load_questions(path, "mine", notes=notes)] == ["Who?"]
     assert notes.counts[UNANSWERED] == 3
     path = write(tmp_path, *blank)
-    with pytest.raises(InputError, match=r":1: answers or answer or golden_answers: missing"):
+    with pytest.raises(InputError, match=r"no row has a question and an answer"):
         load_questions(path, "mine")
     with pytest.raises(InputError, match=r":1: .*answer"):  # published data sets have answers
         load_questions(path, "nq")
+
+
+ANSWERS = [
+    ("Ann", ["Ann"]),
+    (["Ann", "Ann ", "Bo"], ["Ann", "Bo"]),
+    (1969, ["1969"]),
+    (1969.0, ["1969"]),
+    (3.5, ["3.5"]),
+    (True, ["yes"]),
+    ([False], ["no"]),
+    ([None, "Ann", ""], ["Ann"]),
+    ("['Ann', \"Bo's\"]", ["Ann", "Bo's"]),
+    ('["Ann", 7]', ["Ann", "7"]),
+    ("['Ann' 'Bo']", ["Ann", "Bo"]),
+    ("['Ann'\n 'Bo, Al']", ["Ann", "Bo, Al"]),
+    ("array(['Ann'], dtype='<U3')", ["Ann"]),
+    ("{'target': array(['Ann', 'Bo'], dtype=object)}", ["Ann", "Bo"]),
+    ("[np.str_('Ann'), nan]", ["Ann"]),
+    ("('Ann', 'Bo')", ["Ann", "Bo"]),
+    ("[1 2]", ["1", "2"]),
+    (["['Ann', 'x']"], ["Ann", "x"]),
+    ({"target": ["Ann"]}, ["Ann"]),
+    ({"target": "['Ann']"}, ["Ann"]),
+    ('{"target": ["Ann"], "style": "rule"}', ["Ann"]),
+    ({"text": ["Ann"], "answer_start": [3]}, ["Ann"]),
+    ([{"text": "Ann", "answer_start": 3}], ["Ann"]),
+    ({"Aliases": ["Bo"], "Value": "Ann", "Type": "x"}, ["Ann", "Bo"]),
+    ("[sic] Ann", ["[sic] Ann"]),
+    ("[unknown]", ["[unknown]"]),
+    (["[Ann, Bo"], ["[Ann, Bo"]),
+    ("(Ann)", ["(Ann)"]),
+    ("The 39 Steps", ["The 39 Steps"]),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), ANSWERS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize("field", ["answer", "golden_answers", "ground_truth"])
+def test_answers_are_read_in_every_form_by_questions_and_imports_alike(
+    tmp_path: Path, value: Any, expected: list[str], field: str
+) -> None:
+    row = {"question": TEXT, "output": "<answer> Ann </answer>", field: value}
+    path = write(tmp_path, row)
+    assert load_questions(path, "mine")[0].answers == expected
+    [imported] = iterate_outputs([path])
+    assert isinstance(imported, Trajectory)
+    assert (imported.answers, imported.hop) == (expected, "unknown")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["['Ann', Bo]", "['Ann'", "[Ann, Bo]", "{'target': f('Ann')}", "[b'Ann']", "[__import__('os')]",
+     "{'style': 'rule'}", "[" * 9000, "['Ann', ...]", "['\\ud800']", {"a": "Ann"}, [["Ann", {"b": 1}]]],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_what_looks_like_a_list_of_answers_and_is_none_costs_its_row(
+    tmp_path: Path, value: Any
+) -> None:
+    good = {"question": TEXT, "answer": "Ann", "output": "<answer> Ann </answer>"}
+    path, notes = write(tmp_path, good | {"answer": value}, good), Notes()
+    assert [one.answers for one in load_questions(path, "mine", notes=notes)] == [["Ann"]]
+    assert notes.counts[MALFORMED] == 1
+    assert notes.malformed[0].startswith(f"{path}:1: answer: ")
+    skipped, imported = iterate_outputs([path])
+    assert str(skipped).startswith(f"{path}:1: answer: ")
+    assert isinstance(imported, Trajectory)
+
+
+VERL = {
+    "data_source": "searchR1_nq", "prompt": [{"role": "user", "content": f"Answer it. Question: {TEXT}\n"}],
+    "extra_info": {"split": "train", "index": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [{"target": ["Ann"]}, ["Ann"], "Ann", '{"target": ["Ann"]}', '["Ann"]', "{'target': ['Ann']}",
+     "{'target': array(['Ann'], dtype=object)}", {"target": "['Ann']"}],
+    ids=str,
+)  # fmt: skip
+def test_the_ground_truth_of_verl_is_decoded_in_every_form(tmp_path: Path, truth: Any) -> None:
+    reward = {"style": "rule", "ground_truth": truth}
+    for form in (reward, json.dumps(reward)):
+        path = write(tmp_path, VERL | {"reward_model": form})
+        assert load_questions(path, "mine") == [
+            Question("nq-train_3", "nq", TEXT, ["Ann"], "unknown")
+        ]
+
+
+def test_a_dump_of_roll_outs_of_verl_is_imported(tmp_path: Path) -> None:
+    turns = [
+        "system\nSearch.\nuser\nUse tags. Question: {}\nassistant\n",
+        "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "Question: {}",
+    ]
+    gts = "{'target': array(['Ann'], dtype=object)}"
+    for turn in turns:
+        row = {"input": turn.format(TEXT), "output": "<answer> Ann </answer>", "gts": gts}
+        [imported] = iterate_outputs([write(tmp_path, row)])
+        assert isinstance(imported, Trajectory)
+        assert (imported.question, imported.answers) == (TEXT, ["Ann"])
+
+
+SQUAD = {
+    "title": "Brenholm",
+    "paragraphs": [
+        {
+            "context": "Its mayor is Tom.",
+            "qas": [
+                {"id": "a", "question": TEXT, "answers": [{"text": "Tom", "answer_start": 13}], "is_impossible": False},
+                {"id": "b", "question": "Why?", "answers": [], "is_impossible": True},
+            ],
+        }
+    ],
+}  # fmt: skip
+
+
+def test_squad_is_read_nested_and_flat_with_its_paragraph_as_evidence(tmp_path: Path) -> None:
+    flat = {
+        "id": "a", "title": "Brenholm", "context": "Its mayor is Tom.", "question": TEXT,
+        "answers": {"text": ["Tom"], "answer_start": [13]},
+    }  # fmt: skip
+    expected = Question("a", "mine", TEXT, ["Tom"], "unknown", ["Brenholm: Its mayor is Tom."])
+    nested, notes = tmp_path / "squad.json", Notes()
+    nested.write_text(json.dumps({"version": "2.0", "data": [SQUAD]}))
+    assert load_questions(nested, "mine", notes=notes) == [expected]
+    assert notes.counts[NO_ANSWER_IN_TEXT] == 1
+    assert load_questions(write(tmp_path, flat), "mine") == [expected]
+
+
+TABLE = '{name}{d}answer{d}{d}\n"Who, or what; is it?"{d}Anné{d}{d}\n{d}{d}{d}\nWhen?{d}1969{d}\n'
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("name", ["question", " Question ", "QUESTION"])
+def test_tables_are_read_in_the_dialects_of_spreadsheets(
+    tmp_path: Path, delimiter: str, encoding: str, name: str
+) -> None:
+    path = tmp_path / "Q.CSV"
+    path.write_bytes(TABLE.format(d=delimiter, name=name).replace("\n", "\r\n").encode(encoding))
+    assert dataset_of(path) == "questions"
+    found = [(one.question, one.answers) for one in load_questions(path, "questions")]
+    assert found == [("Who, or what; is it?", ["Anné"]), ("When?", ["1969"])]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("q.csv", "question,answer\nWho?,Ren\xe9\n".encode("latin-1"), ":2: not UTF-8 text; save the file as UTF-8"),
+        ("q.csv", b"PK\x03\x04" + bytes(40), ": is an Excel workbook or a ZIP archive; save the sheet as CSV UTF-8"),
+        ("q.jsonl", gzip.compress(b'{"question": "Who?"}'), ": is a gzip file; unpack it with gunzip"),
+        ("q.csv", b"frage;antwort\nWer?;Ann\n", ": no row has a question and an answer; expected question and answer"),
+        ("q.csv", b'question,answer\n"Who?,Ann', ":2: not readable as a table: unexpected end of data"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named_with_its_remedy(
+    tmp_path: Path, name: str, content: bytes, problem: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        load_questions(path, dataset_of(path))
+    assert str(error.value).startswith(f"{path}{problem}")
+    assert "--dataset" not in str(error.value)  # which `init own` does not have
+
+
+BAD: list[str] = [
+    "{oops", "[1]", "null", "[" * 9000, '{"question": "Why?", "answer": "\\ud800"}', "\udcff",
+    '{"question": 3, "answer": "Ann"}', '{"question": "Why?", "answer": "Ann", "hops": 0}',
+    '{"question": "Why?", "answer": {}, "golden": [{}]}', '{"question": "Why?", "answer": Infinity, "hop": 1}',
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(BAD) | st.none(), min_size=1, max_size=8))
+def test_a_malformed_row_costs_itself_wherever_it_is(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str | None]
+) -> None:
+    """None stands for a good row, whose other columns hold what nobody reads."""
+    good = '{"question": "Who?", "answer": "Ann", "a": NaN, "b": -Infinity, "c": 1e999, "d": "\\ud800"}'
+    path = tmp_path_factory.mktemp("bad") / "q.jsonl"
+    text = "\n".join(good if line is None else line for line in (*lines, None))
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    notes = Notes()
+    assert len(load_questions(path, "mine", notes=notes)) == lines.count(None) + 1
+    malformed = [number for number, line in enumerate(lines, start=1) if line is not None]
+    assert notes.counts[MALFORMED] == len(malformed)
+    places = [place.partition(": ")[0] for place in notes.malformed]
+    assert places == [f"{path}:{number}" for number in malformed[:1]]
+
+
+def test_musique_with_unanswerable_questions_gives_the_answerable_ones(tmp_path: Path) -> None:
+    blind = [dict(hop, paragraph_support_idx=None) for hop in MUSIQUE["question_decomposition"]]
+    rows = [MUSIQUE, MUSIQUE | {"question_decomposition": blind, "answerable": False}]
+    path, notes = write(tmp_path, *rows), Notes()
+    assert dataset_of(path) == "musique"
+    [question] = load_questions(path, "musique", notes=notes)
+    assert (question.question_id, question.hops) == ("2hop__1_2", 2)
+    assert (notes.counts[NO_ANSWER_IN_TEXT], notes.counts[MALFORMED]) == (1, 0)
 
 
 def test_the_name_of_a_data_set_is_free_but_no_misspelled_one() -> None:

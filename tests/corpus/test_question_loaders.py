@@ -207,14 +207,16 @@ def test_malformed_record_raises_input_error_with_its_field(
     assert problem in str(error.value)
 
 
-def test_unanswerable_musique_question_raises_input_error(tmp_path: Path) -> None:
+def test_unanswerable_musique_questions_are_read_by_a_filter_alone(tmp_path: Path) -> None:
     hops = [dict(hop, paragraph_support_idx=None) for hop in MUSIQUE["question_decomposition"]]
     blind = MUSIQUE | {"question_decomposition": hops, "answerable": False}
-    with pytest.raises(InputError, match=r"filter: \{answerable: true\}"):
+    with pytest.raises(InputError, match="questions that their passages do not answer"):
         load(tmp_path, "musique", blind)
     path = tmp_path / "both.json"
     path.write_text(json.dumps([blind, MUSIQUE]), encoding="utf-8")
     assert len(load_questions(path, "musique", required={"answerable": 1})) == 1
+    with pytest.raises(InputError, match=r"paragraph_support_idx: expected the idx of one"):
+        load_questions(path, "musique", required={"answerable": 0})
 
 
 @pytest.mark.parametrize(

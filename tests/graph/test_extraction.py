@@ -2,50 +2,131 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Triplet
+from pipeline.core.row_files import read_jsonl
 from pipeline.graph.build import build_graph
-from pipeline.graph.extract import extract, parse_list, read_answer
+from pipeline.graph.extract import extract, read_answer
 from pipeline.llm.chat import EngineChat, Reply
 from pipeline.llm.engine import GenerationRequest
+from pipeline.llm.json_replies import Dropped, read_items, read_object
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.scripted_engine import ScriptedEngine
 
 TRIPLES = st.lists(st.lists(st.text(), min_size=1, max_size=4), max_size=4)
 
 
+def read(text: str) -> tuple[list[Any], list[str]]:
+    """The items of an answer, and the reasons for its other pieces."""
+    items = list(read_items(text))
+    dropped = [item.reason for item in items if isinstance(item, Dropped)]
+    return [item for item in items if not isinstance(item, Dropped)], dropped
+
+
 @given(
     TRIPLES,
     st.sampled_from(["", "Here they are:\n", "As [asked]: ", "```json\n", "<think>[[1]]</think>"]),
+    st.sampled_from(["", "\n```\nDone.", "\n(See also [[Brenta]] and [1].)", "}", "]"]),
 )
-def test_parser_accepts_prose_around_the_list(values: list[list[str]], prose: str) -> None:
-    text = f"{prose}{json.dumps(values)}\n```\nDone."
-    assert parse_list(text) == (values, None)
+def test_parser_accepts_prose_around_the_list(
+    values: list[list[str]], before: str, after: str
+) -> None:
+    assert read(f"{before}{json.dumps(values)}{after}") == (values, [])
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "kept", "faults"),
     [
-        ("I see no facts.", "answer has no list of lists"),
-        ('[["a", "b", "c"], ["d", "e', "answer is not valid JSON"),
-        ("[['a', 'b', 'c']]", "answer is not valid JSON"),
-        ('[["a", "b", "c"]]\n[["d", "e", "f"]]', "answer has more than one list"),
-        ('[["a", "b", NaN]]', "answer is not valid JSON"),
-        ('[["a", "b", ' + "9" * 5000 + "]]", "answer is not valid JSON"),
-        ("[" * 100_000, "answer is nested too deeply"),
-        ("[" + '["a", "b", "c"], ' * 100_000, "answer is not valid JSON"),
-        ('<think> perhaps [["a", "b", "c"]]', "answer is all thoughts"),
+        ("I see no facts.", 0, ["answer has no list of lists"]),
+        ("I see [no] facts: [].", 0, []),
+        ('[["a", "b", "c"], ["d", "e', 1, ["not valid JSON"]),
+        ('[["a", "b", "c"],', 1, ["the list has no end"]),
+        ('[["a", "b", "c"], ["d", "e", "f"]', 2, ["the list has no end"]),
+        ('[["a", "b", "c",], ["d", "e", "f"],]', 2, []),
+        ('[["a,]", "b\n", "c"]\n["d", "e", "f"]]', 2, []),
+        ('["a", "b", "c"]\n["d", "e", "f"]', 2, []),
+        ('Facts:\n- ["a", "b", "c"]\n- ["d", "e", "f"]\nThat is all.', 2, []),
+        ('["a[[", "b", "c"]\n["[[", "[{", "f"]', 2, []),
+        ('1. ["a", "b", "c"]\n2. ["d", "e', 1, ["not valid JSON"]),
+        ('{"triplets": [["a", "b", "c"]]}', 1, []),
+        ('{"head": "a"}\n{"head": "d"}', 2, []),
+        ("[['a', 'b', 'c']]", 0, ["not valid JSON"]),
+        ('[["a", "b" or "x", "c"], ["d", "e", "f"]]', 1, ["not valid JSON"]),
+        ('[["the "a"", "b", "c"], ["d", "e", "f"]]', 1, ["not valid JSON"]),
+        ('[["a", ["b" "c"]], ["d", ["e", "f"]]]', 1, ["not valid JSON"]),
+        ('[["a", "b", "c"]]\n[["d", "e", "f"]]', 2, []),
+        ('[["a", "b", "c"]]\nOr: [["d", "e", "f"]]', 1, ["answer has more than one list"]),
+        ('[["a", "b", NaN], ["d", "e", "f"]]', 1, ["not valid JSON"]),
+        ('[["a", "b", ' + "9" * 5000 + "]]", 0, ["not valid JSON"]),
+        ("[" * 100_000, 0, ["answer is nested too deeply"]),
+        ("[" + '["a", "b", "c"], ' * 100_000, 100_000, ["the list has no end"]),
+        ('[["a" "b"], ' * 100_000, 0, ["not valid JSON"] * 100),
+        ('[["\\"' + '\\"' * 100_000, 0, ["not valid JSON"]),
+        ('<think> perhaps [["a", "b", "c"]]', 0, ["answer is all thoughts"]),
     ],
 )
-def test_parser_rejects_malformed_answers(text: str, fault: str) -> None:
-    assert parse_list(text) == ([], fault)
+def test_what_is_complete_is_kept_and_the_rest_is_counted(
+    text: str, kept: int, faults: list[str]
+) -> None:
+    items, found = read(text)
+    assert (len(items), found) == (kept, faults)
+
+
+@given(
+    st.lists(st.lists(st.text(), min_size=3, max_size=3), min_size=1, max_size=3),
+    st.sampled_from([", ", ",\n", "\n", " ,\r\n  "]),
+    st.sampled_from(["[", "Facts:\n```json\n[", ""]),
+)
+def test_an_answer_that_was_cut_anywhere_gives_exactly_its_complete_items(
+    values: list[list[str]], between: str, before: str
+) -> None:
+    lines = [json.dumps(value, ensure_ascii=False) for value in values]
+    text = before + between.join(lines) + ("]" if before else "")
+    ends = [len(before + between.join(lines[: count + 1])) for count in range(len(lines))]
+    for length in range(len(text)):
+        reply = Reply(text[:length], "length", text)
+        given_items = list(read_answer(CHUNKS[0], reply))
+        kept = [item.value for item in given_items if item.fault is None]
+        assert kept == values[: sum(end <= length for end in ends)]
+        if before and length >= len(before):
+            assert [item.fault for item in given_items][len(kept) :] == ["answer cut off"]
+
+
+@pytest.mark.parametrize(
+    ("item", "parts"),
+    [
+        ({"relation": "is", "tail": "b", "head": "a"}, ["a", "is", "b"]),
+        ({"Subject": "a", "Predicate": "is", "Object": "b", "score": 1}, ["a", "is", "b"]),
+        ({"fact": "a is b", "entities": ["a", "b"]}, ["a is b", ["a", "b"]]),
+        ({"head": "a", "tail": "b"}, {"head": "a", "tail": "b"}),
+    ],
+)
+def test_an_object_that_names_its_parts_is_an_item(item: dict[str, Any], parts: object) -> None:
+    [read_item] = read_answer(CHUNKS[0], Reply(json.dumps([item]), "stop", ""))
+    assert read_item.value == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('Sure: {"answer": "a\nb", "hops": [1,],} Hope {this} helps.', {"answer": "a\nb", "hops": [1]}),
+        ('<think>{"a": 1}</think>In {braces}: ```json\n{ "a": 2}```', {"a": 2}),
+        ('{"answer": "a", "hops": [{"answer": "b"}', None),
+        ('{"answer": "a" "b"}', None),
+        ('{"answer": NaN}', None),
+        ("[" * 100_000 + '{"a": ' * 100_000, None),
+        ("no object", None),
+    ],
+)  # fmt: skip
+def test_an_object_of_a_reply_is_read_whole_or_not_at_all(text: str, value: object) -> None:
+    assert read_object(text) == value
 
 
 CHUNKS = [Chunk(f"c{n}", f"T{n}", f"Passage {n}.", "d") for n in range(5)]

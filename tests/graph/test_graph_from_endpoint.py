@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Triplet
+from pipeline.core.row_files import read_jsonl
 from tasks.graph import Graph
 from tasks.run import RunFailed, run
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
@@ -54,10 +54,12 @@ def test_graph_from_an_endpoint_is_resumed_and_reused_without_leaking_the_key(
         with pytest.raises(RunFailed, match="set FAKE_KEY to a key that is valid") as caught:
             run(task(tmp_path, closed))
         assert caught.value.exit_status == 2
-        done = run(task(tmp_path, server, prices={"prompt": 1.0}))
+        done = run(task(tmp_path, server, prices={"prompt": 1.0}, cost_ceiling=9))
         requests = server.request_counts.total()
         assert requests == 4  # three chunks, one of them twice
-        run(task(tmp_path, server, concurrency=1, prices={"prompt": 2.0}, timeout=5))
+        run(
+            task(tmp_path, server, concurrency=1, prices={"prompt": 2.0}, cost_ceiling=9, timeout=5)
+        )
         assert server.request_counts.total() == requests
         run(task(tmp_path, server), force=True)
         assert server.request_counts.total() == requests

@@ -57,7 +57,8 @@ def rolled(data: Path, mode: str, *turns: str, **changes: Any) -> Trajectory:
     """The trajectory of a policy that writes ``turns``, with a think block where it thinks."""
     template = opened(data, mode)
     tokenizer, thinking = template.tokenizer, MODES[mode][2]
-    form = grammar("tearag", special_tokens=control_tokens(tokenizer))
+    method = changes.pop("method", "tearag")
+    form = grammar(method, special_tokens=control_tokens(tokenizer))
     written = iter(f"<think>\nhm\n</think>\n\n{turn}" if thinking else turn for turn in turns)
     options = {"retriever": Documents(), "policy": "0123456789abcdef"} | changes
     [trajectory] = rolled_out(
@@ -93,6 +94,23 @@ def test_the_ids_of_a_roll_out_equal_the_templates_rendering(mode: str, real_dat
         for _ in range(start, end)
     ]
     assert len(trajectory.tokens.per_retrieval) == 2
+
+
+@pytest.mark.parametrize("method", ["hiprag", "search-r1", "prograph"])
+@pytest.mark.parametrize(
+    ("entities", "problem"),
+    [(None, None), (5, "entities is no list of texts"), ([["a"]], "entities is no list of texts")],
+)
+def test_entities_of_any_type_make_a_step_or_a_malformed_call(
+    method: str, entities: Any, problem: str | None, real_data: Path
+) -> None:
+    """Before, the sampling stage ended with a traceback: only TeaRAG's tool declares entities."""
+    name = FORMATS[method].tool["function"]["name"]
+    turn = call("", "a", entities=entities).replace('"search"', f'"{name}"')
+    trajectory = rolled(real_data, "qwen2.5", turn, "So.\nAnswer: Rome", method=method)
+    assert trajectory.format_ok == (problem is None)
+    assert (problem or "") in (trajectory.format_error or "")
+    assert trajectory.answer == (None if problem else "Rome")
 
 
 def test_text_ids_and_writers_of_a_roll_out(real_data: Path) -> None:

@@ -37,18 +37,17 @@ def test_lines_that_cannot_be_imported_are_reported_with_their_reason(tmp_path: 
         ROW,
         ROW | {"golden": []},
         ROW | {"full_output": None},
-        ROW | {"dataset": "mine"},
+        ROW | {"golden": {"style": "rule"}},
         ROW | {"full_output": "just an answer"},
     )
     trajectories, skipped = import_outputs([path])
     assert [item.trajectory_id.partition("/")[2] for item in trajectories] == ["results/0"]
     assert [str(line).partition("results.jsonl:")[2] for line in skipped] == [
         "2: no gold answers; looked for golden, golden_answers, answers, gold, ground_truth, "
-        "target, answer",
+        "gts, gt, target, answer, possible_answers",
         "3: no model output; looked for full_output, output, response, generation, "
         "sequences_str, completion",
-        "4: data set 'mine' is neither a known single-hop nor multi-hop data set; add hop to the "
-        "row or pass --hop",
+        '4: golden: expected a text or a list, got {"style": "rule"}; write lists as JSON',
         "5: the output has none of <think>, <search>, <answer>, so its grammar is not search-r1",
     ]
     with pytest.raises(InputError, match="no line of this file can be imported"):

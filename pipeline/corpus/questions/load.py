@@ -13,32 +13,36 @@ contexts only, ``query`` with retrieved ``context``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
+from pipeline.core.row_files import BadRows
 from pipeline.corpus.overlap import repeated_questions
 from pipeline.corpus.questions import multihop, shared, single
-from pipeline.corpus.questions.own import ANSWERS, has_answer, own_question
+from pipeline.corpus.questions.own import is_unanswerable, own_question, unfolded
 from pipeline.corpus.questions.republished import golden_fields, with_answers
 from pipeline.corpus.questions.select import Selection, choose, matches
-from pipeline.corpus.raw_files import read_rows
-from pipeline.corpus.raw_records import Document, RawRecord, brief
+from pipeline.corpus.raw_records import Document, RawRecord, brief, parsed_rows, read_rows
 
 __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 
 _LOOKED_AT = 20  # records that tell the data set of a file
 OWN = "questions"  # the name of questions that say no other
+OWN_FIELDS = "question and answer (or answers, golden_answers)"
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
 EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
 REPEATED = "questions with the text of an earlier question of the set"
 UNANSWERED = "rows without an answer, which are left out"
+MALFORMED = "malformed rows, which are left out"
+NO_ANSWER_IN_TEXT = "questions that their passages do not answer, which are left out"
 UNANSWERABLE = "questions whose answers are articles and punctuation alone"
 
 _PARSERS: dict[str, Callable[[RawRecord], Question]] = {
@@ -69,42 +73,66 @@ class Notes:
         unanswerable: place and answers of the questions whose answers normalize to nothing. Every
             prediction scores 0 on them.
         repeated: ids of questions with the text of an earlier question of the set, and its id.
+        malformed: the first malformed row of each file, with the reason.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     unanswerable: list[str] = field(default_factory=list)
     repeated: dict[str, str] = field(default_factory=dict)
+    malformed: list[str] = field(default_factory=list)
 
     def count_repeats(self, questions: Sequence[Question]) -> None:
         """Note the repeated questions of a set, which may come from several files."""
         self.repeated = repeated_questions(questions)
         self.counts[REPEATED] = len(self.repeated)
 
+    def count_malformed(self, bad: BadRows) -> None:
+        """Note the malformed rows of a file."""
+        self.counts[MALFORMED] += bad.count
+        self.malformed += [] if bad.first is None else [str(bad.first)]
 
-def read_questions(path: Path, dataset: str) -> Iterator[tuple[RawRecord, Question]]:
-    """Yield every record of a file with its question; question ids are unique within the file.
+    def first(self, reason: str) -> str:
+        """The first place that has been left out or is odd for a reason, as the end of a line."""
+        places = {MALFORMED: self.malformed, UNANSWERABLE: self.unanswerable}.get(reason)
+        return f"; the first: {places[0]}" if places else ""
 
-    Raises InputError with file, line or record number, and field when a record is malformed.
+
+def read_questions(
+    path: Path,
+    dataset: str,
+    *,
+    required: Mapping[str, str | int] | None = None,
+    rows: int | None = None,
+    notes: Notes | None = None,
+    unmet: dict[str, str | int] | None = None,
+) -> Iterator[tuple[RawRecord, Question]]:
+    """Yield the records of a file, or of its first ``rows`` rows, with their questions.
+
+    ``required`` is as in `load_questions`; fields that a record has are removed from ``unmet``.
+    Question ids are unique within the file. Malformed rows, rows without an answer and questions
+    that their passages do not answer are left out and counted in ``notes``. Raises InputError with
+    file, line or record number, and field when the file is broken, or all rows are malformed.
     """
-    ids: set[str] = set()
-    for row in read_rows(path):
-        question = _parse(row, dataset)
+    notes, bad, ids = Notes() if notes is None else notes, BadRows(), set[str]()
+    required, unmet = required or {}, {} if unmet is None else unmet
+
+    def found(row: RawRecord) -> Iterator[tuple[RawRecord, Question]]:
+        # Raw fields first: a record that the filter excludes may be malformed.
+        if not matches(row.value, required, unmet):
+            return
+        for part in unfolded(row):
+            if "answerable" not in required and is_unanswerable(part):
+                notes.counts[NO_ANSWER_IN_TEXT] += 1
+            elif (question := _parse(part, dataset)) is None:
+                notes.counts[UNANSWERED] += 1
+            elif matches(question, required, unmet, raw=part.value):
+                notes.counts.update(part.notes)
+                yield part, question
+
+    for row, question in parsed_rows(islice(read_rows(path, bad), rows), bad, found):
         _number_repeat(question, ids)
         yield row, question
-
-
-def first_questions(
-    path: Path, dataset: str, records: int, required: Mapping[str, str | int] | None = None
-) -> Iterator[tuple[RawRecord, Question | None]]:
-    """Yield the first ``records`` records of a file with their questions.
-
-    The question is None where a raw field differs from the filter ``required``, because such a
-    record may be malformed, and where a row of own data has no answer. Raises InputError as
-    `read_questions` does.
-    """
-    for row in islice(read_rows(path), records):
-        matching = matches(row.value, required or {}, {}) and not _unanswered(row, dataset)
-        yield row, _parse(row, dataset) if matching else None
+    notes.count_malformed(bad)
 
 
 def load_questions(
@@ -130,26 +158,11 @@ def load_questions(
     """
     notes = Notes() if notes is None else notes
     unanswerable: dict[str, str] = {}  # by question id
-    unanswered: RawRecord | None = None
-    ids: set[str] = set()
-    unmet = dict(required or {})
     kept: list[Question] = []
-    for row in read_rows(path):
-        # Raw fields first: a record that the filter excludes may be malformed, for example a
-        # MuSiQue question without an answer.
-        if not matches(row.value, required or {}, unmet):
-            continue
-        if _unanswered(row, dataset):
-            notes.counts[UNANSWERED] += 1
-            unanswered = unanswered or row
-            continue
-        question = _parse(row, dataset)
-        if not matches(question, required or {}, unmet, raw=row.value):
-            continue
-        notes.counts.update(row.notes)
+    before, unmet = Counter(notes.counts), dict(required or {})
+    for row, question in read_questions(path, dataset, required=required, notes=notes, unmet=unmet):
         if for_training and row.notes[shared.NO_FACT_FOUND]:
             continue
-        _number_repeat(question, ids)
         if not any(map(normalize, question.answers)):
             unanswerable[question.question_id] = str(row.error(brief(question.answers)))
             if for_training:
@@ -157,23 +170,11 @@ def load_questions(
         kept.append(question)
         if select == "first" and len(kept) == limit:
             break
-    if unanswered is not None and not kept:
-        _parse(unanswered, dataset)  # raises the error of a row without an answer
-    if unmet and not kept:
-        fields = ", ".join(unmet)
-        raise InputError.at(path, None, f"filter: no record has the field {fields}; correct it")
-    if not kept and notes.counts[shared.NO_FACT_FOUND]:
-        problem = (
-            f"supporting_facts: {notes.counts[shared.NO_FACT_FOUND]} questions, and none has a "
-            "fact that names a sentence of its context; use the edition with gold paragraphs"
-        )
-        raise InputError.at(path, None, problem)
-    if not kept and unanswerable:
-        first, *_ = unanswerable.values()
-        raise InputError(f"{first}: {UNANSWERABLE} cannot be trained on, and the file has no other")
     if not kept:
-        wanted = ", ".join(f"{field}: {value}" for field, value in (required or {}).items())
-        raise InputError.at(path, None, f"filter: no question has {wanted}; correct the filter")
+        counts = notes.counts - before
+        if counts[MALFORMED] and not unmet:
+            raise InputError(notes.malformed[-1])
+        raise InputError(_nothing_kept(path, required or {}, unmet, counts, unanswerable))
     chosen = choose(kept, select, limit, seed)
     notes.counts[WITHOUT_EVIDENCE] += sum(
         question.hop == "multi" and not question.evidence for question in chosen
@@ -189,34 +190,71 @@ def load_questions(
     return chosen
 
 
-def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
-    """Yield the context paragraphs of the questions in a file.
+def _nothing_kept(
+    path: Path,
+    required: Mapping[str, str | int],
+    unmet: Iterable[str],
+    counts: Mapping[str, int],
+    unanswerable: Mapping[str, str],
+) -> str:
+    """Why no question of a file is left."""
+    if fields := ", ".join(unmet):
+        return f"{path}: filter: no record has the field {fields}; correct it"
+    if missing := counts.get(shared.NO_FACT_FOUND):
+        return (
+            f"{path}: supporting_facts: {missing} questions, and none has a fact that names a "
+            "sentence of its context; use the edition with gold paragraphs"
+        )
+    if unanswerable:
+        first, *_ = unanswerable.values()
+        return f"{first}: {UNANSWERABLE} cannot be trained on, and the file has no other"
+    if counts.get(NO_ANSWER_IN_TEXT):
+        return f"{path}: {NO_ANSWER_IN_TEXT}, and the file has no other"
+    if required:
+        wanted = ", ".join(f"{field}: {value}" for field, value in required.items())
+        return f"{path}: filter: no question has {wanted}; correct the filter"
+    row = next(iter(read_rows(path, BadRows())))
+    return f"{path}: no row has a question and an answer; {_columns(row)}"
 
-    Raises InputError when the records have none.
+
+def _columns(row: RawRecord) -> str:
+    return f"expected {OWN_FIELDS}; the rows have {row.fields()}; rename these columns"
+
+
+def read_contexts(path: Path, dataset: str, bad: BadRows | None = None) -> Iterator[Document]:
+    """Yield the context paragraphs of the questions in a file; malformed rows go to ``bad``.
+
+    Raises InputError when the file is broken, or no record has any.
     """
-    for row in read_rows(path):
-        if isinstance(metadata := row.find("metadata"), dict):  # FlashRAG's data sets
-            row = row.checked_mapping(metadata, "metadata")
-        documents = shared.contexts(row)
-        if documents is None:
-            if dataset not in _CONTEXTS:
-                problem = f"{dataset} records of this shape have no context paragraphs"
-                raise row.error(problem + "; name a corpus of documents instead")
-            documents = _CONTEXTS[dataset](row)
-        yield from documents
+    bad = BadRows() if bad is None else bad
+    return parsed_rows(read_rows(path, bad), bad, partial(_contexts, dataset))
 
 
-def _unanswered(row: RawRecord, dataset: str) -> bool:
-    """Whether a record of no published data set has no answer: people write such rows."""
-    return dataset not in _PARSERS and not has_answer(with_answers(row))
+def _contexts(dataset: str, row: RawRecord) -> list[Document]:
+    if isinstance(metadata := row.find("metadata"), dict):  # FlashRAG's data sets
+        row = row.checked_mapping(metadata, "metadata")
+    documents = shared.contexts(row)
+    if documents is None:
+        if dataset not in _CONTEXTS:
+            problem = f"{dataset} records of this shape have no context paragraphs"
+            raise row.error(problem + "; name a corpus of documents instead")
+        documents = _CONTEXTS[dataset](row)
+    return documents
 
 
-def _parse(row: RawRecord, dataset: str) -> Question:
-    """The record's question. Answers that cannot score are removed if another answer can."""
-    row, parser = with_answers(row), _PARSERS.get(dataset)
-    question = own_question(row, dataset) if parser is None else shared.question(row, dataset)
+def _parse(row: RawRecord, dataset: str) -> Question | None:
+    """The record's question, or None for a record of own data without an answer.
+
+    Answers that cannot score are removed if another answer can.
+    """
+    parser = _PARSERS.get(dataset)
+    row = with_answers(row.plain() if parser is None else row)
+    if parser is None:
+        question = own_question(row, dataset)
+    else:
+        question = shared.question(row, dataset) or parser(row)
     if question is None:
-        question = _PARSERS[dataset](row)
+        return None
     question = replace(question, **golden_fields(row))
     if scoring := [answer for answer in question.answers if normalize(answer)]:
         row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
@@ -234,51 +272,46 @@ def _number_repeat(question: Question, ids: set[str]) -> None:
 
 
 def dataset_of(path: Path) -> str:
-    """The data set of a file, as in `DATASETS`.
+    """The data set of a file: a published one if only its files have such fields, else `OWN`.
 
-    Raises InputError when the file is unreadable, or several data sets or none have such records.
+    Raises InputError when the file is unreadable, or its first rows have no question and answer.
     """
-    for row in islice(read_rows(path), _LOOKED_AT):  # a row without an answer says nothing
-        record = with_answers(row).value
-        if dataset := _only_dataset(record, table=path.suffix in (".csv", ".tsv")):
-            return dataset
-    raise InputError.at(
-        path,
-        None,
-        "the data set cannot be told from the first records; name it with --dataset, one of "
-        f"{', '.join(DATASETS)}",
-    )
+    row = None
+    for row in islice(read_rows(path, bad := BadRows()), _LOOKED_AT):
+        for part in unfolded(row):
+            if dataset := _only_dataset(part):
+                return dataset
+    if row is None:  # then all rows are malformed
+        raise bad.first or InputError.at(path, None, "empty; expected records")
+    raise InputError.at(path, None, f"no row has a question and an answer; {_columns(row)}")
 
 
-def _only_dataset(record: Mapping[str, Any], *, table: bool) -> str | None:
-    """The only data set whose published records have the fields of ``record``."""
-    fields = record.keys()
+def _only_dataset(row: RawRecord) -> str | None:
+    """The published data set whose files alone have the fields of a record; `OWN` for a question
+    of another origin, None for what is no question."""
+    fields = row.value.keys()
     if {"question_id", "dataset", "question", "answers", "hop"} <= fields:
         return OWN
-    if "golden_context" in fields:
-        return None  # PruneRAG publishes every data set in this shape
-    if "question_decomposition" in fields:
-        return "musique"
-    if "supporting_facts" in fields:
-        return "2wiki" if "evidences" in fields else "hotpotqa" if "level" in fields else None
-    if "possible_answers" in fields:
-        return "popqa"
-    if "ctxs" in fields:
-        return "nq"
-    answer = record.get("answer", record.get("Answer"))
-    if isinstance(answer, Mapping):
-        return "triviaqa"
-    if table and {"Question", "Answer"} <= fields:
-        return "bamboogle"
-    if isinstance(answer, list):
-        return "nq" if "question" in fields else None
-    evidence = record.get("evidence")
-    if evidence is not None and not _is_texts(evidence):
-        return "2wiki"  # its evidence is triples
-    return OWN if "question" in fields and fields & set(ANSWERS) else None
+    for dataset, is_theirs in _RECOGNIZED.items():
+        with suppress(InputError):  # then it is of another form
+            # PruneRAG publishes every data set in the shape with golden_context.
+            if "golden_context" not in fields and is_theirs(row):
+                return dataset
+    with suppress(InputError):
+        return OWN if own_question(with_answers(row.plain()), OWN) else None
+    return None
 
 
-def _is_texts(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.lstrip().startswith("[")
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+_RECOGNIZED: dict[str, Callable[[RawRecord], bool]] = {
+    "musique": lambda row: {"question_decomposition", "paragraphs"} <= row.value.keys(),
+    "2wiki": lambda row: (
+        {"supporting_facts", "evidences"} <= row.value.keys()
+        or bool(multihop.evidence_triples(row, "evidence"))
+    ),
+    "hotpotqa": lambda row: {"supporting_facts", "context", "level"} <= row.value.keys(),
+    "popqa": lambda row: {"possible_answers", "prop"} <= row.value.keys(),
+    "nq": lambda row: (
+        isinstance(passages := row.find("ctxs"), list) and "isgold" in str(passages[:1])
+    ),
+    "triviaqa": lambda row: isinstance(answer := row.find("Answer"), dict) and "Aliases" in answer,
+}

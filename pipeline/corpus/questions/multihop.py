@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pipeline.core.input_files import parse_json
 from pipeline.core.records import Decomposed, Question
+from pipeline.corpus.questions.answers import answers
 from pipeline.corpus.questions.shared import (
     MISSING_FACTS,
     NO_FACT_FOUND,
-    answers,
     build,
     evidence,
+    listed,
     question_id,
 )
 from pipeline.corpus.raw_records import Document, RawRecord, brief, join_sentences
@@ -58,7 +58,7 @@ def musique(row: RawRecord) -> Question:
         decomposition.append(Decomposed(part.text("question"), part.text("answer"), title, body))
         sentence = "support_sentence" in part.value
         pieces.append(part.text("support_sentence") if sentence else evidence(title, body))
-    gold = answers(row, row.text("answer"), row.optional_items("answer_aliases"))
+    gold = answers(row, row.present("answer")[1], row.optional_items("answer_aliases"))
     name = question_id(row, "musique", text)
     stated = _HOPS_OF_ID.match(name)
     if not decomposition or (stated and int(stated[1]) != len(decomposition)):
@@ -101,7 +101,7 @@ def wiki2(row: RawRecord) -> Question:
     row.present("evidences", "evidence")  # one of them must be there
     triples = evidence_triples(row, "evidences", "evidence")
     pieces = [" ".join(triple) for triple in triples]
-    gold, kind = answers(row, row.text("answer")), row.optional_text("type", "question_type")
+    gold, kind = answers(row, row.present("answer")[1]), row.optional_text("type", "question_type")
     return build(row, "2wiki", text, gold, pieces, hops=len(triples), kind=kind)
 
 
@@ -111,7 +111,7 @@ def evidence_triples(row: RawRecord, *names: str) -> list[list[str]]:
     ``names`` are alternative field names.
     """
     name = row.first(*names)[0]
-    value = _listed(row, name)
+    value = listed(row, name)
     return [
         [
             row.checked_text(part, f"{name}.{number}")
@@ -163,7 +163,7 @@ def fact_evidence(row: RawRecord) -> tuple[list[str], int]:
 def _with_facts(row: RawRecord, dataset: str) -> Question:
     text = row.text("question")
     pieces, hops = fact_evidence(row)
-    gold = answers(row, row.text("answer"), row.optional_items("answer_aliases"))
+    gold = answers(row, row.present("answer")[1], row.optional_items("answer_aliases"))
     kind = row.optional_text("type")
     return build(row, dataset, text, gold, pieces, hops=hops, kind=kind)
 
@@ -176,7 +176,7 @@ def _paragraphs(row: RawRecord) -> list[RawRecord]:
 def _objects(row: RawRecord, name: str) -> list[Any]:
     """A list field; an object of columns becomes a list of objects."""
     row.present(name)
-    value = _listed(row, name)
+    value = listed(row, name)
     if isinstance(value, dict):
         columns = _columns(row.checked_mapping(value, name), *value)
         return [dict(zip(value, cells, strict=True)) for cells in columns]
@@ -186,7 +186,7 @@ def _objects(row: RawRecord, name: str) -> list[Any]:
 def _pairs(row: RawRecord, name: str, fields: tuple[str, str]) -> list[Any]:
     """A list field; an object with the columns ``fields`` becomes a list of their pairs."""
     row.present(name)
-    value = _listed(row, name)
+    value = listed(row, name)
     if isinstance(value, dict):
         return _columns(row.checked_mapping(value, name), *fields)
     return row.checked_items(value, name)
@@ -205,14 +205,6 @@ def _columns(part: RawRecord, *fields: str) -> list[list[Any]]:
     return [list(cells) for cells in zip(*columns, strict=True)]
 
 
-def _listed(row: RawRecord, name: str) -> Any:
-    """The value of a field, parsed if it is JSON text."""
-    value = row.find(name)
-    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
-        return value
-    return parse_json(value, row.path, row.line)
-
-
 def _integer(value: object) -> int | None:
     """The value if it is an integer, else None; True and 1.0 do not count as integers."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -220,7 +212,7 @@ def _integer(value: object) -> int | None:
 
 def _context(row: RawRecord) -> list[tuple[str, list[str]]]:
     context = []
-    value = _listed(row, "context")
+    value = listed(row, "context")
     # FlashRAG calls the sentences of 2WikiMultiHopQA content.
     texts = "content" if isinstance(value, dict) and value.get("content") else "sentences"
     for number, value in enumerate(_pairs(row, "context", ("title", texts))):

@@ -1,71 +1,122 @@
 """Questions of any origin: a question, its answers, and what else a record happens to say.
 
-Input: a `RawRecord` with ``question`` and one of ``answers``, ``answer`` and ``golden_answers``, or
-a record in the form of `Question`. Output: a `Question`. A record without an id is named by a hash
-of its question. Without ``hop``, ``hops`` and a decomposition the number of hops is unknown. Cells
-of tables may hold lists as JSON.
+Input: a `RawRecord` with plain names, ``question`` and answers in a field of `answers.GOLD`, or a
+record in the form of `Question`. Output: a `Question`. A record without an id is named by a hash of
+its question. Without ``hop``, ``hops`` and a decomposition the number of hops is unknown. Lists may
+be texts (`answers.literal`). The paragraph of SQuAD and the golden context of
+PruneRAG are evidence.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from pipeline.core.input_files import parse_json
 from pipeline.core.records import HopType, Question
-from pipeline.corpus.questions.shared import answers, checked_question, question_id
+from pipeline.corpus.questions.answers import gold_answers
+from pipeline.corpus.questions.shared import (
+    checked_question,
+    contexts,
+    evidence,
+    listed,
+    question_id,
+    supporting,
+)
 from pipeline.corpus.raw_records import RawRecord
 
-ANSWERS = ("answers", "answer", "golden_answers")
-_LISTS = (*ANSWERS, "evidence", "decomposition")
+QUESTION = ("question", "query", "problem")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Question))
+_NAMES = ("dataset", "type", "split_part")
 
 
-def has_answer(row: RawRecord) -> bool:
-    """Whether a field of answers has any text."""
-    given = (row.value[name] for name in ANSWERS if name in row.value)
-    return any(value not in (None, "", []) for value in given)
+def unfolded(row: RawRecord) -> Iterator[RawRecord]:
+    """The questions of a title of SQuAD, each with its paragraph; any other row as it is."""
+    paragraphs = row.find("paragraphs")
+    if not isinstance(paragraphs, list) or not any(
+        isinstance(one, dict) and "qas" in one for one in paragraphs
+    ):
+        yield row
+        return
+    for number, value in enumerate(paragraphs):
+        paragraph = row.checked_mapping(value, f"paragraphs.{number}")
+        for asked in paragraph.items("qas"):
+            part = paragraph.checked_mapping(asked, "qas")
+            about = {"title": row.find("title"), "context": paragraph.find("context")}
+            yield dataclasses.replace(part, value=about | part.value)
 
 
-def own_question(row: RawRecord, dataset: str) -> Question:
+def is_unanswerable(row: RawRecord) -> bool:
+    """Whether the record says that its passages do not answer it (MuSiQue-full, SQuAD 2.0)."""
+    return row.find("answerable") is False or row.find("is_impossible") is True
+
+
+def question_text(row: RawRecord) -> str | None:
+    """The first field of `QUESTION` that has any text; None when none has."""
+    texts = ((name, row.find(name)) for name in QUESTION)
+    found = next(((n, text) for n, text in texts if isinstance(text, str) and text.strip()), None)
+    if found is not None:
+        row.checked_text(found[1], found[0])
+    return found and found[1]
+
+
+def evidence_texts(row: RawRecord) -> list[str]:
+    """The texts in ``evidence``, without null and blank ones.
+
+    Raises InputError when it is neither a text nor a list of texts.
+    """
+    value = listed(row, "evidence")
+    given = value if isinstance(value, list) else [value]
+    texts = [one for one in given if one is not None and one != ""]
+    for number, text in enumerate(texts):
+        row.checked_text(text, f"evidence.{number}")
+    return texts
+
+
+def own_question(row: RawRecord, dataset: str) -> Question | None:
     """The record as a `Question` of the data set that it names, or of ``dataset``.
 
-    Raises InputError when there is no question or no answer, and as `checked_question` does.
+    None for a record without an answer. Raises InputError when there is no question, and as
+    `checked_question` does.
     """
-    table = row.path.suffix in (".csv", ".tsv", ".parquet")  # which have blank cells
-    given = {
-        name: _value(row, name)
-        for name, value in row.value.items()
-        if not table or value not in (None, "")
-    }
-    values: dict[str, Any] = {name: given[name] for name in _FIELDS if name in given}
-    text = row.text("question")
-    field, gold = row.first(*ANSWERS)
-    gold = given.get(field, gold)
-    if field not in row.value:
-        row.present(*ANSWERS)
-    if field != "answers":
-        values["answers"] = answers(row, gold, field=field)
-    elif isinstance(gold, str):
-        values["answers"] = [gold]
-    if isinstance(values.get("evidence"), str):
-        values["evidence"] = [values["evidence"]]
+    gold, text = gold_answers(row), question_text(row)
+    if text is None:
+        raise row.error(f"{' or '.join(QUESTION)}: expected a text; the record has {row.fields()}")
+    if not gold:
+        return None
+    values = {name: row.value[name] for name in _FIELDS if row.find(name) not in (None, "")}
+    values |= {"question": text, "evidence": evidence_texts(row) or _evidence(row)}
+    if not _are_texts(values.get("answers")):
+        values["answers"] = gold
+    values["decomposition"] = listed(row, "decomposition") or []
+    for name in _NAMES:
+        if isinstance(values.get(name), bool | int | float):
+            values[name] = str(values[name])
+    with suppress(ValueError):  # tables have texts, and floats beside nulls
+        if isinstance(values.get("hops"), str | float) and float(values["hops"]).is_integer():
+            values["hops"] = int(float(values["hops"]))
     if "hops" not in values and values.get("decomposition"):
         values["hops"] = len(values["decomposition"])
     values.setdefault("dataset", dataset)
-    values.setdefault("question_id", question_id(row, str(values["dataset"]), text))
+    if not isinstance(values.get("question_id"), str):
+        values["question_id"] = question_id(row, str(values["dataset"]), text.strip())
     values.setdefault("hop", _hop(values.get("hops")))
-    return checked_question(RawRecord(values, row.path, row.number, row.line, notes=row.notes))
+    return checked_question(dataclasses.replace(row, value=values))
 
 
-def _value(row: RawRecord, name: str) -> Any:
-    """A field; of a table, whose cells are text, a list in JSON or a number of hops."""
-    value = row.value[name]
-    if isinstance(value, str) and name in _LISTS and value.lstrip().startswith("["):
-        return parse_json(value, row.path, row.line)
-    if isinstance(value, str) and name == "hops" and value.strip().isdecimal():
-        return int(value)
-    return value
+def _evidence(row: RawRecord) -> list[str]:
+    if "golden_context" in row.value:
+        return supporting(contexts(row) or [])
+    answers, context = row.find("answers"), row.find("context")
+    started = answers[0] if isinstance(answers, list) and answers else answers
+    if isinstance(started, dict) and "answer_start" in started and isinstance(context, str):
+        return [evidence(row.optional_text("title") or "", context)]
+    return []
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one.strip() for one in value)
 
 
 def _hop(hops: Any) -> HopType:

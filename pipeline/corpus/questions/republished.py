@@ -1,53 +1,65 @@
 """The forms in which Search-R1 (verl) and FlashRAG publish the questions of any data set.
 
 Search-R1's Parquet files have ``prompt``, ``reward_model.ground_truth.target``, ``data_source`` and
-``extra_info``. FlashRAG's data sets keep the golden evidence in ``metadata``: HotpotQA's
-``supporting_facts`` with ``context``, or MuSiQue's ``question_decomposition``.
+``extra_info``; verl's dumps of roll-outs have ``input``, the prompt as text, and ``gts``.
+FlashRAG's data sets keep the golden evidence in ``metadata``: HotpotQA's ``supporting_facts`` with
+``context``, or MuSiQue's ``question_decomposition``.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 from pipeline.core.records import Decomposed
 from pipeline.corpus.questions.multihop import fact_evidence
-from pipeline.corpus.questions.shared import evidence
+from pipeline.corpus.questions.shared import evidence, listed
 from pipeline.corpus.raw_records import RawRecord
 
 _MARK = "Question:"  # before the question in Search-R1's prompts
+# The user's last turn of a prompt, with or without the tokens of the chat template.
+_LAST_TURN = re.compile(
+    r"(?:.*\n|<\|im_start\|>|^)user\n(.*?)(?:<\|im_end\|>)?\s*(?:<\|im_start\|>)?assistant\s*(?:<think>\s*)?$",
+    re.DOTALL,
+)
 _DECOMPOSITION = "question_decomposition"
 
 
 def with_answers(row: RawRecord) -> RawRecord:
-    """A record of Search-R1 with ``question`` and ``golden_answers``; any other as it is.
+    """A record of verl with ``question`` and ``golden_answers``; any other as it is.
 
-    Raises InputError for malformed parts of this form.
+    Raises InputError for malformed parts of these forms.
     """
-    if not isinstance(row.find("reward_model"), dict):
+    reward, extra = listed(row, "reward_model"), listed(row, "extra_info")
+    truth = None
+    if isinstance(reward, dict):
+        _, truth = row.checked_mapping(reward, "reward_model").present("ground_truth")
+    elif "gts" not in row.value:
         return row
-    reward = row.checked_mapping(row.value["reward_model"], "reward_model")
-    _, truth = reward.present("ground_truth")
-    if isinstance(truth, dict):
-        _, truth = reward.checked_mapping(truth, "ground_truth").present("target")
-    extra = row.checked_mapping(row.find("extra_info") or {}, "extra_info")
-    number = extra.identifier("index")
+    part = row.checked_mapping(extra or {}, "extra_info")
+    number = part.identifier("index")
     parts = {
-        "golden_answers": truth if isinstance(truth, list) else [truth],
-        "question": extra.optional_text("question") or _asked(row),
+        "golden_answers": truth,
+        "question": part.optional_text("question") or _asked(row),
         # verl's recipe calls Search-R1's data sets searchR1_nq, searchR1_hotpotqa and so on.
         "dataset": (row.optional_text("data_source") or "").removeprefix("searchR1_"),
-        "id": number and "_".join(filter(None, (extra.optional_text("split"), number))),
+        "id": number and "_".join(filter(None, (part.optional_text("split"), number))),
     }
     missing = {name: value for name, value in parts.items() if value and not row.find(name)}
-    return RawRecord({**row.value, **missing}, row.path, row.number, row.line, notes=row.notes)
+    return replace(row, value=row.value | missing)
 
 
 def _asked(row: RawRecord) -> str | None:
-    """The question at the end of the last message of the prompt."""
-    messages = row.optional_items("prompt")
-    if not messages:
+    """The question at the end of the last message of the prompt, or of a whole prompt."""
+    if isinstance(text := row.find("input"), str):  # of verl's dump of roll-outs
+        turn = _LAST_TURN.search(text)
+        content = turn[1] if turn else text
+    elif messages := listed(row, "prompt"):
+        last = row.checked_items(messages, "prompt")[-1]
+        content = row.checked_mapping(last, "prompt").text("content")
+    else:
         return None
-    content = row.checked_mapping(messages[-1], "prompt").text("content")
     return content.rpartition(_MARK)[2].strip()
 
 

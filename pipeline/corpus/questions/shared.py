@@ -15,15 +15,17 @@ from pipeline.core.answer_metrics import is_average
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Decomposed, HopType, Question
+from pipeline.corpus.questions.answers import answers, literal
 from pipeline.corpus.raw_records import Document, RawRecord, brief, titled
 
-BLANK_ANSWERS = "blank answers"  # notes of records; the names are part of reports
+# Notes of records; the names are part of reports.
 MISSING_FACTS = "supporting facts that name no sentence"
 NO_FACT_FOUND = "questions none of whose supporting facts names a sentence"
-_HOP: dict[str, HopType] = {
+HOP: dict[str, HopType] = {
     "musique": "multi",
     "hotpotqa": "multi",
     "2wiki": "multi",
+    "2wikimultihopqa": "multi",  # its name in FlashRAG
     "bamboogle": "multi",
     "nq": "single",
     "popqa": "single",
@@ -54,7 +56,7 @@ def build(
         dataset,
         text,
         gold,
-        _HOP[dataset],
+        HOP[dataset],
         list(pieces),
         hops=_HOPS.get(dataset) or hops or None,
         type=kind,
@@ -66,7 +68,7 @@ def build(
 def question_id(row: RawRecord, dataset: str, question: str) -> str:
     """The record's id, prefixed with the data set when it is a number; without an id, a text
     hash."""
-    name = row.identifier("id", "_id", "question_id", "QuestionId")
+    name = row.identifier("id", "_id", "question_id", "QuestionId", "questionid")
     if name is None:
         return f"{dataset}-{blake2b(question.encode(), digest_size=6).hexdigest()}"
     # Search-R1 numbers the questions of every data set as `test_0`, `test_1`, ...
@@ -74,25 +76,18 @@ def question_id(row: RawRecord, dataset: str, question: str) -> str:
     return f"{dataset}-{name}" if is_number else name
 
 
-def answers(row: RawRecord, *values: Any, field: str = "answer") -> list[str]:
-    """The distinct gold answers, in order; each value is a string or a list of strings.
+def listed(row: RawRecord, name: str) -> Any:
+    """The value of a field; a text that prints a list or an object becomes it.
 
-    Blank answers are left out and noted (`BLANK_ANSWERS`). Raises InputError when a value has
-    another type, or no answer has any text.
+    Raises InputError when such a text has no value.
     """
-    distinct: dict[str, None] = {}
-    for value in values:
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, str) and not item.strip():
-                row.notes[BLANK_ANSWERS] += 1
-            else:
-                distinct[row.checked_text(item, field)] = None
-    if not distinct:
-        raise row.error(
-            f"{row.inside}{field}: expected at least one answer, got {brief(list(values))}; "
-            "use a file published with answers"
-        )
-    return list(distinct)
+    value = row.find(name)
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
+        return value
+    try:
+        return literal(value)
+    except ValueError:
+        raise row.error(f"{row.inside}{name}: expected a list, got {brief(value)}") from None
 
 
 def evidence(title: str, text: str) -> str:
@@ -109,11 +104,11 @@ def question(row: RawRecord, dataset: str) -> Question | None:
     """The question of a record in a shared shape; None for a record in its native shape."""
     if "golden_answers" in row.value:
         text = row.text("question")
-        gold = answers(row, row.items("golden_answers"), field="golden_answers")
+        gold = answers(row, row.value["golden_answers"], field="golden_answers")
         return build(row, dataset, text, gold)
     if "golden_context" in row.value:
         text = row.text("Question", "question")
-        gold = answers(row, row.items("answer"))
+        gold = answers(row, row.present("answer")[1])
         pieces = supporting(_golden(row))
         return build(row, dataset, text, gold, pieces, hops=len(pieces))
     return None

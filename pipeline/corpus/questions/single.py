@@ -6,16 +6,12 @@ have gold passages, which become golden evidence; the other two data sets have n
 
 from __future__ import annotations
 
-import ast
-import json
-import warnings
 from typing import Any
 
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question
-from pipeline.corpus.questions.shared import answers, build, supporting
-from pipeline.corpus.raw_records import Document, RawRecord, brief, encodable
+from pipeline.corpus.questions.answers import answers
+from pipeline.corpus.questions.shared import build, listed, supporting
+from pipeline.corpus.raw_records import Document, RawRecord
 
 
 def nq(row: RawRecord) -> Question:
@@ -49,7 +45,7 @@ def nq_contexts(row: RawRecord, gold: bool = False) -> list[Document]:
 def popqa(row: RawRecord) -> Question:
     """PopQA: ``question``, ``possible_answers`` (JSON text, as in its TSV) and ``prop``."""
     text = row.text("question")
-    gold = answers(row, _literal(row, "possible_answers"), field="possible_answers")
+    gold = answers(row, _items(row, "possible_answers"), field="possible_answers")
     pieces = supporting(popqa_contexts(row, gold=True))
     return build(row, "popqa", text, gold, pieces, kind=row.optional_text("prop"))
 
@@ -59,7 +55,7 @@ def popqa_contexts(row: RawRecord, gold: bool = False) -> list[Document]:
     if "paragraphs" not in row.value:
         return []
     documents = []
-    for number, value in enumerate(_literal(row, "paragraphs")):
+    for number, value in enumerate(_items(row, "paragraphs")):
         paragraph = row.checked_mapping(value, f"paragraphs.{number}")
         if paragraph.flag("is_supporting") or not gold:
             documents.append(Document(paragraph.text("title"), paragraph.text("text")))
@@ -70,13 +66,7 @@ def triviaqa(row: RawRecord) -> Question:
     """TriviaQA: ``Question`` and ``Answer`` with ``Value`` and ``Aliases``."""
     text = row.text("Question", "question")
     field, answer = row.present("Answer", "answer")
-    if isinstance(answer, dict):
-        part = row.checked_mapping(answer, field)
-        aliases = part.optional_items("Aliases", "aliases")
-        gold = answers(part, part.text("Value", "value"), aliases, field="Aliases")
-    else:
-        gold = answers(row, answer, field=field)
-    return build(row, "triviaqa", text, gold)
+    return build(row, "triviaqa", text, answers(row, answer, field=field))
 
 
 def bamboogle(row: RawRecord) -> Question:
@@ -86,25 +76,6 @@ def bamboogle(row: RawRecord) -> Question:
     return build(row, "bamboogle", text, answers(row, answer, field=field))
 
 
-def _literal(row: RawRecord, field: str) -> list[Any]:
-    """A list field that is a list, JSON text or a Python literal."""
-    value = row.find(field)
-    if isinstance(value, str):
-        try:
-            value = parse_json(value, row.path, row.line)
-        except InputError:
-            value = _python_literal(row, field, value)
-    return row.checked_items(value, field)
-
-
-def _python_literal(row: RawRecord, field: str, text: str) -> Any:
-    """The value of a literal as JSON, which has no sets, bytes or complex numbers."""
-    try:
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
-            value = ast.literal_eval(text)
-        value = parse_json(json.dumps(value, allow_nan=False), row.path, row.line)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        value = None
-    if value is None or not encodable(value):
-        raise row.error(f"{field}: expected a list, got {brief(text)}")
-    return value
+def _items(row: RawRecord, field: str) -> list[Any]:
+    """A list, or the text of one: the tables of PopQA have JSON or Python's lists."""
+    return row.checked_items(listed(row, field), field)

@@ -1,0 +1,336 @@
+"""Read the rows of a user's file: JSON lines, JSON, CSV, TSV, Parquet and Arrow.
+
+Input: a file of records, in UTF-8, or in UTF-16 with a byte order mark. Output: `Row`s of JSON
+values, streamed; only a JSON object that wraps a list is read as a whole. A malformed row is a
+`Row` that holds its error, so that a reader can go on; a broken file raises InputError.
+
+What other libraries write is read as JSON: NaN is null, and infinite numbers, dates, decimals and
+bytes are texts, so a column that nobody reads refuses no row.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import (
+    STDIN,
+    all_finite,
+    arrow_errors,
+    checked_utf8,
+    is_json_type,
+    open_text,
+    parse_json,
+    source_name,
+)
+from pipeline.core.json_stream import iterate_elements, iterate_member
+from pipeline.core.text import one_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLES = (".csv", ".tsv")
+ROW_SUFFIXES = (".jsonl", ".json", *TABLES, ".parquet", ".arrow", ".feather")
+_WRAPPERS = ("data", "Data", "questions", "instances")
+_MAX_CELL = 1 << 24  # characters; an unbalanced quote takes the rest of a table into one cell
+_OPEN_QUOTES = 100  # of a table; for each, the lines after it are read again
+_SAMPLE = 20  # lines of a table that tell its delimiter
+_SHOWN = 60  # characters of a value in a message
+_EXCEL_DELIMITER = re.compile(r"sep=(.)\s*$", re.IGNORECASE)
+_ROWS_IN_MEMORY = 256
+_PARQUET, _ARROW, _STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_PACKED = {
+    b"\x1f\x8b": "a gzip file; unpack it with gunzip",
+    b"\x28\xb5\x2f\xfd": "a Zstandard file; unpack it with unzstd",
+    b"PK\x03\x04": "an Excel workbook or a ZIP archive; save the sheet as CSV UTF-8, or unpack it",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV UTF-8",
+}
+
+
+class Row(NamedTuple):
+    """A row and its position; ``value`` is the error of a malformed row."""
+
+    value: dict[str, Any] | InputError
+    number: int  # from 1
+    line: int | None = None  # from 1; None where a file is not read by line
+
+
+@dataclass
+class BadRows:
+    """The malformed rows of a file, which were left out; the first says why."""
+
+    count: int = 0
+    first: InputError | None = None
+
+    def add(self, error: InputError) -> None:
+        """Count a row."""
+        self.count += 1
+        self.first = self.first or error
+
+
+def iterate_rows(path: Path | str, *, delimiter: str | None = None) -> Iterator[Row]:
+    """Yield the rows of a file; ``-`` is standard input, which holds JSON lines or JSON.
+
+    The content tells Parquet and Arrow, and the suffix tables, which have a header line;
+    ``delimiter`` is that of a table whose suffix says nothing. All else is JSON lines, a JSON list,
+    or an object that wraps a list or is one record. Raises InputError when the file is missing,
+    packed, or broken from some place on.
+    """
+    name, suffix = source_name(path), "" if str(path) == STDIN else Path(path).suffix.lower()
+    with open_text(path) as stream:
+        head = stream.buffer.peek(1)  # type: ignore[attr-defined]
+        for magic, problem in _PACKED.items():
+            if head.startswith(magic):
+                raise InputError.at(name, None, f"is {problem}")
+        if suffix == ".parquet" or head.startswith((_PARQUET, _ARROW, _STREAM)):
+            yield from _arrow_rows(path, head)
+        elif suffix in TABLES or delimiter:
+            yield from _table(name, stream, delimiter or ("\t" if suffix == ".tsv" else None))
+        else:
+            yield from _json_rows(name, stream, head, suffix)
+
+
+def first_character(path: Path) -> str:
+    """The first character of a file that is not white space; empty if there is none nearby."""
+    with open_text(path) as stream:
+        return stream.read(4096).lstrip()[:1]
+
+
+def read_jsonl(
+    path: Path | str, cut_off: tuple[str, ...] = ()
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of a file of JSON lines; ``-`` is standard input.
+
+    A last line that begins with one of ``cut_off`` and lacks its end is left out. Raises InputError
+    when the file is missing or unreadable, or a line is not a JSON object.
+    """
+    with open_text(path) as stream:
+        for number, text in enumerate(stream, start=1):
+            for row in _lines(source_name(path), [(number, text)]):
+                if not isinstance(row.value, InputError):
+                    yield number, row.value
+                elif text.endswith("\n") or not text.startswith(cut_off):
+                    raise row.value
+
+
+def _json_rows(path: Path | str, stream: TextIO, head: bytes, suffix: str) -> Iterator[Row]:
+    first = head.decode(stream.encoding, "ignore").lstrip()[:1] if suffix != ".jsonl" else ""
+    if first == "[":
+        yield from _objects(path, iterate_elements(path, stream))
+        return
+    begun: list[str] = []  # to the second line that is not blank
+    filled: list[str] = []
+    while first == "{" and len(filled) < 2 and (line := stream.readline()):
+        begun.append(line)
+        filled += [line] if line.strip() else []
+    if begun and not (len(filled) == 2 and _is_json(filled[0])):
+        value = parse_json("".join(begun) + stream.read(), path, data=True)
+        inner = next((value[name] for name in _WRAPPERS if name in value), None)
+        if inner is not None and not isinstance(inner, list):
+            found = one_line(repr(inner), _SHOWN)
+            raise InputError.at(path, None, f"expected a list of records, got {found}")
+        yield from _objects(path, [value] if inner is None else inner)
+        return
+    yield from _lines(path, enumerate(chain(begun, stream), start=1))
+
+
+def _is_json(line: str) -> bool:
+    try:
+        parse_json(line, "", data=True)
+    except InputError:
+        return False
+    return True
+
+
+def _lines(path: Path | str, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+    number = 0
+    for line, text in lines:
+        if not text.strip():
+            continue
+        number += 1
+        try:
+            value = parse_json(checked_utf8(text, path, line).strip(), path, line, data=True)
+            if not isinstance(value, dict):
+                problem = f"expected a JSON object, got {type(value).__name__}"
+                raise InputError.at(path, line, problem)
+        except InputError as error:
+            value = error
+        yield Row(value, number, line)
+
+
+def member_rows(path: Path, member: str) -> Iterator[Row]:
+    """Yield the elements of the list in a member of a file's JSON object."""
+    return _objects(path, iterate_member(path, member))
+
+
+def _objects(path: Path | str, values: Iterable[Any]) -> Iterator[Row]:
+    for number, value in enumerate(values, start=1):
+        if not isinstance(value, dict | InputError):
+            problem = f"record {number}: expected an object, got {one_line(repr(value), _SHOWN)}"
+            value = InputError.at(path, None, problem)
+        yield Row(value, number)
+
+
+class _Lines:
+    """The lines of a table, of which those after an open quote can be read again."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._again: deque[str] = deque()
+        self.of_row: list[str] = []
+        self.line = 0  # of the last line, from 1
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        text = self._again.popleft() if self._again else next(self._lines)
+        self.line += 1
+        self.of_row.append(text)
+        return text
+
+    def return_all_but_first(self) -> None:
+        self._again.extendleft(reversed(self.of_row[1:]))
+        self.line -= len(self.of_row) - 1
+
+
+def _table(path: Path | str, stream: TextIO, delimiter: str | None) -> Iterator[Row]:
+    """The rows of a table; ``line`` is the last line of a row.
+
+    A column without a name is left out, and a name that several columns have gets their list.
+    """
+    sample = list(islice(stream, _SAMPLE))
+    if sample and (named := _EXCEL_DELIMITER.match(sample[0])):
+        delimiter, sample[0] = named[1], "\n"
+    lines = _Lines(chain(sample, stream))
+    rows = _cells(path, lines, delimiter or _delimiter(sample))
+    header = next(rows, [])
+    if isinstance(header, InputError):
+        raise header
+    names = [name.strip() for name in header]
+    repeated = {name for name in names if name and names.count(name) > 1}
+    for number, cells in enumerate(rows, start=1):
+        value: dict[str, Any] | InputError
+        if isinstance(cells, InputError):
+            value = cells
+        elif any(names[len(cells) :]) or any(cells[len(names) :]):
+            problem = f"expected {len(names)} fields, as in the header, got {len(cells)}"
+            value = InputError.at(path, lines.line, problem)
+        else:
+            pairs = list(zip(names, cells, strict=False))
+            value = {name: cell for name, cell in pairs if name}
+            for repeat in repeated:
+                value[repeat] = [cell for name, cell in pairs if name == repeat]
+        yield Row(value, number, lines.line)
+
+
+def _cells(path: Path | str, lines: _Lines, delimiter: str) -> Iterator[list[str] | InputError]:
+    """The rows of a table that are not blank; a row that is no row is its error."""
+    csv.field_size_limit(_MAX_CELL)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    opened = 0
+    while True:
+        lines.of_row.clear()
+        try:
+            cells = next(reader, None)
+            if cells is None:
+                return
+            checked_utf8("".join(cells), path, lines.line)
+            if any(map(str.strip, cells)):
+                yield cells
+        except csv.Error as error:
+            opened += len(lines.of_row) > 1
+            lines.return_all_but_first()
+            cause = f"not readable as a table: {one_line(str(error), _SHOWN)}"
+            problem = InputError.at(path, lines.line, cause + "; write a quote inside quotes twice")
+            if opened > _OPEN_QUOTES:
+                raise problem from None
+            yield problem
+        except InputError as error:
+            yield error
+
+
+def _delimiter(sample: list[str]) -> str:
+    """The delimiter that gives the header several columns, and most lines as many."""
+
+    def fit(delimiter: str) -> tuple[int, int]:
+        try:
+            rows = list(csv.reader(sample, delimiter=delimiter))
+        except csv.Error:
+            return (0, 0)
+        columns = len(rows[0]) if rows else 0
+        return (columns > 1 and sum(len(row) == columns for row in rows), columns)
+
+    return max(",;\t|", key=fit)
+
+
+def _arrow_rows(path: Path | str, head: bytes) -> Iterator[Row]:
+    """The rows of a Parquet or Arrow file."""
+    kind = "Arrow" if head.startswith((_ARROW, _STREAM)) else "Parquet"
+    number = 0
+    with arrow_errors(path, kind):
+        for batch in _batches(path, kind, head):
+            names = batch.schema.names
+            for cells in zip(*map(_values, batch.columns), strict=True):
+                number += 1
+                yield Row(dict(zip(names, cells, strict=True)), number)
+
+
+def _batches(path: Path | str, kind: str, head: bytes) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not Path(path).is_file():
+        raise InputError.at(source_name(path), None, f"not a regular file, which {kind} needs")
+    if kind == "Parquet":
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            yield from file.iter_batches(batch_size=_ROWS_IN_MEMORY)
+        return
+    with pa.memory_map(str(path)) as source:
+        if head.startswith(_ARROW):
+            reader = pa.ipc.open_file(source)
+            whole = (reader.get_batch(n) for n in range(reader.num_record_batches))
+        else:
+            whole = iter(pa.ipc.open_stream(source))
+        for batch in whole:
+            for start in range(0, batch.num_rows, _ROWS_IN_MEMORY):
+                yield batch.slice(start, _ROWS_IN_MEMORY)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The JSON values of a column of any type."""
+    import pyarrow as pa
+    import pyarrow.types as is_type
+
+    if is_json_type(column.type):
+        if all_finite(column):
+            try:
+                return list(column.to_pylist())
+            except UnicodeDecodeError:
+                column = column.cast(pa.large_binary())
+    elif is_type.is_temporal(column.type):  # Python has no nanoseconds, and no year 10000
+        with suppress(pa.ArrowException):
+            column = column.cast(pa.string())
+    return [_json_value(value) for value in column.to_pylist()]
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _json_value(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(inner) for inner in value]
+    if isinstance(value, float) and value - value != 0:
+        return None if value != value else f"{'-' * (value < 0)}Infinity"
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
