@@ -63,6 +63,11 @@ def asked_policies(
     inputs = finished(searched(evaluating)) if own else {}
     share = config.engine.gpu_memory_utilization / len(distinct)
     engine = config.engine.model_copy(update={"gpu_memory_utilization": share})
+    if searching:  # else an agent of the user's reads what the policies write
+        from pipeline.stages.given_policy import check_lineage
+
+        for policy in distinct:
+            check_lineage(config, policy.directory)
     context = StageContext(
         config=config.model_copy(update={"engine": engine}),
         stage="ask",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +42,10 @@ def serve(
     another address than the loopback interface they need the token in the environment variable
     ``STEEP_TOKEN``, which is made up and printed if it is not set.
 
-    Raises ConfigError when there is nothing to retrieve, InputError when the port is in use or the
-    policy is unusable, DependencyError when the packages of the extra ``serve`` are missing,
-    StoreError when an output that it reads is damaged or the policy is not trained.
+    Raises ConfigError when there is nothing to retrieve or the token is unusable, InputError when
+    the port is in use or the policy is unusable, DependencyError when the packages of the extra
+    ``serve`` are missing, StoreError when an output that it reads is damaged or the policy is not
+    trained.
     """
     evaluating = task.clone(EvaluatePolicy, number=0)
     index = knowledge(task if policy == NO_POLICY else evaluating)["index"]
@@ -67,11 +69,14 @@ def serve(
     from pipeline.retrieval.fingerprint import RetrievalIdentity
     from pipeline.stages.sample import open_in_process
 
-    with bind_socket(host, port) as socket:  # fails for a port in use before the index is built
+    # A port in use is an error before the index is built.
+    with bind_socket(host, port) as socket, bind_socket("127.0.0.1", 0) as private:
         number = socket.getsockname()[1]
-        # The process of the policy retrieves here, so that the index is in memory once.
-        own = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else literal(host)}:{number}"
-        asking = task.clone(overrides=(*task.overrides, f"retrieval.service={own}"))
+        token = token_for(host)
+        # The process of the policy retrieves at a port of its own, so that the index is in memory
+        # once, and no client keeps it from its documents.
+        own = f"retrieval.service=http://127.0.0.1:{private.getsockname()[1]}"
+        asking = task.clone(overrides=(*task.overrides, own))
         names = [] if policy is None else [policy]
         asked = [] if policy == NO_POLICY else asked_policies(asking, names)
         if policy == NO_POLICY:
@@ -83,7 +88,6 @@ def serve(
             {name: stage.key.fingerprint for name, stage in stages.items()},
             _reranker(index),
         )
-        token = token_for(host)
         corpus = directories["corpus"]
         retriever = open_retriever(
             settings.retrieval, settings.index, corpus, directories["graph"], directories["index"],
@@ -115,6 +119,7 @@ def serve(
                         f"retrieval {identity.fingerprint} at http://{literal(host)}:{number}; "
                         "Ctrl-C ends it"
                     ),
+                    *([private] if asked else []),
                 )
         finally:
             retriever.close()
@@ -176,7 +181,10 @@ class Served:
 
 
 def token_for(host: str) -> str | None:
-    """The token that clients of ``host`` need; None on the loopback interface."""
+    """The token that clients of ``host`` need; None on the loopback interface.
+
+    Raises ConfigError for a token that is empty or cannot be sent in a header.
+    """
     from pipeline.retrieval.remote.hosts import is_loopback
     from pipeline.retrieval.remote.wire import TOKEN
 
@@ -185,7 +193,13 @@ def token_for(host: str) -> str | None:
     if TOKEN not in os.environ:
         os.environ[TOKEN] = secrets.token_urlsafe(24)
         say(f"clients need the token {os.environ[TOKEN]}")
-    return os.environ[TOKEN]
+    token = os.environ[TOKEN]
+    if not re.fullmatch("[!-~]+", token):
+        raise ConfigError(
+            f"the environment variable {TOKEN} is empty, or not ASCII text without spaces; clients "
+            f"of {host} need a token: set it to a long random text, or unset it to get one"
+        )
+    return token
 
 
 def decoding_of(config: Config, temperature: float) -> Decoding:

@@ -22,9 +22,10 @@ from pipeline.browse.compare import Side, comparison, selection, side
 from pipeline.browse.filters import PAIRS, TRAJECTORIES
 from pipeline.browse.home import home
 from pipeline.browse.rendering import render, script, stylesheet
-from pipeline.browse.security import WRITTEN_POLICY, Form, Forms, Guard
+from pipeline.browse.security import FORM_TYPE, LONGEST, WRITTEN_POLICY, Form, Forms, Guard
 from pipeline.browse.site import OpenRun, Site
 from pipeline.core.errors import InputError, SteepError
+from pipeline.retrieval.remote import guard
 
 _RUN = "/run/{name}"
 # The tab that is marked on each page without its own tab.
@@ -41,12 +42,18 @@ def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -
     """
     app = FastAPI(openapi_url=None)
     app.state.site, app.state.desk, app.state.forms = site, desk or Desk(), Forms()
-    app.middleware("http")(Guard(token))
-    app.include_router(router)
+    app.state.traffic = guard.Traffic()
 
     def answer(problem: str, status: int) -> Response:
         page = render("error.html.j2", problem=problem, status=status, runs=site.names)
         return HTMLResponse(page, status)
+
+    app.add_middleware(
+        guard.Guard, traffic=app.state.traffic, body_type=FORM_TYPE, most=LONGEST, pages=True,
+        shown=lambda refusal: answer(str(refusal), refusal.status),
+    )  # fmt: skip
+    app.middleware("http")(Guard(token))
+    app.include_router(router)
 
     @app.exception_handler(HTTPException)
     def refused(_: Request, error: HTTPException) -> Response:

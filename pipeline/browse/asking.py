@@ -160,7 +160,8 @@ class Desk:
                     asked.problem = str(error) or type(error).__name__
                     if not isinstance(error, SteepError):
                         traceback.print_exc(file=sys.stderr)
-                    self._end_engine(engine)
+                    if self._open is None or any(one.failure for one in processes):
+                        self._end_engine(engine)
                 finally:
                     asked.ended = True
 

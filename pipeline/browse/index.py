@@ -21,6 +21,7 @@ from pipeline.core.errors import DependencyError, InputError, StoreError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import diagnose, mode_of_answer
+from pipeline.run.failures import explain_os_error
 from pipeline.stages.files.trajectory_columns import iterate_trajectories
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def open_index(sources: RunSources, folder: Path) -> DuckDBPyConnection:
     """A connection to the side table of a run, which is built first if ``folder`` lacks it.
 
     A build is told on standard error. Tables of earlier states of the run are removed. Raises
-    DependencyError without duckdb, StoreError when a file of the run cannot be read.
+    DependencyError without duckdb, StoreError when a file of the run cannot be read, or ``folder``
+    cannot be written.
     """
     library = duckdb()
     path = folder / f"{sources.name}-{sources.fingerprint}-v{VERSION}.duckdb"
@@ -64,6 +66,8 @@ def open_index(sources: RunSources, folder: Path) -> DuckDBPyConnection:
                 if other != path and table.fullmatch(other.name):
                     other.unlink(missing_ok=True)
         connection: DuckDBPyConnection = library.connect(str(path), read_only=True)
+    except OSError as error:
+        raise StoreError(explain_os_error(error, folder)) from None
     except (library.Error, InputError) as error:
         raise StoreError(f"{sources.name}: {str(error).splitlines()[0]}") from None
     return connection

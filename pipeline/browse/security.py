@@ -6,8 +6,8 @@ address requests must have a trusted Host header (`retrieval.remote.hosts`), so 
 another site cannot read the run. On any other address every request needs the token.
 
 Pages of other sites can make a web browser send a form here, so every form holds a random token
-that only the browser's own pages show, and requests that the web browser marks as another site's
-are refused.
+that only the browser's own pages show; `pipeline.retrieval.remote.guard` refuses the requests that
+the web browser marks as another site's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COOKIE = "steep_browse"
 Form: TypeAlias = Mapping[str, str]
 TOKEN = "form_token"
 LONGEST = 300_000  # bytes; the longest question takes 12 for each character at most
-_TYPE = "application/x-www-form-urlencoded"
+FORM_TYPE = "application/x-www-form-urlencoded"
 _FIELDS = 8
 Next = Callable[[Request], Awaitable[Response]]
 
@@ -99,21 +99,12 @@ class Forms:
         self.token = secrets.token_urlsafe(24)
 
     async def read(self, request: Request) -> Form:
-        """The fields of a form. Raises HTTPException for another site, a wrong token or body."""
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise HTTPException(403, "this form came from a page of another site")
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
-            raise HTTPException(415, f"expected a form ({_TYPE})")
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > LONGEST:
-                raise HTTPException(413, f"the form is longer than {LONGEST:,} bytes")
+        """The fields of a form. Raises HTTPException for a wrong token or body."""
         try:
             fields = dict(
                 parse_qsl(
-                    body.decode("ascii"), keep_blank_values=True, max_num_fields=_FIELDS,
-                    errors="strict",
+                    (await request.body()).decode("ascii"), keep_blank_values=True,
+                    max_num_fields=_FIELDS, errors="strict",
                 )
             )  # fmt: skip
         except ValueError:

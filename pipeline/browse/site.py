@@ -19,7 +19,7 @@ from pipeline.browse.sources import CALLS, RunSources, Stages, find_sources
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import parquet_rows
-from pipeline.core.record_io import from_arrow, parse_record
+from pipeline.core.record_io import parse_record
 from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
 from pipeline.evaluation.terminal import open_tokenizer
 from pipeline.run.store import MANIFEST
@@ -179,8 +179,7 @@ def read_row(path: Path, row: int, kind: type[R]) -> R | None:
     """
     try:
         found = next(parquet_rows(path, [row]), None)
-        record = None if found is None else from_arrow(found, kind)
-        return None if record is None else parse_record(kind, record, path, row + 1)
+        return None if found is None else parse_record(kind, found, path, row + 1)
     except InputError as error:
         raise StoreError(str(error)) from None
 

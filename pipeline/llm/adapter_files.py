@@ -2,24 +2,46 @@
 
 PEFT ignores tensors that it finds no place for, and keeps initial values, which are random or 0,
 where the file has no tensor. Another policy, often the base model, would then be used without a
-message. Input: an adapter's directory with ``adapter_config.json`` and
+message. vLLM ignores or refuses further settings where it loads an adapter itself, the latter at
+the first request. Input: an adapter's directory with ``adapter_config.json`` and
 ``adapter_model.safetensors``, and its base model. Output: its tensors, or an InputError. Only
-`check_adapter` imports torch; it loads no weights of the base model.
+`check_adapter` and `empty_model` import torch; they load no weights of the base model.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.base import EngineConfig
 from pipeline.core.errors import InputError, model_problem
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS, ADAPTER_WEIGHTS
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+UNMERGED = "keep the adapter unmerged (engine.adapters: loaded, steep export model --adapter)"
 _NAME = "default"  # of the adapter inside PEFT's model
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts for max_lora_rank
+# Settings of PEFT that change no output of a saved adapter, besides its tensors.
+_NEUTRAL = frozenset((
+    "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "eva_config",
+    "exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
+    "lora_dropout", "lora_ga_config", "megatron_core", "peft_type", "peft_version",
+    "qalora_group_size", "revision", "task_type",
+))  # fmt: skip
+# Of the others vLLM reads these. Any other that is set would be ignored, or refused at the first
+# request (vllm 0.32).
+_VLLM_READS = frozenset((
+    "alpha_pattern", "fan_in_fan_out", "lora_alpha", "r", "rank_pattern", "target_modules",
+    "use_rslora",
+))  # fmt: skip
+# Other ways to begin subtract the adapter from the base model, which only PEFT does.
+_PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 _REMEDY = "save the adapter with PEFT's save_pretrained again, or train it again"
 
 
@@ -66,9 +88,12 @@ def adapter_settings(adapter: Path) -> dict[str, Any]:
         raise InputError.at(path, None, f"expected a LoRA adapter; its type is {kind!r}")
     rank, alpha, targets = (settings.get(n) for n in ("r", "lora_alpha", "target_modules"))
     names = targets if isinstance(targets, list) else [targets]
+    pattern = settings.get("rank_pattern") or {}
     problem = None
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+    if not _is_rank(rank):
         problem = f"r is {rank!r}; expected a whole number from 1"
+    elif not isinstance(pattern, dict) or not all(map(_is_rank, pattern.values())):
+        problem = f"rank_pattern is {pattern!r}; expected whole numbers from 1 by module"
     elif not isinstance(alpha, int | float) or isinstance(alpha, bool) or not alpha:
         problem = f"lora_alpha is {alpha!r}; expected a number other than 0, which changes nothing"
     elif not names or not all(isinstance(name, str) and name for name in names):
@@ -76,6 +101,10 @@ def adapter_settings(adapter: Path) -> dict[str, Any]:
     if problem is not None:
         raise InputError.at(path, None, f"expected a LoRA adapter; {problem}")
     return settings
+
+
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def adapter_tensors(adapter: Path) -> dict[str, Tensor]:
@@ -130,23 +159,68 @@ def check_effect(adapter: Path, tensors: dict[str, Tensor]) -> None:
         )
 
 
-def check_adapter(adapter: Path, base: Path | str) -> None:
-    """Raise InputError unless PEFT loads the whole adapter, and it changes the base model.
+def check_engine(adapter: Path, engine: EngineConfig) -> None:
+    """Raise InputError for an adapter that the engine would not load as PEFT does."""
+    settings = adapter_settings(adapter)
+    if engine.adapters != "loaded" or engine.kind != "vllm":
+        return
+    deciding = deciding_settings(settings).items()
+    unread = {name: value for name, value in deciding if name not in _VLLM_READS}
+    if settings.get("bias", "none") != "none":
+        unread["bias"] = settings["bias"]
+    if lora_rank(settings) > LORA_RANKS[-1]:
+        unread["r or rank_pattern"] = lora_rank(settings)
+    if unread:
+        named = ", ".join(f"{name}: {value!r}" for name, value in unread.items())
+        raise InputError.at(
+            adapter / ADAPTER_SETTINGS,
+            None,
+            f"engine.adapters is loaded, and vLLM loads no adapter with {named}; set "
+            "engine.adapters: merged",
+        )
 
-    The base model is built without weights.
-    """
+
+def deciding_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an adapter that are set and change its output, sorted by name."""
+    start = settings.get("init_lora_weights")
+    plain = not isinstance(start, str) or start.lower() in _PLAIN_STARTS
+    neutral = _NEUTRAL | {"init_lora_weights"} if plain else _NEUTRAL
+    return {
+        name: value for name, value in sorted(settings.items()) if value and name not in neutral
+    }
+
+
+def lora_rank(settings: Mapping[str, Any]) -> int:
+    """The largest rank of an adapter."""
+    ranks: list[int] = [settings["r"], *(settings.get("rank_pattern") or {}).values()]
+    return max(ranks)
+
+
+def empty_model(base: Path | str) -> Any:
+    """A language model without weights. Raises InputError when its files do not describe one."""
     import torch
-    from peft import LoraConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    adapter_settings(adapter)
-    check_effect(adapter, adapter_tensors(adapter))
+    # PEFT imports bitsandbytes, which warns of kernels that only quantized weights need.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         shape = AutoConfig.from_pretrained(str(base), trust_remote_code=False)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
+            return AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - damaged files of a model raise many types
         raise InputError(f"{base}: not a language model: {model_problem(error)}") from None
+
+
+def check_adapter(adapter: Path, base: Path | str, *, merged: bool = False) -> None:
+    """Raise InputError unless PEFT loads the whole adapter, and it changes the base model.
+
+    With ``merged`` it must be possible to merge it too. The base model is built without weights.
+    """
+    adapter_settings(adapter)
+    check_effect(adapter, adapter_tensors(adapter))
+    model = empty_model(base)
+    from peft import LoraConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
+
     try:
         settings = LoraConfig.from_pretrained(str(adapter))
         settings.init_lora_weights = False  # others compute with the weights of the base model
@@ -157,6 +231,21 @@ def check_adapter(adapter: Path, base: Path | str) -> None:
     except Exception as error:  # noqa: BLE001 - PEFT raises many types for other settings and shapes
         raise does_not_fit(adapter, error) from None
     check_loaded(adapter, policy, result)
+    if merged:
+        try:
+            merge(policy)
+        except Exception as error:  # noqa: BLE001 - PEFT raises many types for what it cannot merge
+            raise InputError(
+                f"{adapter} cannot be merged: {model_problem(error)}; {UNMERGED}"
+            ) from None
+
+
+def merge(policy: Any) -> Any:
+    """The model in which PEFT has merged all that an adapter changes."""
+    with warnings.catch_warnings():
+        # About layers that are merged already, and about embeddings that are tied no longer.
+        warnings.simplefilter("ignore", UserWarning)
+        return policy.merge_and_unload()
 
 
 def does_not_fit(adapter: Path, error: Exception) -> InputError:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from pipeline.core.input_files import parse_json
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import decode, segment_text
 from pipeline.llm.chat import Reply, Usage
-from pipeline.llm.endpoint import token_counts
+from pipeline.llm.endpoint import first_choice, token_counts
 from pipeline.llm.endpoint_client import KEPT, EndpointClient, NoReplyError
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
 
@@ -42,13 +42,19 @@ class CompletionsEngine(Engine):
     """
 
     def __init__(
-        self, settings: Endpoint, tokenizer: Tokenizer, max_model_len: int, *, block: str
+        self,
+        settings: Endpoint,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        *,
+        block: str,
+        shards: int = 1,
     ) -> None:
         self.tokenizer, self.max_model_len = tokenizer, max_model_len
         self.usage = Usage(settings.prices.prompt, settings.prices.completion)
         self._settings = settings
-        self._connection = EndpointClient(settings, self.usage, block)
-        self._client: AsyncOpenAI = self._connection.open()
+        self._connection = EndpointClient(settings, self.usage, block, shards)
+        self._client: AsyncOpenAI = self._connection.open(self._read)
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._ended: SimpleQueue[GenerationResult | Exception] = SimpleQueue()
         self._open = 0
@@ -145,29 +151,32 @@ class CompletionsEngine(Engine):
         except (openai.APIError, UnicodeError) as error:
             cause = error.__cause__ or error
             raise NoReplyError(connection.shown(str(cause)) or type(cause).__name__) from None
-        return read_text_completion(connection.key.clean(response.text))
+        return self._read(response.content)
+
+    def _read(self, body: bytes) -> tuple[Reply, str | None]:
+        return read_text_completion(body, self._connection.key.clean)
 
     def _prompt(self, ids: list[int]) -> str:
         text, begin = decode(self.tokenizer, ids), self.tokenizer.bos_token_id
         return text if begin is None else text.removeprefix(decode(self.tokenizer, [begin]))
 
 
-def read_text_completion(body: str) -> tuple[Reply, str | None]:
+def read_text_completion(body: bytes, clean: Callable[[str], str]) -> tuple[Reply, str | None]:
     """The reply in a response body, and the string that ended it.
 
     The string is "" where the server names an end token or none was asked for, None where it does
     not tell. Raises NoReplyError when the body is not a text completion.
     """
     try:
-        completion = parse_json(body, "the reply")
-        choice = completion["choices"][0]
-        text, reason = choice["text"], choice.get("finish_reason")
+        completion = parse_json(clean(body.decode("utf-8-sig")), "the reply")
+        choice, finish = first_choice(completion)
+        text = choice["text"]
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    except (InputError, LookupError, TypeError, AttributeError):
-        raise NoReplyError(f"the reply is not a text completion: {body[:200]!r}") from None
+    except (InputError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
+        start = repr(clean(body.decode("utf-8", "replace"))[:200])
+        raise NoReplyError(f"the reply is not a text completion: {start}") from None
     usage = completion.get("usage")
     counts = token_counts(usage if isinstance(usage, dict) else {})
-    finish: Any = {"length": "length", "content_filter": "filter"}.get(reason, "stop")
     return Reply(text, finish, "", *counts), _stop(choice)
 
 

@@ -30,6 +30,12 @@ PROBE = (Message("user", "Say yes."),)  # any answer shows that the endpoint wor
 _PROBE_TOKENS = 16
 _MOST_TOKENS = 10**7  # a larger number cannot be a token count: no context is that long
 _ALL = 5  # prompts without any answer that point to the endpoint
+# Values of ``finish_reason``: of the API, and of services that imitate it.
+_FINISHES: dict[str, Finish] = {
+    **dict.fromkeys(("length", "max_tokens", "model_length", "MAX_TOKENS"), "length"),
+    **dict.fromkeys(("content_filter", "refusal", "safety", "SAFETY"), "filter"),
+}
+_BROKEN = ("error", "abort", "cancelled")  # the model wrote no whole answer
 
 # Control tokens of common chat templates. The tokenizer of an endpoint is unknown, so a control
 # token is recognized by its spelling.
@@ -46,12 +52,14 @@ _CONTROL_TOKENS = re.compile(
 class EndpointChat(Chat):
     """A chat model behind an endpoint; ``block`` is its configuration block, for error messages."""
 
-    def __init__(self, settings: Endpoint, cache: ContentCache, *, block: str) -> None:
+    def __init__(
+        self, settings: Endpoint, cache: ContentCache, *, block: str, shards: int = 1
+    ) -> None:
         prices = settings.prices
         identity = settings.model_dump(mode="json", exclude=set(Endpoint.marked(Execution)))
         super().__init__(identity, cache, Usage(prices.prompt, prices.completion))
         self._settings = settings
-        self._client = EndpointClient(settings, self.usage, f"{block}.endpoint")
+        self._client = EndpointClient(settings, self.usage, f"{block}.endpoint", shards)
 
     def _answer(
         self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
@@ -78,7 +86,7 @@ class EndpointChat(Chat):
                 shared.check_counted(reply)
                 last = reply.raw
 
-        async with shared.open() as client, asyncio.TaskGroup() as workers:
+        async with shared.open(self._read) as client, asyncio.TaskGroup() as workers:
             for _ in range(min(self._settings.concurrency, len(prompts))):
                 workers.create_task(work())
         if unsent:
@@ -145,7 +153,10 @@ class EndpointChat(Chat):
         except (openai.APIError, UnicodeError) as error:
             cause = error.__cause__ or error
             raise NoReplyError(self._client.shown(str(cause)) or type(cause).__name__) from None
-        return read_completion(response.content, self._client.key.clean)
+        return self._read(response.content)
+
+    def _read(self, body: bytes) -> Reply:
+        return read_completion(body, self._client.key.clean)
 
 
 def without_control(text: str) -> str:
@@ -169,18 +180,30 @@ def read_completion(body: bytes, clean: Callable[[str], str]) -> Reply:
         # Written out anew, so that no escape (``sk\/..``) hides a secret from ``clean``.
         raw = clean(json.dumps(parse_json(body.decode("utf-8-sig"), "the reply")))
         completion = parse_json(raw, "the reply")
-        choice = completion["choices"][0]
+        choice, reason = first_choice(completion)
         message = choice["message"]
-        text, reason = message.get("content") or "", choice.get("finish_reason")
+        text = message.get("content") or ""
         # Half of a surrogate pair (an escape in the JSON) cannot be encoded, so it is replaced.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     except (InputError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
         raise NoReplyError(f"the reply is not a chat completion: {start}") from None
-    finish: Finish = "length" if reason == "length" else "stop"
-    if reason == "content_filter" or (not text and message.get("refusal")):
+    finish = reason
+    if reason == "filter" or (not text and message.get("refusal")):
         text, finish = "", "filter"
     usage = completion.get("usage")
     return Reply(text, finish, raw, *token_counts(usage if isinstance(usage, dict) else {}))
+
+
+def first_choice(completion: Any) -> tuple[Any, Finish]:
+    """The first choice of a completion, and why it ended.
+
+    Raises LookupError or TypeError for anything else, and for a completion that holds an error.
+    """
+    choice = completion["choices"][0]
+    reason = choice.get("finish_reason")
+    if completion.get("error") or choice.get("error") or reason in _BROKEN:
+        raise LookupError("error")
+    return choice, _FINISHES.get(reason, "stop") if isinstance(reason, str) else "stop"
 
 
 def token_counts(usage: Mapping[str, object]) -> tuple[int, int]:

@@ -8,6 +8,9 @@ and for each error whether it concerns one request or all of them.
 - An error that concerns all requests (key, address, model, quota) is an EngineError that states the
   remedy. So is a redirect, which is never followed: another host would receive all prompts, and its
   answers would be kept as answers of the configured address.
+- A reply is read within bounds of time (``total_timeout``) and size. A reply of status 200 that
+  holds an error, such as a rate limit, counts as one with the status of this error; a reply that
+  cannot be read counts as an error of the server. Another model's name in a reply is noted once.
 - ``requests_per_minute`` spaces all requests, retries too. ``cost_ceiling`` and ``token_ceiling``
   end the stage before more is spent; requests in flight still finish.
 - The API key is read from its environment variable when the client is opened, and removed from all
@@ -16,23 +19,29 @@ and for each error whether it concerns one request or all of them.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.base import Endpoint
-from pipeline.core.errors import ConfigError, EngineError
+from pipeline.core.errors import ConfigError, EngineError, InputError
+from pipeline.core.input_files import parse_json
 from pipeline.core.text import one_line
 from pipeline.llm.chat import Finish, Reply, Usage
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
+_log = logging.getLogger(__name__)
 KEPT = "run again: finished answers are kept"
 _CONNECT_SECONDS = 30.0
 _SECRET = 8  # characters; a shorter key is a placeholder such as "EMPTY", which answers may contain
 _SHOWN = 300  # characters of the server's words in a message
+_MOST_BYTES = 16 * 2**20  # of a reply, decompressed: an answer of 100,000 tokens has half a MiB
 _TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|maximum (?:context|model|input)|reduce the length"
     r"|(?:prompt|input|request|message)\b[^.]{0,40}(?:too long|too large|longer than|exceeds)"
@@ -44,6 +53,25 @@ _FILTERED = re.compile(
     r"|ResponsibleAIPolicyViolation",
     re.IGNORECASE,
 )
+# The status that an error without a number means; routers send such errors with status 200.
+_MEANINGS = (
+    (400, _TOO_LONG),
+    (400, _FILTERED),
+    *(
+        (status, re.compile(words, re.IGNORECASE))
+        for status, words in (
+            (429, r"rate.?limit|too.?many|overload|capacity|throttl|exhaust|quota|busy|slow.?down"
+                  r"|temporar|try again"),
+            (401, r"api.?key|unauthori[sz]ed|authenticat|invalid.?token"),
+            (402, r"credit|billing|payment|balance"),
+            (403, r"forbidden|permission|access denied"),
+            (404, r"not.?found|does not exist|no such|unknown.?model"),
+            (400, r"(?:invalid|bad).?request|unsupported|validation"),
+        )
+    ),
+)  # fmt: skip
+# The rest of a model's dated name, such as gpt-4o-2024-08-06 for gpt-4o.
+_VERSION = re.compile(r"(?:[-@:](?:latest|preview|v?\d[\d.-]*))+")
 
 
 class NoReplyError(Exception):
@@ -82,16 +110,21 @@ class ApiKey:
 class EndpointClient:
     """Opens clients of an endpoint, counts their requests, and explains their errors.
 
-    ``block`` is the configuration block of the endpoint, for error messages.
+    ``block`` is the configuration block of the endpoint, for error messages. One of ``shards`` of a
+    stage may spend its part of the ceilings.
     """
 
-    def __init__(self, settings: Endpoint, usage: Usage, block: str) -> None:
+    def __init__(self, settings: Endpoint, usage: Usage, block: str, shards: int = 1) -> None:
         self.block, self.place = block, f"{block}: {settings.base_url}"
-        self._settings, self._usage = settings, usage
+        self._settings, self._usage, self._shards = settings, usage, shards
+        self._models: set[str] = set()  # that were noted
         self.key = ApiKey(None, block)
 
-    def open(self) -> AsyncOpenAI:
-        """A client, to close after use. Raises ConfigError without the key's variable."""
+    def open(self, read: Callable[[bytes], object]) -> AsyncOpenAI:
+        """A client, to close after use. Raises ConfigError without the key's variable.
+
+        ``read`` raises NoReplyError for a body that is no reply.
+        """
         import openai
         from aiolimiter import AsyncLimiter
 
@@ -102,15 +135,18 @@ class EndpointClient:
         # minutes through at once.
         limiter = AsyncLimiter(1, 60 / rate) if rate else None
 
-        async def before_request(_: object) -> None:
-            if limiter is not None:
-                await limiter.acquire()
-            self._usage.tries += 1
+        client = self
+
+        class Bounded(openai.DefaultAsyncHttpxClient):
+            async def send(self, request: Any, **options: Any) -> Any:
+                if limiter is not None:
+                    await limiter.acquire()
+                client._usage.tries += 1
+                sent = super().send(request, **{**options, "stream": True})
+                return await client._received(sent, request, read)
 
         try:
-            http = openai.DefaultAsyncHttpxClient(
-                follow_redirects=False, event_hooks={"request": [before_request]}
-            )
+            http = Bounded(follow_redirects=False)
         except (ImportError, ValueError, OSError) as error:
             raise EngineError(
                 f"{self.place}: the HTTP client cannot be set up ({self.shown(str(error))}); "
@@ -127,6 +163,59 @@ class EndpointClient:
             http_client=http,
         )
 
+    async def _received(
+        self, sent: Awaitable[Any], request: Any, read: Callable[[bytes], object]
+    ) -> Any:
+        """The whole response, with the status that its content means.
+
+        Raises APIError, which is not retried, when it is too long or takes too long.
+        """
+        import openai
+
+        most, content, response = self._settings.longest_seconds, bytearray(), None
+        try:
+            async with asyncio.timeout(most):
+                response = await sent
+                async for part in response.aiter_bytes():
+                    content += part
+                    if len(content) > _MOST_BYTES:
+                        size = f"the reply has more than {_MOST_BYTES // 2**20} MiB"
+                        raise openai.APIError(size, request, body=None)
+        except TimeoutError:
+            late = f"the reply did not end within {most:g} seconds (total_timeout)"
+            raise openai.APIError(late, request, body=None) from None
+        finally:
+            if response is not None:
+                await response.aclose()
+        status, body = response.status_code, bytes(content)
+        if response.is_success:
+            try:
+                read(body)
+                self._note_model(parse_json(body.decode("utf-8-sig"), "the reply").get("model"))
+            except NoReplyError as error:
+                status, stated = stated_error(body) or (502, {"message": str(error)})
+                body = json.dumps({"error": stated}).encode()
+        headers = [
+            (name, value)
+            for name, value in response.headers.multi_items()
+            if not name.startswith(("content-", "transfer-"))
+        ]
+        return type(response)(
+            status, headers=headers, content=body, request=request,
+            extensions={"sent": response.status_code},
+        )  # fmt: skip
+
+    def _note_model(self, answered: object) -> None:
+        """Note once that another model than the configured one answers."""
+        asked = self._settings.model
+        if isinstance(answered, str) and answered not in self._models:
+            self._models.add(answered)
+            if not _is_same(asked, answered):
+                _log.warning(
+                    "%s answered as model %s where %s was asked",
+                    self.place, self.shown(answered), asked,
+                )  # fmt: skip
+
     def refused(self, error: APIStatusError) -> Reply:
         """The reply for an error that concerns one prompt.
 
@@ -135,7 +224,8 @@ class EndpointClient:
         status, body = error.status_code, error.body
         message = body.get("message") if isinstance(body, dict) else None
         words = ": ".join(part for part in (error.code, message) if isinstance(part, str) and part)
-        text = f"HTTP {status}: {self.shown(words or error.response.text)}"
+        sent = error.response.extensions.get("sent", status)
+        text = f"HTTP {sent}: {self.shown(words or error.response.text)}"
         if status in (400, 413, 422):
             fault: Finish | None = "filter" if _FILTERED.search(text) else None
             if status == 413 or _TOO_LONG.search(text):
@@ -158,9 +248,11 @@ class EndpointClient:
             variable = self._settings.api_key_env or f"the variable of {block}.api_key_env"
             return f"set {variable} to a key that is valid for this model"
         if status in (402, 429):
+            after = error.response.headers.get("retry-after")
+            wait = f"wait (retry-after: {self.shown(after)}), " if after else ""
             return (
-                f"set {block}.requests_per_minute, lower {block}.concurrency, or add credit to the "
-                f"account, and {KEPT}"
+                f"{wait}set {block}.requests_per_minute, lower {block}.concurrency, or add credit "
+                f"to the account, and {KEPT}"
             )
         return f"correct {block} (base_url, which usually ends in /v1; model; limit; extra)"
 
@@ -170,14 +262,14 @@ class EndpointClient:
 
     def spent(self) -> str:
         """What was spent and the ceiling that it reached, or "" below the ceilings."""
-        settings, usage = self._settings, self._usage
+        settings, usage, parts = self._settings, self._usage, self._shards
         tokens = usage.paid_prompt_tokens + usage.paid_completion_tokens
-        if settings.cost_ceiling is not None and usage.paid >= settings.cost_ceiling:
-            return f"new answers cost {usage.paid:g}; cost_ceiling is {settings.cost_ceiling:g}"
-        if settings.token_ceiling is not None and tokens >= settings.token_ceiling:
-            return (
-                f"new answers took {tokens:,} tokens; token_ceiling is {settings.token_ceiling:,}"
-            )
+        cost, most = settings.cost_ceiling, settings.token_ceiling
+        each = f" for {parts} shards together" if parts > 1 else ""
+        if cost is not None and usage.paid * parts >= cost:
+            return f"new answers cost {usage.paid:g}; cost_ceiling is {cost:g}{each}"
+        if most is not None and tokens * parts >= most:
+            return f"new answers took {tokens:,} tokens; token_ceiling is {most:,}{each}"
         return ""
 
     def check_counted(self, reply: Reply) -> None:
@@ -189,3 +281,42 @@ class EndpointClient:
                 f"{self.place} reports no numbers of tokens, which costs and ceilings need; "
                 f"remove {self.block}.prices, cost_ceiling and token_ceiling, and {KEPT}"
             )
+
+
+def stated_error(body: bytes) -> tuple[int, dict[str, Any]] | None:
+    """The status that an error in a body means, and the error in the API's form; None without one.
+
+    Services write it as ``error`` or ``detail``, as a text or an object, in a list, or in a choice.
+    An error that says nothing known is one of the server (500).
+    """
+    try:
+        found = parse_json(body.decode("utf-8-sig"), "the reply")
+    except (InputError, UnicodeDecodeError):
+        return None
+    while isinstance(found, list):
+        found = found[0] if found else None
+    if not isinstance(found, dict):
+        return None
+    choices = found.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    of_choice = choice.get("error") if isinstance(choice, dict) else None
+    top = {name: found[name] for name in ("message", "detail", "errors", "type") if found.get(name)}
+    stated = found.get("error") or of_choice or top
+    if not stated:
+        return None
+    places = [place for place in (stated, found) if isinstance(place, dict)]
+    codes = [str(place.get(name)) for place in places for name in ("code", "status", "status_code")]
+    words = json.dumps([stated, top])
+    status = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), None)
+    if status is None:
+        status = next((meant for meant, regex in _MEANINGS if regex.search(words)), 500)
+    message = stated.get("message") if isinstance(stated, dict) else stated
+    code = stated.get("code") if isinstance(stated, dict) else None
+    return status, {"code": code, "message": message if isinstance(message, str) else words}
+
+
+def _is_same(asked: str, answered: str) -> bool:
+    """Whether two names are of one model: equal but for folders, case, dates and versions."""
+    names = (name.rpartition("/")[2].lower().removesuffix("-latest") for name in (asked, answered))
+    one, other = names
+    return other.startswith(one) and (one == other or bool(_VERSION.fullmatch(other[len(one) :])))

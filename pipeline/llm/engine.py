@@ -15,9 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.core.errors import EngineError
 from pipeline.grammars.tokenizer import Tokenizer
 
-FinishReason = Literal["stop", "length", "eos"]
+
+class EngineEnded(EngineError):
+    """The engine has ended: no later request is answered."""
+
+
+FinishReason = Literal["stop", "length", "eos", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,8 @@ class GenerationRequest:
     """One segment to generate after ``prompt_ids``.
 
     ``max_tokens`` bounds the segment alone. Generation ends at any string of ``stop``. Temperature
-    0 is greedy decoding, for which ``top_p`` and ``seed`` are ignored.
+    0 is greedy decoding, for which ``top_p`` and ``seed`` are ignored. ``constraint`` is the
+    grammar of the segment, a structural tag of xgrammar (`pipeline.conversations.call_grammar`).
     """
 
     id: str
@@ -35,6 +42,7 @@ class GenerationRequest:
     temperature: float
     top_p: float
     seed: int
+    constraint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,8 @@ class GenerationResult:
     applied; the unmodified distribution for greedy decoding), or None where the engine has none.
     ``text`` decodes the ids, including sampled control tokens but without the id that ended the
     sequence (`pipeline.grammars.tokens.segment_text`). ``finish`` is "stop" for a stop string,
-    "length" for the token budget and "eos" for an end-of-sequence id.
+    "length" for the token budget, "eos" for an end-of-sequence id and "error" where the grammar of
+    a constraint could not be followed.
     """
 
     id: str
@@ -69,7 +78,11 @@ class Engine(ABC):
 
     @abstractmethod
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; its id must differ from the ids of all unfinished requests."""
+        """Queue a request; its id must differ from the ids of all unfinished requests.
+
+        Raises EngineEnded when no request can be queued any more. Any other exception concerns this
+        request alone, which is then not queued.
+        """
 
     @abstractmethod
     def unfinished(self) -> int:

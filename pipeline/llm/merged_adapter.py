@@ -9,6 +9,11 @@ In 16 bit, too, the sum W + ΔW is rounded to the grid of its dtype. In bfloat16
 differ by up to 1/128 of their size, so a change of 5e-5 in weights of 0.02 moves only every second
 entry. Where much of an adapter would be lost (`MergeError`), it is not merged.
 
+Weights can be right and the policy another one: tied embeddings are one matrix, so a change of the
+embedding would change the LM head too, and a saved model may load other weights than it was given.
+Every merged model is therefore loaded again, and its logits are compared with those of the adapter
+over its base (`_Probe`).
+
 Processes that serve the same policy share one merged model. Each holds a shared lock on it while it
 serves. A process that merges another policy removes the models that no process holds. Lock files
 are open for reading too, because NFS gives a shared lock only to a reader.
@@ -21,7 +26,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +36,18 @@ from pipeline.config.base import EngineConfig
 from pipeline.core.errors import ConfigError, EngineError, InputError, SteepError, model_problem
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.llm.adapter_files import check_adapter
+from pipeline.index.models import locate
+from pipeline.llm.adapter_files import UNMERGED, adapter_settings, check_adapter, merge
 
 _NAME = "merged-"
+_VERSION = "2"  # raised when the same adapter gives another merged model
 # Larger errors come from steps that are small for the grid of the dtype, such as GRPO at 1e-5.
 MOST_LOST = 0.1
+# Largest error of logits: a share of the adapter's own effect, by dtype, and units in the last
+# place of the logits, because both passes round in each layer.
+_EFFECT = {"float32": 1e-3, "float16": MOST_LOST, "bfloat16": 2 * MOST_LOST}
+_UNITS = 16
+_SEQUENCES, _TOKENS = 4, 16  # of a probe: a few seconds for a model of 7 billion weights
 
 
 def merged_models(cache_dir: Path | str) -> Path:
@@ -44,9 +56,8 @@ def merged_models(cache_dir: Path | str) -> Path:
 
 
 def merged_key(base: Path | str, adapter: Path, dtype: str) -> str:
-    """16 hexadecimal digits over the contents of base and adapter; a hub name is hashed as text."""
-    base_key = model_hash(Path(base)) if Path(base).is_dir() else str(base)
-    parts = (base_key, model_hash(adapter), dtype)
+    """16 hexadecimal digits over the contents of base and adapter, and of `_VERSION`."""
+    parts = (model_hash(locate(str(base), "model.base")), model_hash(adapter), dtype, _VERSION)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -150,30 +161,143 @@ def save_merged(base: Path | str, adapter: Path, directory: Path, dtype: str) ->
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    try:
-        check_adapter(adapter, base)
-        model = AutoModelForCausalLM.from_pretrained(
-            base, dtype=getattr(torch, dtype), trust_remote_code=False
+    def load(model: Path | str) -> Any:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model, dtype=getattr(torch, dtype), trust_remote_code=False
         )
+        if getattr(loaded, "is_quantized", False):
+            loaded = loaded.dequantize()
+            loaded._weight_conversions = None  # the quantizer's would refuse to save these weights
+        return loaded
+
+    try:
+        check_adapter(adapter, base, merged=True)
+        model = load(base)
+        probe = _Probe(model, adapter_settings(adapter))
         # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share
         # of it.
         policy = PeftModel.from_pretrained(model, str(adapter), torch_device="cpu")
+        probe.expect(policy)
+        _untie(policy.get_base_model())
         lost = merge_and_measure(policy)
         lost.check(adapter, dtype)
-        print(
-            f"merged {adapter} in {dtype}: relative error {lost.relative:.1e}, "
-            f"{lost.unchanged:.1%} of the entries unchanged"
-        )
-        policy.unload().save_pretrained(directory)
+        merged = merge(policy)
+        merged.save_pretrained(directory)
         tokenizer: Any = model_tokenizer(base)
         tokenizer.save_pretrained(directory)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        del model, policy, merged  # one model at a time is in memory
+        error = probe.check(load(directory), adapter, dtype)
+        print(
+            f"merged {adapter} in {dtype}: relative error {lost.relative:.1e}, "
+            f"{lost.unchanged:.1%} of the entries unchanged; logits {error:.1e} of the adapter's "
+            "effect"
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, AttributeError, ImportError) as error:
         if isinstance(error, SteepError):
             raise
         raise EngineError(
             f"adapter {adapter} could not be merged into {base}: {model_problem(error)}; "
-            "an adapter fits only the base model it was trained on"
+            f"{UNMERGED}, or set model.base to the model that it was trained over"
         ) from error
+
+
+def _untie(model: Any) -> None:
+    """Give the LM head a weight of its own where LoRA changes one side of tied embeddings.
+
+    A merge into one side would change both.
+    """
+    from peft.tuners.lora import LoraLayer
+    from torch.nn import Parameter
+
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    embedding, head = (getattr(end, "base_layer", end) for end in ends)
+    if any(isinstance(end, LoraLayer) for end in ends) and head.weight is embedding.weight:
+        head.weight = Parameter(head.weight.detach().clone(), requires_grad=False)
+
+
+class _Probe:
+    """A comparison of a merged model with its unmerged policy, by logits of a few sequences.
+
+    The sequences are random tokens, and the tokens that the adapter trains one by one. Outputs of
+    the modules that the adapter changes are kept too, to name the first one that differs.
+    """
+
+    def __init__(self, base: Any, settings: Mapping[str, Any]) -> None:
+        import torch
+
+        config = base.config.get_text_config()
+        length = min(_TOKENS, getattr(config, "max_position_embeddings", None) or _TOKENS)
+        generator = torch.Generator().manual_seed(0)
+        shape = (_SEQUENCES, length)
+        self._ids = torch.randint(config.vocab_size, shape, generator=generator)
+        trained = settings.get("trainable_token_indices") or []
+        if isinstance(trained, dict):
+            trained = [index for indices in trained.values() for index in indices]
+        trained = trained[: self._ids.numel()]
+        self._ids.view(-1)[: len(trained)] = torch.tensor(trained, dtype=torch.long)
+        self._base, _ = self._run(base, ())
+
+    def expect(self, policy: Any) -> None:
+        """Take the logits of the adapter over its base."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.utils.other import AuxiliaryTrainingWrapper
+
+        model = policy.get_base_model()
+        names: list[str] = []
+        for name, module in model.named_modules():
+            inner = bool(names) and name.startswith(f"{names[-1]}.")
+            if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) and not inner:
+                names.append(name)
+        self._logits, self._outputs = self._run(model, names)
+
+    def check(self, merged: Any, adapter: Path, dtype: str) -> float:
+        """The error of the merged model's logits, as a share of the adapter's effect.
+
+        Raises EngineError when it is larger than rounding explains.
+        """
+        import torch
+
+        logits, outputs = self._run(merged, list(self._outputs))
+        unit = _UNITS * torch.finfo(getattr(torch, dtype)).eps
+        error, effect = _rms(logits - self._logits), _rms(self._logits - self._base)
+        if error <= _EFFECT[dtype] * effect + unit * _rms(self._logits):
+            return error / effect if effect else 0.0
+        differing = [
+            name
+            for name, expected in self._outputs.items()
+            if not _rms(outputs[name] - expected) <= 2 * unit * _rms(expected)
+        ]
+        raise EngineError(
+            f"{adapter}: merged in {dtype} and loaded again, the model is not the trained policy: "
+            f"its logits differ by {error:.2g} (root mean square), where the adapter changes them "
+            f"by {effect:.2g}, first in the module {differing[0] if differing else 'lm_head'}; "
+            f"{UNMERGED}, or train one without this target"
+        )
+
+    def _run(self, model: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        """Logits [B, T, V] in float32, and the outputs of the named modules as they are used."""
+        import torch
+
+        outputs: dict[str, Any] = {}
+
+        def kept(name: str) -> Any:
+            def keep(module: Any, inputs: Any, output: Any) -> None:
+                if isinstance(output, torch.Tensor):
+                    outputs[name] = output
+
+            return keep
+
+        hooks = [model.get_submodule(name).register_forward_hook(kept(name)) for name in names]
+        model.eval()
+        with torch.inference_mode():
+            logits = model(input_ids=self._ids, use_cache=False).logits.float()
+        for hook in hooks:
+            hook.remove()
+        return logits, outputs
+
+
+def _rms(values: Any) -> float:
+    return float(values.float().square().mean().sqrt())
 
 
 def _lock_file(target: Path) -> Path:
@@ -228,6 +352,12 @@ class MergeError:
             )
 
 
+def _weight(layer: Any) -> Any:
+    """The base weight under a LoRA layer; experts of one module are one parameter of it."""
+    own = layer.get_param() if hasattr(layer, "get_param") else layer.get_base_layer().weight
+    return own.detach()
+
+
 def merge_and_measure(policy: Any) -> MergeError:
     """Merge the adapter of a PEFT model into its base weights, layer by layer."""
     from peft.tuners.lora import LoraLayer
@@ -238,10 +368,9 @@ def merge_and_measure(policy: Any) -> MergeError:
         if not isinstance(layer, LoraLayer):
             continue
         (name,) = layer.active_adapters
-        weight = layer.get_base_layer().weight
-        before, delta = weight.detach().clone(), layer.get_delta_weight(name).detach().float()
+        before, delta = _weight(layer).clone(), layer.get_delta_weight(name).detach().float()
         layer.merge(safe_merge=True)
-        after = layer.get_base_layer().weight.detach()
+        after = _weight(layer)
         changed += int((after != before).sum())
         if layer.use_dora.get(name):
             continue  # DoRA rescales the base weights; its delta says nothing about the merged ones

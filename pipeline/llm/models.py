@@ -26,7 +26,8 @@ from pipeline.llm.open_engine import open_engine
 class Models:
     """Opens models; ``policy`` and ``engine`` are the settings of the policies.
 
-    ``hashes_file`` stores content hashes of local models.
+    ``hashes_file`` stores content hashes of local models. A process that is one of ``shards`` of a
+    stage may spend its part of an endpoint's ceilings.
     """
 
     policy: Model
@@ -34,6 +35,7 @@ class Models:
     cache_dir: str
     hashes_file: Path
     seed: int = 0
+    shards: int = 1
 
     def chat(self, block: str, settings: AskedModel, cache: ContentCache | None = None) -> Chat:
         """The chat model of a settings block; ``block`` is its name for error messages.
@@ -44,7 +46,7 @@ class Models:
         """
         cache = cache or chat_cache(self.cache_dir)
         if settings.endpoint is not None:
-            return EndpointChat(settings.endpoint, cache, block=block)
+            return EndpointChat(settings.endpoint, cache, block=block, shards=self.shards)
         model, engine = settings.model, settings.engine
         assert model is not None  # the configuration refuses a block with neither
 
@@ -72,7 +74,9 @@ class Models:
         from pipeline.llm.completions_engine import CompletionsEngine
 
         tokenizer = model_tokenizer(find_model(self.policy.base), self.policy.chat_template)
-        return CompletionsEngine(endpoint, tokenizer, self.engine.max_model_len, block=TEACHER)
+        return CompletionsEngine(
+            endpoint, tokenizer, self.engine.max_model_len, block=TEACHER, shards=self.shards
+        )
 
     def policy_chat(self, adapter: Path | None) -> EngineChat:
         """Cached greedy answers of a policy, or of the base model without ``adapter``.

@@ -12,7 +12,7 @@ from pipeline.config.base import EngineConfig
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.model_files import TORCH_WEIGHTS, is_hub_name
 from pipeline.core.shipped import find_model
-from pipeline.llm.adapter_files import adapter_settings
+from pipeline.llm.adapter_files import check_engine
 from pipeline.llm.engine import Engine
 
 
@@ -41,7 +41,7 @@ def open_engine(
     model = find_model(model)
     check_model(model, key)
     if adapter is not None:
-        adapter_settings(adapter)  # before the engine's packages are imported
+        check_engine(adapter, config)  # before the engine's packages are imported
     if config.kind == "vllm":
         from pipeline.llm.vllm_engine import VllmEngine
 

@@ -11,16 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from pipeline.core.errors import EngineError
-from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
+from pipeline.llm.engine import Engine, EngineEnded, GenerationRequest, GenerationResult
+
+_FAILED = "the grammar of tool_choice or response_format leads nowhere; simplify its JSON schema"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Why the engine did not take a turn."""
+    """Why a turn or a question has no result; ``ours``: the request was not at fault."""
 
     id: str
     problem: str
+    ours: bool = False
 
 
 class SharedEngine(Engine):
@@ -57,13 +59,16 @@ class SharedEngine(Engine):
                 turn = self._submitted.get_nowait()
                 try:
                     self._engine.add(turn)
-                except EngineError as error:  # concerns this turn; a dead engine fails in `step`
-                    self.deliver(Refused(turn.id, str(error)))
+                except EngineEnded:
+                    raise
+                except Exception as error:  # noqa: BLE001 - concerns this turn alone
+                    self.deliver(Refused(turn.id, str(error) or type(error).__name__))
                 else:
                     self._turns.add(turn.id)
         results = self._engine.step() if self._engine.unfinished() else []
         turns = [result for result in results if result.id in self._turns]
         for turn_result in turns:
             self._turns.remove(turn_result.id)
-            self.deliver(turn_result)
+            failed = turn_result.finish == "error"
+            self.deliver(Refused(turn_result.id, _FAILED) if failed else turn_result)
         return [result for result in results if result not in turns]

@@ -8,6 +8,7 @@ a batch share no random state.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from pipeline.llm.merged_adapter import Served
 
 if TYPE_CHECKING:
     import torch
+
+_LEAST_TEMPERATURE = 0.01  # as in vLLM; logits divided by less overflow
 
 
 class TransformersEngine(Engine):
@@ -43,7 +46,7 @@ class TransformersEngine(Engine):
 
         self.max_model_len = config.max_model_len
         self._batch = config.max_num_seqs
-        self._waiting: list[GenerationRequest] = []
+        self._waiting: list[_BatchRow] = []
         self._device = "cuda" if cuda_works() else "cpu"
         self._served = Served(config, model, adapter, workspace)
         try:
@@ -65,13 +68,29 @@ class TransformersEngine(Engine):
         self._eos = _ids(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; raises EngineError if prompt plus segment exceed the context length."""
+        """Queue a request.
+
+        Raises EngineError for settings that no token can be sampled with, for a constraint, and if
+        prompt plus segment exceed the context length.
+        """
+        if request.constraint is not None:
+            raise EngineError(
+                "transformers samples without a grammar, which tool_choice and response_format "
+                "need; set engine.kind: vllm, or leave them at auto and text"
+            )
+        sampled = 0 <= request.temperature < math.inf and 0 < request.top_p <= 1
+        if not (sampled and request.prompt_ids and request.max_tokens > 0):
+            raise EngineError(
+                f"request {request.id} has temperature {request.temperature}, top_p "
+                f"{request.top_p}, {request.max_tokens} tokens at most and "
+                f"{len(request.prompt_ids)} before; nothing can be sampled"
+            )
         if len(request.prompt_ids) + request.max_tokens > self.max_model_len:
             raise EngineError(
                 f"request {request.id} needs {len(request.prompt_ids)} + {request.max_tokens} "
                 f"tokens; engine.max_model_len is {self.max_model_len}; raise it"
             )
-        self._waiting.append(request)
+        self._waiting.append(_BatchRow(request, self._eos, self.tokenizer, self._device))
 
     def unfinished(self) -> int:
         return len(self._waiting)
@@ -85,7 +104,7 @@ class TransformersEngine(Engine):
         batch, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
         return self._generate(batch) if batch else []
 
-    def _generate(self, batch: Sequence[GenerationRequest]) -> list[GenerationResult]:
+    def _generate(self, rows: Sequence[_BatchRow]) -> list[GenerationResult]:
         import torch
         from transformers import (
             GenerationConfig,
@@ -95,8 +114,8 @@ class TransformersEngine(Engine):
             StoppingCriteriaList,
         )
 
+        batch = [row.request for row in rows]
         width = max(len(request.prompt_ids) for request in batch)
-        rows = [_BatchRow(request, self._eos, self.tokenizer, self._device) for request in batch]
 
         class Choose(LogitsProcessor):
             """Sample each row's next token and mask all others."""
@@ -164,7 +183,8 @@ class _BatchRow:
 
         logits_V = logits_V.float()
         if self.request.temperature > 0:
-            logits_V = _nucleus(logits_V / self.request.temperature, self.request.top_p)
+            temperature = max(self.request.temperature, _LEAST_TEMPERATURE)
+            logits_V = _nucleus(logits_V / temperature, self.request.top_p)
             noise_V = torch.empty_like(logits_V).exponential_(generator=self.generator)
             token = int((logits_V - noise_V.log()).argmax())
         else:
@@ -194,13 +214,13 @@ class _BatchRow:
 
 
 def _nucleus(logits_V: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Logits [V], -inf outside the most probable tokens that together reach ``top_p``."""
+    """Logits [V], -inf outside the most probable tokens that reach ``top_p``; one stays."""
     if top_p >= 1:
         return logits_V
     ordered_V, order_V = logits_V.sort(descending=True)
     probability_V = ordered_V.softmax(-1)
     before_V = probability_V.cumsum(-1) - probability_V
-    return logits_V.index_fill(-1, order_V[before_V >= top_p], float("-inf"))
+    return logits_V.index_fill(-1, order_V[1:][before_V[1:] >= top_p], float("-inf"))
 
 
 def _ids(*values: int | list[int] | None) -> frozenset[int]:

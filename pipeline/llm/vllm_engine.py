@@ -15,15 +15,21 @@ import sys
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import DependencyError, EngineError, model_problem
-from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import segment_text
-from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
+from pipeline.llm.adapter_files import LORA_RANKS, adapter_settings, lora_rank
+from pipeline.llm.engine import (
+    Engine,
+    EngineEnded,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+)
 from pipeline.llm.engine_processes import (
     ENGINE_CORE,
     EngineWatch,
@@ -42,7 +48,6 @@ if TYPE_CHECKING:
 # Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few
 # prefixes.
 CPU_BLOCK = 32
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts for max_lora_rank
 
 
 class VllmEngine(Engine):
@@ -85,36 +90,41 @@ class VllmEngine(Engine):
     def add(self, request: GenerationRequest) -> None:
         """Queue a request.
 
-        Raises EngineError when vLLM rejects it (for example as too long), or when a process of the
-        engine has ended.
+        Raises EngineError when vLLM rejects it (for example as too long), EngineEnded when a
+        process of the engine has ended.
         """
         from vllm import SamplingParams
-        from vllm.exceptions import VLLMClientError
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+        from vllm.v1.engine.exceptions import EngineDeadError
 
-        parameters = SamplingParams(
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            seed=request.seed if request.temperature > 0 else None,
-            stop=list(request.stop),
-            include_stop_str_in_output=True,
-            skip_special_tokens=False,  # a control token must interrupt a stop string
-            logprobs=0,  # the log-probability of the sampled token alone
-            flat_logprobs=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
         try:
+            parameters = SamplingParams(
+                max_tokens=request.max_tokens,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                seed=request.seed % 2**63 if request.temperature > 0 else None,
+                stop=list(request.stop),
+                include_stop_str_in_output=True,
+                skip_special_tokens=False,  # a control token must interrupt a stop string
+                logprobs=0,  # the log-probability of the sampled token alone
+                flat_logprobs=True,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+                structured_outputs=StructuredOutputsParams(structural_tag=request.constraint)
+                if request.constraint
+                else None,
+            )
             self._engine.add_request(
                 request.id,
                 {"prompt_token_ids": request.prompt_ids},
                 parameters,
                 lora_request=self._lora,
             )
-        except (ValueError, VLLMClientError) as error:
-            raise EngineError(f"vLLM rejected request {request.id}: {error}") from error
-        except Exception as error:  # a process of the engine has ended
-            raise self._failed(error) from error
+        except Exception as error:  # SamplingParams and the checks of vLLM raise many types
+            if isinstance(error, EngineDeadError) or self._watch.ended:
+                raise self._failed(error) from error
+            self._engine.abort_request([request.id])  # a part of vLLM may have it
+            problem = model_problem(error.__cause__ or error)
+            raise EngineError(f"vLLM rejected request {request.id}: {problem}") from error
 
     def unfinished(self) -> int:
         return int(self._engine.get_num_unfinished_requests())
@@ -144,8 +154,8 @@ class VllmEngine(Engine):
         """The error of a failed engine; vLLM's own names no cause when a process has ended."""
         reason = self._watch.reason()
         if reason is None:
-            return EngineError(f"vLLM failed while generating: {model_problem(error)}")
-        return EngineError(f"the process of vLLM's engine {reason}")
+            return EngineEnded(f"vLLM failed while generating: {model_problem(error)}")
+        return EngineEnded(f"the process of vLLM's engine {reason}")
 
     def close(self) -> None:
         """Shut the engine down, so that another one can be opened in this process."""
@@ -243,6 +253,7 @@ def engine_arguments(
         disable_log_stats=True,
         use_tqdm_on_load=False,
         trust_remote_code=False,
+        structured_outputs_config={"backend": "xgrammar"},  # the first request would choose it
         **settings,
     )
 
@@ -262,20 +273,13 @@ def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:
     """A LoRA request named after the adapter's content, and the engine settings that it needs."""
     from vllm.lora.request import LoRARequest
 
-    key = model_hash(adapter)
-    trained = read_json(adapter / "adapter_config.json")
-    rank, targets = trained["r"], trained["target_modules"]
-    sufficient = [bound for bound in LORA_RANKS if bound >= rank]
-    if not sufficient:
-        raise EngineError(
-            f"{adapter}: the LoRA rank is {rank}; vLLM loads at most {LORA_RANKS[-1]}; set "
-            "engine.adapters: merged"
-        )
+    key, trained = model_hash(adapter), adapter_settings(adapter)
+    targets = trained["target_modules"]
     request = LoRARequest(f"policy-{key}", int(key[:7], 16) + 1, str(adapter.resolve()))
     return request, {
         "enable_lora": True,
         "max_loras": 1,
-        "max_lora_rank": sufficient[0],
+        "max_lora_rank": next(bound for bound in LORA_RANKS if bound >= lora_rank(trained)),
         # Without them vLLM adds LoRA's kernels to every linear layer. A pattern names no layers.
         "lora_target_modules": None
         if isinstance(targets, str)
@@ -285,8 +289,8 @@ def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:
 
 def _finish(reason: str | None, stopped_by: str | int | None) -> FinishReason:
     """vLLM reports "stop" for a stop string (``stopped_by`` is text) and for an end id alike."""
-    if reason == "length":
-        return "length"
+    if reason in ("length", "error"):
+        return cast(FinishReason, reason)
     if reason != "stop":
         raise EngineError(f"vLLM ended a request with {reason!r}, expected stop or length")
     return "stop" if isinstance(stopped_by, str) else "eos"

@@ -9,59 +9,59 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from pipeline.conversations.messages import uniform
 from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
-from pipeline.serving.completions import Asked, NotFound, completion, completion_routes
+from pipeline.serving.completions import Asked, Body, NotFound, completion, completion_routes
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import PlainModel, TurnRequest
 
 PLAIN = "policy"
 
 
-class _Part(BaseModel):
-    type: Literal["text"]
-    text: str
-
-
-class _Message(BaseModel):
-    role: str
-    content: str | list[_Part] | None = None
-
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
-
-
 class _Question(Asked):
     """A request for an answer; decoding has the settings of the evaluation."""
 
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    without_effect = Asked.without_effect | {
+        "max_completion_tokens", "max_tokens", "parallel_tool_calls", "seed", "stop", "temperature",
+        "top_p",
+    }  # fmt: skip
+    as_served = Asked.as_served | {
+        "response_format": ({"type": "text"},),
+        "tool_choice": ("auto", "none"),
+        "tools": ([],),
+    }
+    instead = Asked.instead | dict.fromkeys(
+        ("response_format", "tool_choice", "tools"),
+        f"the model searches by itself; use the model {PLAIN}",
+    )
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
     def question(self) -> str:
-        texts = [one.text() for one in self.messages if one.role == "user"]
+        texts = [one["content"] for one in uniform(self.messages) if one["role"] == "user"]
         if not texts:
-            raise InputError("messages has no message of the user; add the question as one")
-        return texts[-1]
+            raise InputError("messages: there is none of the user; add the question as one")
+        return str(texts[-1])
 
 
 def chat_routes(policy: ServedPolicy, plain: PlainModel) -> APIRouter:
     """The routes of the protocol."""
 
     async def complete(
-        body: bytes, headers: Mapping[str, str], watch: Callable[[str], object] | None = None
+        body: Body, headers: Mapping[str, str], watch: Callable[[str], object] | None = None
     ) -> dict[str, Any]:
-        model = Asked.model_validate_json(body).model
+        model = Asked.model_validate(body).model
         if model == PLAIN:
-            return await plain.complete(TurnRequest.model_validate_json(body), headers)
+            return await plain.complete(TurnRequest.of(body), headers)
         if model not in (None, policy.name):
             raise NotFound(f"there is no model {model!r:.80}; use {policy.name} or {PLAIN}")
-        asked = _Question.model_validate_json(body)
+        asked = _Question.of(body)
         return _answer(policy, await policy.answer(asked.question(), watch))
 
     return completion_routes([policy.name, PLAIN], complete, stream=complete)

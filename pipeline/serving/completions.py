@@ -3,25 +3,61 @@
 ``POST /v1/chat/completions`` and ``GET /v1/models``. With ``stream`` the steps of a roll-out come
 as pieces of ``reasoning_content``, and then the message as one piece. Errors have OpenAI's form, so
 that its clients raise their usual exceptions, and repeat a request that came while the engine
-starts.
+starts. A field that would change the answer and is not served is refused by its name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
+import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Self, cast
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pipeline.core.errors import InputError, SteepError
 from pipeline.retrieval.remote.wire import MAX_BODY
 from pipeline.serving.policy import Busy
+
+Body = dict[str, Any]
+Completion = dict[str, Any]
+# Fields that do not change the answer.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+        "service_tier", "store", "user",
+    }
+)  # fmt: skip
+# Values that ask for what is served anyway, of fields that are not served.
+_AS_SERVED: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "top_logprobs": (0,),
+}
+_INSTEAD = {
+    "functions": "declare them as tools",
+    "logprobs": "steep record writes the log-probabilities of a turn to its file",
+    "n": "send as many requests",
+}
+_THERE_IS = "there are /v1/chat/completions and /v1/models, and a base_url ends in /v1"
+_ELSEWHERE = {
+    "/responses": "use chat completions, in the OpenAI Agents SDK by "
+    "set_default_openai_api('chat_completions'), in LangChain by use_responses_api=False",
+}
+_PLACE = re.compile(r"[a-z_]+(?:\.[\w$-]+)*(?=: )")  # at the beginning of a message
 
 
 class NotFound(InputError):
@@ -31,19 +67,38 @@ class NotFound(InputError):
 class Asked(BaseModel):
     """The fields of every request for a completion that are read."""
 
+    model_config = ConfigDict(extra="allow", strict=True)
+    without_effect: ClassVar[frozenset[str]] = _WITHOUT_EFFECT
+    as_served: ClassVar[dict[str, tuple[Any, ...]]] = _AS_SERVED
+    instead: ClassVar[dict[str, str]] = _INSTEAD
+
     model: str | None = None
     stream: bool | None = None
-    n: Literal[1] | None = None
+    stream_options: dict[str, Any] | None = None
 
+    @classmethod
+    def of(cls, body: Body) -> Self:
+        """The fields of a request.
 
-Completion = dict[str, Any]
+        Raises ValidationError, or InputError for a field that would change the answer and is not
+        served.
+        """
+        asked = cls.model_validate(
+            {name: value for name, value in body.items() if value is not None}
+        )
+        for name, value in (asked.model_extra or {}).items():
+            same = value in asked.as_served.get(name, ()) and value is not True
+            if not same and name not in asked.without_effect:
+                instead = asked.instead.get(name, "leave it out")
+                raise InputError(f"{name}: {json.dumps(value):.60} is not served here; {instead}")
+        return asked
 
 
 def completion_routes(
     models: Sequence[str],
-    complete: Callable[[bytes, Mapping[str, str]], Awaitable[Completion]],
+    complete: Callable[[Body, Mapping[str, str]], Awaitable[Completion]],
     stream: Callable[
-        [bytes, Mapping[str, str], Callable[[str], None]], Coroutine[Any, Any, Completion]
+        [Body, Mapping[str, str], Callable[[str], None]], Coroutine[Any, Any, Completion]
     ]
     | None = None,
 ) -> APIRouter:
@@ -56,15 +111,26 @@ def completion_routes(
     created = int(time.time())
     running: set[asyncio.Task[Completion]] = set()
 
+    known = {
+        name: {"id": name, "object": "model", "created": created, "owned_by": "steep"}
+        for name in models
+    }
+
     @router.get("/v1/models")
     async def listed() -> dict[str, Any]:
-        about = {"object": "model", "created": created, "owned_by": "steep"}
-        return {"object": "list", "data": [{"id": name, **about} for name in models]}
+        return {"object": "list", "data": list(known.values())}
+
+    @router.get("/v1/models/{name:path}")
+    async def described(name: str) -> Response:
+        if name in known:
+            return JSONResponse(known[name])
+        return _refusal(f"there is no model {name!r:.80}; use {' or '.join(known)}", 404)
 
     @router.post("/v1/chat/completions")
     async def completed(request: Request) -> Response:
-        async def complete_body(body: bytes) -> Response:
-            streamed = Asked.model_validate_json(body).stream
+        async def complete_body(body: Body) -> Response:
+            streamed, options = (asked := Asked.model_validate(body)).stream, asked.stream_options
+            apart = bool((options or {}).get("include_usage"))
             if streamed and stream is not None:
                 texts: asyncio.Queue[str | None] = asyncio.Queue()
                 task = asyncio.create_task(stream(body, request.headers, texts.put_nowait))
@@ -72,27 +138,40 @@ def completion_routes(
                 task.add_done_callback(running.discard)
                 task.add_done_callback(lambda _: texts.put_nowait(None))
                 if (first := await texts.get()) is not None:
-                    events = _steps(models[0], first, texts, task)
+                    events = _steps(models[0], first, texts, task, apart)
                     return StreamingResponse(events, media_type="text/event-stream")
                 whole = await task
             else:
                 whole = await complete(body, request.headers)
             if streamed:
-                return StreamingResponse(_chunks(whole), media_type="text/event-stream")
+                return StreamingResponse(_chunks(whole, apart), media_type="text/event-stream")
             return JSONResponse(whole)
 
         return await respond(request, complete_body)
 
+    async def elsewhere(request: Request) -> Response:
+        path = request.url.path
+        if path == "/v1/chat/completions" or path.startswith("/v1/models"):
+            allowed = "GET" if "models" in path else "POST"
+            return _refusal(f"{path} takes {allowed}", 405, {"Allow": allowed})
+        for end, remedy in _ELSEWHERE.items():
+            if path.endswith(end):
+                return _refusal(f"there is no {path} here: {remedy}", 404)
+        return _refusal(f"there is no {path} here; {_THERE_IS}", 404)
+
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    for path in ("/v1/{rest:path}", "/chat/completions", "/responses", "/models", "/completions"):
+        router.add_route(path, elsewhere, methods)
     return router
 
 
-async def respond(request: Request, made: Callable[[bytes], Awaitable[Response]]) -> Response:
+async def respond(request: Request, made: Callable[[Body], Awaitable[Response]]) -> Response:
     """The response that ``made`` makes of the request's body, or its error in OpenAI's form."""
     size = request.headers.get("content-length", "")
     if not size.isdigit() or int(size) > MAX_BODY:
         return _refusal(f"expected a Content-Length of at most {MAX_BODY:,} bytes", 413)
     try:
-        return await made(await request.body())
+        return await made(_object(await request.body()))
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, fault["loc"])) or "body"
@@ -103,8 +182,28 @@ async def respond(request: Request, made: Callable[[bytes], Awaitable[Response]]
         return _refusal(str(error), 400)
     except Busy as error:
         return _refusal(str(error), error.status, {"Retry-After": str(error.seconds)})
-    except SteepError as error:
-        return _refusal(str(error), 500)
+    except Exception as error:  # noqa: BLE001 - it is the answer of this request alone
+        return _refusal(_failure(error), 500)
+
+
+def _object(body: bytes) -> Body:
+    """The JSON object of a body. Raises InputError for another, NaN, and deep nesting."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+        json.dumps(value, allow_nan=False)  # 1e999 is read as infinity
+    except ValueError as error:
+        raise InputError(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"the body is a JSON {type(value).__name__}; send an object")
+    return value
+
+
+def _failure(error: BaseException) -> str:
+    """The message of an error; one that is none of steep's is also printed."""
+    if isinstance(error, SteepError):
+        return str(error)
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}; please report it"
 
 
 def _refusal(problem: str, status: int, headers: dict[str, str] | None = None) -> Response:
@@ -113,7 +212,9 @@ def _refusal(problem: str, status: int, headers: dict[str, str] | None = None) -
 
 
 def _error(problem: str, kind: str) -> dict[str, Any]:
-    return {"error": {"message": problem, "type": kind, "param": None, "code": None}}
+    place = _PLACE.match(problem)
+    param = place[0] if place else None
+    return {"error": {"message": problem, "type": kind, "param": param, "code": None}}
 
 
 def completion(
@@ -135,7 +236,11 @@ def completion(
 
 
 async def _steps(
-    model: str, first: str, texts: asyncio.Queue[str | None], task: asyncio.Task[Completion]
+    model: str,
+    first: str,
+    texts: asyncio.Queue[str | None],
+    task: asyncio.Task[Completion],
+    apart: bool,
 ) -> AsyncIterator[str]:
     """What each step adds to the text, and then the completion; an error is the last event."""
     about = {
@@ -152,25 +257,29 @@ async def _steps(
         seen, text = text, await texts.get()
     try:
         whole = await task
-    except SteepError as error:
-        yield f"data: {json.dumps(_error(str(error), 'server_error'))}\n\n"
+    except Exception as error:  # noqa: BLE001 - the status was sent
+        yield f"data: {json.dumps(_error(_failure(error), 'server_error'))}\n\n"
         return
-    async for event in _chunks({**whole, "id": about["id"]}):
+    async for event in _chunks({**whole, "id": about["id"]}, apart):
         yield event
 
 
-async def _chunks(whole: dict[str, Any]) -> AsyncIterator[str]:
-    """The completion as server-sent events: the message, the reason of its end, and the mark."""
+async def _chunks(whole: dict[str, Any], apart: bool) -> AsyncIterator[str]:
+    """The completion as server-sent events: the message, the reason of its end, and the mark.
+
+    The usage comes with the reason, or ``apart``, as ``include_usage`` of ``stream_options`` asks.
+    """
     [choice] = whole["choices"]
     common = {**whole, "object": "chat.completion.chunk"}
-    usage = common.pop("usage")
+    usage = {"usage": common.pop("usage")}
     ended = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
     delta = choice["message"]
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
     pieces: list[dict[str, Any]] = [
         {**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-        {**common, "choices": [ended], "usage": usage},
+        {**common, "choices": [ended], **({} if apart else usage)},
+        *([{**common, "choices": [], **usage}] if apart else ()),
     ]
     for piece in pieces:
         yield f"data: {json.dumps(piece)}\n\n"

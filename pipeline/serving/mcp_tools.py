@@ -1,23 +1,32 @@
 """The tools ``search`` and ``answer`` for agents that speak MCP (Model Context Protocol).
 
-The server has no sessions: each request stands alone, at the path ``/mcp``.
+The server has no sessions: each request stands alone, at the path ``/mcp``. An exception in a tool
+is the tool's result, with its reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
-from typing import Any
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import FastAPI
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.routing import Route
 
+from pipeline.core.errors import InputError, SteepError
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.remote.batcher import Batcher
+from pipeline.retrieval.remote.guard import log_failure
 from pipeline.retrieval.remote.wire import MAX_BODY, MAX_TEXT
 from pipeline.serving.policy import ServedPolicy
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> None:
@@ -25,17 +34,19 @@ def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> No
     server = MCPServer("steep", log_level="ERROR")
 
     @server.tool()
+    @_told
     async def search(query: str) -> list[dict[str, Any]]:
         """Search the documents. Returns passages and facts with title, text and score."""
         text = query.strip()[:MAX_TEXT]
         if not text:
-            raise ValueError("the query is empty")
+            raise InputError("the query is empty; write what to search for")
         [items] = await batcher.retrieve([Query(text, (text,))])
         return [dataclasses.asdict(item) for item in items]
 
     if policy is not None:
 
         @server.tool()
+        @_told
         async def answer(question: str) -> dict[str, Any]:
             """Answer a question by searching the documents. Returns the answer and its sources."""
             trajectory = await policy.answer(question)
@@ -48,7 +59,10 @@ def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> No
         max_request_body_size=MAX_BODY,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    app.router.routes.extend(mounted.routes)
+    for route in mounted.routes:
+        if isinstance(route, Route):
+            route.methods = {"POST"}  # GET would open a stream without events or end
+        app.router.routes.append(route)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -56,3 +70,19 @@ def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> No
             yield
 
     app.router.lifespan_context = lifespan
+
+
+def _told(tool: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """A tool whose clients see why it failed; what nobody expected is also logged."""
+
+    @functools.wraps(tool)
+    async def told(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return await tool(*arguments, **named)
+        except SteepError as error:
+            raise ToolError(str(error)) from None
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            log_failure(f"tool {tool.__name__}", error)
+            raise ToolError(f"it failed with {type(error).__name__}") from None
+
+    return told

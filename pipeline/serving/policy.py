@@ -12,6 +12,7 @@ from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Trajectory
 from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.retrieval.origins import passages
+from pipeline.retrieval.remote.guard import log_failure
 from pipeline.rollout.answering import PolicyProcess, question_record
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class ServedPolicy:
     loop. ``process`` is None until the engine is ready.
     """
 
-    def __init__(self, name: str, corpus: Path, failed: Callable[[SteepError], None]) -> None:
+    def __init__(self, name: str, corpus: Path, failed: Callable[[Exception], None]) -> None:
         self.name = name
         self.process: PolicyProcess | None = None
         self._corpus = corpus
@@ -74,10 +75,11 @@ class ServedPolicy:
         self._waiting += 1
         try:
             return await asyncio.wrap_future(asked(self.process))
-        except InputError:  # concerns this request alone
-            raise
-        except SteepError as error:
-            self._failed(error)
+        except Exception as error:
+            if self.process.failure is not None:  # else it concerns this request alone
+                self._failed(error)
+            elif not isinstance(error, InputError):
+                log_failure(f"policy {self.name}", error)
             raise
         finally:
             self._waiting -= 1

@@ -1,23 +1,32 @@
 """Record the conversations of agents: the plain policy, with every turn appended to a file.
 
-A request continues the turn before if its messages begin with the messages of that turn and its
-reply. Its prompt is then the ids that the engine saw and sampled, followed by the frame that the
-chat template writes around the new messages, so that the prompt starts with them exactly. Any other
-request is rendered as a whole and starts a trajectory, with the reason. Reasoning that a client
-leaves out of the history stays in the ids, as in roll-outs.
+A request belongs to a conversation if that is certain: a header names it; or its messages begin
+with the whole of it, the ids of calls included, and no other conversation with the same question
+has had the same reply; or they have calls of no other conversation, whose ids are random. Any other
+request with a history starts a conversation of its own, and its reason begins with "ambiguous" if
+it resembles a conversation.
 
-Headers of a request, all optional: ``x-steep-answers``, gold answers as a JSON list or one text;
-``x-steep-conversation``, an id for turns that belong together although they are not joined.
+Within its conversation, a request continues the turn before if its messages begin with the messages
+of that turn and its reply. Its prompt is then the ids that the engine saw and sampled, followed by
+the frame that the chat template writes around the new messages, so that the prompt starts with them
+exactly. Any other request is rendered as a whole and starts a trajectory, with the reason.
+Reasoning that a client leaves out of the history stays in the ids, as in roll-outs.
+
+Headers of a request in UTF-8, all optional: ``x-steep-answers``, gold answers as a JSON list or one
+text; ``x-steep-conversation``, an id of the conversation, or the id of a completion in it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +41,20 @@ from pipeline.core.atomic import json_text
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question, Span
+from pipeline.core.text import one_line
+from pipeline.corpus.raw_records import encodable
 from pipeline.grammars.spans import common_length
 from pipeline.grammars.tokens import mismatch
 from pipeline.llm.engine import GenerationResult
-from pipeline.rollout.answering import question_record
 from pipeline.rollout.partial import PartialTrajectory
-from pipeline.rollout.recorded import RecordedReward, RecordedTurn, read_recording
-from pipeline.serving.completions import NotFound, completion_routes, respond
+from pipeline.rollout.recorded import (
+    RecordedReward,
+    RecordedTurn,
+    asked_question,
+    read_recordings,
+)
+from pipeline.serving.completions import Body, NotFound, completion_routes, respond
+from pipeline.serving.policy import Busy
 from pipeline.serving.turns import (
     PlainModel,
     Prepared,
@@ -50,41 +66,93 @@ from pipeline.serving.turns import (
 )
 
 MOST_OPEN = 2048  # conversations that can be continued; the oldest are forgotten
-ANSWERS, CONVERSATION = "x-steep-answers", "x-steep-conversation"
+_OWN = "x-steep-"  # how the names of the headers begin
+ANSWERS, CONVERSATION = f"{_OWN}answers", f"{_OWN}conversation"
+_LONGEST = 10_000  # characters of a header
+_NO_QUESTION = Question("", "", "", [], "unknown")
 _DATES = re.compile(r"\d+|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*", re.I)
 
 
 class Log:
     """The file of a recording, to which only one process appends whole lines.
 
-    Raises InputError when another process appends to it, or a line is malformed.
+    ``conversations`` has the conversation of every name that a reward may use, ``callers`` that of
+    every id of a call, and ``replies`` that of every reply to a question by a hash, None if there
+    are two. ``histories`` are hashes of conversations up to a turn (`_hashes`). Raises InputError
+    for a file that is no recording or that another process appends to, and leaves it as it is.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            raise InputError.at(path, None, "is no regular file; name a file with --output")
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.conversations: dict[str, str] = {}
+        self.callers: dict[str, str] = {}
+        self.replies: dict[str, str | None] = {}
+        self.histories: set[str] = set()
+        self._half: int | None = None  # where half a line begins, which could not be removed
         with ExitStack() as failing:
-            self._file = failing.enter_context(path.open("ab"))
+            self._file = failing.enter_context(path.open("a+b", buffering=0))
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 problem = "another steep record writes it; name another --output"
                 raise InputError.at(path, None, problem) from None
-            # A kill may have cut the last line off.
-            self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
-            rows = list(read_recording(path))
+            try:
+                number = 0
+                for _, number, row in read_recordings([path]):  # noqa: B007
+                    self._remember(row)
+            except InputError as error:
+                raise InputError(
+                    f"{error}; the file is no recording and was left as it is; name another one "
+                    "with --output"
+                ) from None
+            lines, last = 0, b"\n"
+            with path.open("rb") as file:
+                for lines, last in enumerate(file, start=1):  # noqa: B007
+                    pass
+            if lines == number and not last.endswith(b"\n"):
+                self._file.write(b"\n")
+            elif not last.endswith(b"\n"):  # a kill has cut it off
+                self._file.truncate(path.stat().st_size - len(last))
             failing.pop_all()
-        self.names = {row.conversation for row in rows}
-        self.names |= {row.turn for row in rows if isinstance(row, RecordedTurn)}
 
     def close(self) -> None:
         self._file.close()
 
     def append(self, row: RecordedTurn | RecordedReward) -> None:
-        self._file.write((json_text(asdict(row)) + "\n").encode("utf-8"))
-        self._file.flush()
-        self.names.add(row.conversation)
-        if isinstance(row, RecordedTurn):
-            self.names.add(row.turn)
+        """Append a line, and only then remember it; raises `Busy` when it cannot be written."""
+        line = memoryview((json_text(asdict(row), allow_nan=False) + "\n").encode("utf-8"))
+        try:
+            self._remove_half()
+            state = os.fstat(self._file.fileno())
+            if not state.st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "it was removed; start steep record again")
+            self._half = state.st_size
+            while line:
+                line = line[self._file.write(line) :]
+            self._half = None
+        except OSError as error:
+            with suppress(OSError):  # else the next line tries again
+                self._remove_half()
+            problem = f"{self._file.name}: cannot be written, so nothing was recorded"
+            raise Busy(f"{problem}: {error.strerror}", 507, 30) from None
+        self._remember(row)
+
+    def _remove_half(self) -> None:
+        if self._half is not None:
+            self._file.truncate(self._half)
+            self._half = None
+
+    def _remember(self, row: RecordedTurn | RecordedReward) -> None:
+        if isinstance(row, RecordedReward):
+            return
+        self.conversations |= dict.fromkeys((row.conversation, row.turn), row.conversation)
+        self.callers |= dict.fromkeys(row.calls, row.conversation)
+        reply, _, history = row.hashes.partition(" ")
+        known = self.replies.setdefault(reply, row.conversation)
+        self.replies[reply] = known if known == row.conversation else None
+        self.histories.add(history)
 
 
 @dataclass(eq=False)
@@ -92,9 +160,7 @@ class _Open:
     """The last turn of a conversation, which a request may continue."""
 
     turn: str
-    conversation: str
     messages: list[Message]  # numbered
-    calls: list[str]  # the ids of calls that the client got
     tools: list[dict[str, Any]]
     so_far: PartialTrajectory
     ended: bool  # whether the turn has its end
@@ -104,9 +170,8 @@ class _Open:
 class _Placed(Prepared):
     """A request and its place: it continues ``before``, or starts a trajectory for ``reason``."""
 
-    asked: TurnRequest
+    sent: list[Message]  # uniform
     messages: list[Message]  # numbered
-    calls: list[str]
     new: list[Message]  # as the template got them
     before: _Open | None
     frame: Frame | None
@@ -134,12 +199,12 @@ class RecordedModel(PlainModel):
         self._log = log
         self._policy_id = policy_id
         self._questions = {_plain(question.question): question for question in questions}
-        self._open: OrderedDict[str, list[_Open]] = OrderedDict()  # by the user's first message
+        self._open: OrderedDict[str, list[_Open]] = OrderedDict()  # by conversation
 
-    def reward(self, body: bytes) -> dict[str, Any]:
+    def reward(self, body: Body) -> dict[str, Any]:
         """Record a reward; raises NotFound for a conversation that was not recorded."""
-        given = _Reward.model_validate_json(body)
-        if given.conversation not in self._log.names:
+        given = _Reward.model_validate(body)
+        if given.conversation not in self._log.conversations:
             raise NotFound(
                 f"there is no conversation {given.conversation!r:.80}; use the id of any of its "
                 f"completions, or its {CONVERSATION}"
@@ -148,12 +213,13 @@ class RecordedModel(PlainModel):
         return {"conversation": given.conversation, "reward": given.reward}
 
     def prepare(self, asked: TurnRequest, headers: Mapping[str, str]) -> Prepared:
+        own = _own_headers(headers)
         template, parser = self.declared(asked.declared)
-        messages = received(asked)
-        calls = [str(call.get("id")) for each in messages for call in each.get("tool_calls", ())]
-        messages = numbered(messages)
-        known = self._open.get(_first_user(messages), [])
-        before, reason = _joined(known, messages, calls, asked.declared)
+        sent = received(asked)
+        messages = numbered(sent)
+        conversation, before, reason = self._placed(
+            own.get(CONVERSATION), sent, messages, asked.declared
+        )
         frame = None
         if before is not None and reason is None:
             turn, inserted = before.messages[-1], messages[len(before.messages) :]
@@ -162,21 +228,48 @@ class RecordedModel(PlainModel):
         else:
             new = shown(template, messages)
             ids = template.ids(new)
-        own = headers.get(CONVERSATION) or (before.conversation if before else None)
         return _Placed(
-            parser, self.request(asked, ids), asked, messages, calls, new, before, frame, reason,
-            own, self._question(messages, headers),
+            parser, self.request(asked, ids), asked, sent, messages, new, before, frame, reason,
+            conversation, self._question(messages, own),
         )  # fmt: skip
 
-    def _question(self, messages: Sequence[Message], headers: Mapping[str, str]) -> Question | None:
+    def _placed(
+        self,
+        named: str | None,
+        sent: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> tuple[str | None, _Open | None, str | None]:
+        """The conversation of a request, None for a new one; the turn before; why it is not joined.
+
+        ``named`` is the conversation that the client names.
+        """
+        log, history = self._log, sent[: _history(sent)]
+        reply, _, whole = _hashes(history).partition(" ")
+        owner = log.replies.get(reply) if whole in log.histories else ""
+        owners = {owner} if owner != "" else {log.callers.get(name) for name in _calls(history)}
+        owners = owners - {None} if named is None else {log.conversations.get(named, named)}
+        conversation = next(iter(owners)) if len(owners) == 1 else None
+        if not history:
+            return conversation, None, None
+        if conversation is not None:
+            return conversation, *_joined(self._open.get(conversation, ()), messages, tools)
+        every = (one for ends in self._open.values() for one in ends)
+        first = _first_user(messages)
+        alike = [one for one in every if _first_user(one.messages) == first]
+        _, reason = _joined(alike, messages, tools)
+        if owner == "" and not (owners or alike):
+            return None, None, reason
+        several = "calls of" if owners else "equal replies in" if owner is None else None
+        reason = f"{several} several conversations" if several else reason or "other ids of calls"
+        return None, None, f"ambiguous: {reason}"
+
+    def _question(self, messages: Sequence[Message], own: Mapping[str, str]) -> Question | None:
         """The question of a conversation with its gold answers, if they are known."""
-        text = _first_user(messages)
-        if given := headers.get(ANSWERS):
-            answers = parse_json(given, ANSWERS) if given.startswith("[") else [given]
-            return replace(
-                question_record(text), dataset="recorded", answers=[str(each) for each in answers]
-            )
-        message = _plain(text)
+        if ANSWERS in own:
+            answers = _answers(own[ANSWERS])
+            return replace(asked_question(messages), dataset="recorded", answers=answers)
+        message = _plain(_first_user(messages))
         inside = (known for known in self._questions if known in message)
         return self._questions.get(max(inside, key=len, default=""))
 
@@ -190,17 +283,15 @@ class RecordedModel(PlainModel):
         """Append the turn to the log, and let later requests continue it."""
         request, result = placed.request, turn.result
         tokenizer, before, frame = self.tokenizer(), placed.before, placed.frame
-        key = _first_user(placed.messages)
-        known = self._open.setdefault(key, [])
+        conversation = placed.conversation or result.id
         reason = placed.reason
-        if before is not None and frame is not None and before in known:
-            known.remove(before)
-            so_far, after = before.so_far, before.turn
+        if frame is not None and before in self._open.get(conversation, ()):
+            assert before is not None
+            so_far, after = before.so_far.branched(0, request.seed), before.turn
         else:
             reason = "continued twice" if frame is not None else reason
-            question = placed.question or question_record(key or "none")
-            so_far = PartialTrajectory(question, 0, request.seed, request.prompt_ids)
-            frame, after = None, None
+            so_far = PartialTrajectory(_NO_QUESTION, 0, request.seed, request.prompt_ids)
+            before, frame, after = None, None, None
         text, tokens, results = (
             len(so_far.output), len(so_far.token_ids), len(so_far.per_retrieval)
         )  # fmt: skip
@@ -217,9 +308,9 @@ class RecordedModel(PlainModel):
         )
         if problem is not None:
             raise EngineError(f"turn {result.id}: {problem}; please report it")
-        conversation = placed.conversation or result.id
         [reply] = uniform([turn.message])
-        messages = numbered([*placed.messages, reply])
+        sent = [*placed.sent, reply]
+        messages = numbered(sent)
         self._log.append(
             RecordedTurn(
                 turn=result.id,
@@ -241,17 +332,18 @@ class RecordedModel(PlainModel):
                 seed=request.seed,
                 temperature=request.temperature,
                 top_p=request.top_p,
+                constrained=request.constraint is not None,
                 question=None if after else placed.question,
+                hashes=_hashes(sent),
+                calls=_calls([reply]),
             )
         )
-        calls = [call["id"] for call in turn.message.get("tool_calls", ())]
-        known.append(
-            _Open(
-                result.id, conversation, messages, placed.calls + calls, placed.asked.declared,
-                so_far, result.finish == "eos",
-            )
-        )  # fmt: skip
-        self._open.move_to_end(key)
+        ends = self._open.setdefault(conversation, [])
+        if before is not None:
+            ends.remove(before)
+        ended = result.finish == "eos"
+        ends.append(_Open(result.id, messages, placed.asked.declared, so_far, ended))
+        self._open.move_to_end(conversation)
         while sum(map(len, self._open.values())) > MOST_OPEN:
             self._open.popitem(last=False)
 
@@ -259,14 +351,14 @@ class RecordedModel(PlainModel):
 def recorder_routes(model: RecordedModel, name: str) -> APIRouter:
     """The protocol for chat completions, for any name of a model, and ``POST /reward``."""
 
-    async def complete(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-        return await model.complete(TurnRequest.model_validate_json(body), headers)
+    async def complete(body: Body, headers: Mapping[str, str]) -> dict[str, Any]:
+        return await model.complete(TurnRequest.of(body), headers)
 
     router = completion_routes([name], complete)
 
     @router.post("/reward")
     async def reward(request: Request) -> Response:
-        async def given(body: bytes) -> Response:
+        async def given(body: Body) -> Response:
             return JSONResponse(await model.beside(model.reward, body))
 
         return await respond(request, given)
@@ -274,29 +366,29 @@ def recorder_routes(model: RecordedModel, name: str) -> APIRouter:
     return router
 
 
+def _history(messages: Sequence[Message]) -> int:
+    """The number of messages up to the assistant's last."""
+    turns = [number for number, one in enumerate(messages, 1) if one["role"] == "assistant"]
+    return turns[-1] if turns else 0
+
+
 def _joined(
-    known: Sequence[_Open],
-    messages: Sequence[Message],
-    calls: Sequence[str],
-    tools: Sequence[Mapping[str, Any]],
+    known: Sequence[_Open], messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> tuple[_Open | None, str | None]:
     """The turn before a request, and why the request does not continue it, None if it does."""
-    length = len(messages)
-    while length and messages[length - 1]["role"] != "assistant":
-        length -= 1
-    if not length:
-        return None, None
     if not known:
         return None, "unknown history"
+    length = _history(messages)
     sent = [_without_reasoning(message) for message in messages]
 
-    def likeness(one: _Open) -> tuple[bool, int, int]:
+    def likeness(one: _Open) -> tuple[bool, int]:
         same = common_length([_without_reasoning(message) for message in one.messages], sent)
-        # Equal turns of several samples of a question differ in the ids of their calls.
-        return same == len(one.messages) == length, same, common_length(one.calls, calls)
+        return same == len(one.messages) == length, same
 
     nearest = max(known, key=likeness)
-    _, at, _ = likeness(nearest)
+    whole, at = likeness(nearest)
+    if whole and sum(likeness(one)[0] for one in known) > 1:
+        return nearest, "several turns fit"
     if at < min(length, len(nearest.messages)):
         return nearest, _difference(nearest.messages[at], messages[at])
     if at < length:
@@ -323,6 +415,52 @@ def _difference(kept: Message, sent: Message) -> str:
 def _without_reasoning(message: Message) -> Message:
     kept = {key: value for key, value in message.items() if key not in REASONING}
     return kept | {"content": message["content"].strip()}
+
+
+def _hashes(messages: Sequence[Message]) -> str:
+    """Hashes of the question with the last reply, and of the whole conversation up to the reply."""
+    texts = [json.dumps(_without_reasoning(message), sort_keys=True) for message in messages]
+    reply = [_first_user(messages), *texts[-1:]]
+    parts = (json.dumps(each).encode() for each in (reply, texts))
+    return " ".join(hashlib.blake2b(part, digest_size=16).hexdigest() for part in parts)
+
+
+def _calls(messages: Sequence[Message]) -> list[str]:
+    """The ids of the calls in messages."""
+    return [
+        call["id"] for each in messages for call in each.get("tool_calls", ()) if call.get("id")
+    ]
+
+
+def _own_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of this protocol; raises InputError for what is not readable."""
+    own: dict[str, str] = {}
+    for name, value in headers.items():
+        if not name.startswith(_OWN):
+            continue
+        if name not in (ANSWERS, CONVERSATION) or name in own:
+            raise InputError(f"{name}: expected {ANSWERS} and {CONVERSATION}, each once")
+        try:  # servers read headers as Latin-1
+            own[name] = value.encode("latin-1").decode("utf-8").strip()
+        except UnicodeError:
+            raise InputError(
+                f"{name}: not UTF-8 text; send UTF-8, or JSON with \\u escapes"
+            ) from None
+        if not 0 < len(own[name]) <= _LONGEST:
+            raise InputError(f"{name}: {len(own[name]):,} characters; expected 1 to {_LONGEST:,}")
+    return own
+
+
+def _answers(given: str) -> list[str]:
+    """The gold answers of a header: a JSON list of texts, or one text."""
+    answers = parse_json(given, ANSWERS) if given[0] in '["{' or given == "null" else given
+    listed = answers if isinstance(answers, list) else [answers]
+    if not listed or not all(isinstance(one, str) and one.strip() for one in listed):
+        problem = f'expected texts such as ["Rome", "Roma"], got {one_line(given, 80)}'
+        raise InputError(f"{ANSWERS}: {problem}")
+    if not encodable(listed):
+        raise InputError(f"{ANSWERS}: half of a surrogate pair; send UTF-8")
+    return listed
 
 
 def _brief(message: Message) -> Message:

@@ -195,6 +195,6 @@ def _stage(
     key: dict[str, Any] = {
         "stage": stage, "version": 1, "settings": {}, "files": {}, "inputs": inputs, "round": number,
     }  # fmt: skip
-    manifest = {"fingerprint": fingerprint, "key": key, "counts": {"rows": 1}}
+    manifest = {"fingerprint": fingerprint, "key": key, "counts": {"rows": 1}, "files": {}}
     (directory / "manifest.json").write_text(json.dumps(manifest))
     return directory

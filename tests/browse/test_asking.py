@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +18,14 @@ from pipeline.browse.asking import Desk, Tell
 from pipeline.browse.security import LONGEST
 from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies, open_site
-from pipeline.core.errors import EngineError
-from pipeline.rollout.answering import LONGEST_QUESTION, PolicyProcess, question_record
+from pipeline.core.errors import EngineError, InputError
+from pipeline.core.records import Question
+from pipeline.rollout.answering import (
+    LONGEST_QUESTION,
+    Answered,
+    PolicyProcess,
+    question_record,
+)
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
@@ -144,6 +151,12 @@ def test_forms_of_other_sites_and_other_bodies_are_refused(client: TestClient) -
         response = client.post(address, data=fields, headers={"sec-fetch-site": site})
         assert response.status_code == 403
     assert client.post(address, json=fields).status_code == 415
+    assert client.post(address, data=fields, headers={"origin": "https://evil"}).status_code == 403
+    page = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    assert client.get(address, headers=page).status_code == 403
+    assert client.get(address, headers=page | {"sec-fetch-mode": "navigate"}).status_code == 200
+    null = {"origin": "null"}  # sent by web browsers with forms of pages that send no referrer
+    assert client.post(address, data=fields, headers=null).status_code == 200
     assert client.post(address, content=b"\xff", headers=FORM).status_code == 400
     assert client.post(address, content=b"question=%ff", headers=FORM).status_code == 400
     assert client.post(f"/run/{NAME}/ask/end", data={"form_token": ""}).status_code == 403
@@ -215,6 +228,63 @@ def test_questions_are_answered_after_an_engine_that_fails_to_end_or_exits(
     wait_until(lambda: after.ended)
     assert after.problem == ""
     desk.close()
+
+
+class Refusing:
+    """A policy's process that refuses each question, or has ended."""
+
+    name = "base"
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+
+    def ask(self, question: Question) -> Future[Answered]:
+        future: Future[Answered] = Future()
+        future.set_exception(self.failure or InputError("the prompt is too long"))
+        return future
+
+
+class Opened(NoEngine):
+    """Fake policies with ``process``; counts the engines that were opened."""
+
+    def __init__(self, process: Refusing) -> None:
+        self.process, self.engines = process, 0
+
+    @contextmanager
+    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
+        self.engines += 1
+        yield [self.process]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("process", "engines"), [(Refusing(), 1), (Refusing(EngineError("x")), 3)])
+def test_a_question_that_is_refused_leaves_the_engine_open(process: Refusing, engines: int) -> None:
+    """An engine takes minutes to start; one that has ended is started again."""
+    desk, policies = Desk(), Opened(process)
+    for _ in range(3):
+        asked = desk.ask(NAME, question_record("Where is Vell?"), ["base"], policies)
+        wait_until(lambda asked=asked: asked.ended)  # type: ignore[misc]
+        assert asked.problem == str(process.failure or "the prompt is too long")
+    assert policies.engines == engines
+    desk.close()
+
+
+class Broken(NoEngine):
+    """Fake policies whose names cannot be read, for a reason that nobody expected."""
+
+    def names(self) -> tuple[list[str], str]:
+        raise LookupError("no such row")
+
+
+def test_an_unexpected_error_is_a_page_and_the_service_goes_on(
+    runs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for client in served(runs, Broken(), Desk()):
+        answer = client.get(f"/run/{NAME}/ask")
+        assert answer.status_code == 500
+        assert "the service failed at this request (LookupError)" in answer.text
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert client.get(f"/run/{NAME}/").status_code == 200
+    assert len([record for record in caplog.records if "LookupError" in record.getMessage()]) == 1
 
 
 def test_a_run_without_a_configuration_says_how_to_ask_it(runs: Path) -> None:

@@ -18,9 +18,10 @@ import pytest
 
 from pipeline.browse.index import open_index
 from pipeline.browse.queries import Queries
+from pipeline.browse.site import RunEntry, Site
 from pipeline.browse.sources import find_sources
 from pipeline.core.errors import StoreError
-from tests.browse.stored_run import NAME, write_stored_run
+from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
 from tests.waiting import LIMIT
 
 
@@ -112,3 +113,11 @@ def test_a_round_without_pairs_is_shown(tmp_path: Path) -> None:
     queries = Queries(open_index(find_sources(NAME, store), tmp_path / "cache"))
     assert queries.rows_of("SELECT count(*) FROM trajectories") == [(22,)]
     assert queries.rows_of("SELECT count(*) FROM pairs") == [(0,)]
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_setting(tmp_path: Path) -> None:
+    write_stored_run(tmp_path)
+    entry = RunEntry(NAME, tmp_path / NAME / "store", base_model=TINY_READER)
+    site = Site({NAME: entry}, Path("/sys/steep"))
+    with pytest.raises(StoreError, match=r"^/sys/steep: .*set runs_dir and cache_dir to another"):
+        _ = site.first.queries

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,13 +16,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Response:
-    """A response, sent after ``delay`` seconds; ``drop`` closes the connection instead."""
+    """A response, sent after ``delay`` seconds; ``drop`` closes the connection instead.
+
+    ``raw`` are the bytes to write in the place of status, headers and body, without end if it is endless.
+    """
 
     status: int = 200
     body: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
     drop: bool = False
+    raw: Iterable[bytes] | None = None
 
 
 Script = Callable[[str, int], str | Response]
@@ -99,6 +103,11 @@ class FakeEndpoint:
                     return
                 content = response.body.encode()
                 try:
+                    if response.raw is not None:
+                        self.close_connection = True
+                        for part in response.raw:
+                            self.wfile.write(part)
+                        return
                     self.send_response(response.status)
                     for name, value in {
                         "content-type": "application/json",

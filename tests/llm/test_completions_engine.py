@@ -51,6 +51,9 @@ class FakeCompletions(FakeEndpoint):
         return Response(body=json.dumps({"id": "1", "choices": [choice], "usage": usage}))
 
 
+LIMITED = '{"choices": null, "error": {"code": 429, "message": "slow down"}}'
+
+
 def teacher(server: FakeEndpoint, tokenizer: Any = TOKENIZER, **settings: Any) -> CompletionsEngine:
     endpoint = Endpoint(**{"base_url": server.url, "model": "large", "retries": 0, **settings})
     return CompletionsEngine(
@@ -122,6 +125,11 @@ def test_failures_of_all_prompts_name_a_remedy(monkeypatch: pytest.MonkeyPatch) 
         (lambda _: refusal(401, "no such key very-secret-key"), {}, "set TEACHER_KEY to a key"),
         (lambda _: Response(body="{}"), {}, "is not a text completion"),
         (lambda _: refusal(500, "down"), {}, "gives no text: HTTP 500: down"),
+        (
+            lambda _: Response(body=LIMITED),
+            {},
+            "set sft_data.rejection_sampling.endpoint.requests_per",
+        ),
         (lambda text: two_steps(text, None), {"token_ceiling": 20}, "token_ceiling is 20"),
     ]
     for answer, settings, words in cases:

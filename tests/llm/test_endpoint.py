@@ -340,6 +340,17 @@ def test_a_ceiling_on_cost_ends_the_run_and_keeps_the_answers(tmp_path, serve):
     assert set(server.request_counts.values()) == {1}
 
 
+def test_the_shards_of_a_stage_share_its_ceiling(tmp_path, serve):
+    settings = {"prices": {"prompt": 2.0, "completion": 8.0}, "cost_ceiling": 0.0002}
+    endpoint = Endpoint(base_url=serve().url, model="fake", concurrency=1, **settings)
+    cache = ContentCache(tmp_path / "chat.sqlite")
+    with (
+        EndpointChat(endpoint, cache, block="graph", shards=4) as chat,
+        pytest.raises(EngineError, match=r"0\.0002 for 4 shards together, and 4 prompts are not"),
+    ):
+        ask(chat, *"abcdef")  # 0.000044 each
+
+
 def test_a_ceiling_needs_numbers_of_tokens(tmp_path, serve):
     server = serve(lambda text, before: Response(body=completion("x").replace("10", "-10")))
     with (

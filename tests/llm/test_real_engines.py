@@ -4,14 +4,19 @@ All tests share one engine per kind, because starting vLLM takes seconds. In the
 runs in the embedded run (`tests/torture`).
 """
 
+import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import EngineConfig
-from pipeline.llm.engine import GenerationRequest
+from pipeline.core.errors import EngineError
+from pipeline.llm.engine import EngineEnded, GenerationRequest
 from pipeline.llm.open_engine import open_engine
+from pipeline.llm.transformers_engine import TransformersEngine
 
 PROMPT = [1, 4, 40, 41, 42, 43]
 
@@ -74,6 +79,40 @@ def test_the_text_decodes_the_ids_and_every_id_has_a_log_probability(engine):
         assert all(math.isfinite(value) and value <= 0 for value in result.logprobs)
 
 
+CHANGES = [
+    {"stop": ("",)}, {"stop": ("a", "")}, {"temperature": 2.5}, {"temperature": 1e30},
+    {"temperature": 1e-9}, {"temperature": 5e-324}, {"temperature": math.inf}, {"temperature": math.nan},
+    {"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 5e-324}, {"top_p": 2.0}, {"top_p": math.nan},
+    {"seed": 2**63 - 1}, {"seed": 2**64}, {"max_tokens": 0}, {"max_tokens": 10**9}, {"max_tokens": -1},
+    {"prompt_ids": []}, {"prompt_ids": PROMPT * 100}, {"stop": ("x",) * 1000}, {"stop": ("x" * 10_000,)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: f"{change}"[:30])
+def test_what_an_engine_refuses_or_answers_changes_no_other_request(engine, change):
+    """An exception in `add` concerns one request, and nothing of it stays in the engine."""
+    [alone] = engine.generate(requests(1))
+    [good] = requests(1)
+    odd = replace(good, id="odd", **change)
+    engine.add(good)
+    try:
+        engine.add(odd)
+    except EngineEnded:
+        raise
+    except Exception:  # noqa: BLE001 - of any type
+        expected = {"0"}
+    else:
+        expected = {"0", "odd"}
+    assert engine.unfinished() == len(expected)
+    results = {}
+    while engine.unfinished():
+        results.update((result.id, result) for result in engine.step())
+    assert results.keys() == expected
+    assert results["0"].token_ids == alone.token_ids
+    for result in results.values():
+        assert all(math.isfinite(value) for value in result.logprobs)
+
+
 def test_a_control_token_interrupts_a_stop_string(engine):
     """The texts on both sides of a control token, joined, would match a stop string without the token."""
     special = set(engine.tokenizer.all_special_ids)
@@ -98,6 +137,23 @@ def test_a_stop_string_ends_the_segment_and_is_part_of_it(engine):
     assert stop in stopped.text
     assert stopped.text == decoded(engine, stopped)
     assert stopped.token_ids == free.token_ids[: len(stopped.token_ids)]
+
+
+def test_a_constraint_is_followed_or_refused(engine):
+    words = {"type": "regex", "pattern": "[ab]{3}"}
+    constraint = json.dumps({"type": "structural_tag", "format": words})
+    asked = replace(requests(1)[0], constraint=constraint)
+    if isinstance(engine, TransformersEngine):
+        with pytest.raises(EngineError, match=r"set engine.kind: vllm, or leave th"):
+            engine.add(asked)
+        return
+    [result] = engine.generate([asked])
+    assert re.fullmatch("[ab]{3}", result.text)
+    assert len(result.logprobs) == len(result.token_ids)
+    none = {"type": "json_schema", "json_schema": {"type": "integer", "minimum": 5, "maximum": 3}}
+    broken = json.dumps({"type": "structural_tag", "format": none})
+    with pytest.raises(EngineError, match="minimum greater than maximum"):
+        engine.add(replace(requests(1)[0], constraint=broken))
 
 
 def test_the_end_of_sequence_id_is_returned(engine):

@@ -27,6 +27,8 @@ def tokenizer_of(template: str) -> Any:
 class ScriptedProcess:
     """Stands in for `PolicyProcess`; ``seen`` are the turns that the engine got, with its results."""
 
+    failure = None
+
     def __init__(self, script: Script, tokenizer: Tokenizer) -> None:
         self.engine = ScriptedEngine(script, tokenizer, max_model_len=DECODING.max_model_len)
         self.seen: list[tuple[GenerationRequest, GenerationResult]] = []

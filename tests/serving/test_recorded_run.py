@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from pipeline.core import shipped
@@ -20,6 +21,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Trajectory
 from tests.docs.test_howto_pages import blocks
 from tests.rollout.test_conversation_run import SETTINGS, SYSTEM, steep, write_model
+from tests.serving.test_any_request import try_bodies
 from tests.waiting import LIMIT, ending
 
 PAGE = "record-an-agent.md"
@@ -116,3 +118,5 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
         agent["client"] = agent["client"].with_options(base_url=f"{address}/v1")
         agent["search"] = lambda query: "nothing"
         assert agent["answer"](records[0]["question"]).choices[0].message.role == "assistant"
+        with httpx.Client(base_url=address, timeout=LIMIT) as client:
+            try_bodies(client, 150)

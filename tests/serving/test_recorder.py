@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +12,7 @@ from typing import Any, ClassVar
 import openai
 import pytest
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -22,6 +25,7 @@ from pipeline.grammars.tokens import decode_mask
 from pipeline.rollout.recorded import Recording, recorded_trajectories
 from pipeline.run.context import StageContext
 from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
+from pipeline.serving.turns import TurnRequest
 from pipeline.stages import pair, sample, score
 from tasks.run import task_for
 from tests.conversations.shipped_templates import SEARCH
@@ -55,10 +59,11 @@ class Recorded:
             policy, lambda: tokenizer, DECODING, log=self.log, policy_id="f" * 64, questions=[GOLD]
         )
         service.include_router(recorder_routes(self.model, "round-1"))
+        self.http = TestClient(service)
         self.client = openai.OpenAI(
             api_key="none",
             base_url="http://localhost/v1",
-            http_client=TestClient(service),
+            http_client=self.http,
             max_retries=0,
         )
 
@@ -69,6 +74,12 @@ class Recorded:
         )
         messages.append(reply.choices[0].message.model_dump(exclude_none=True))
         return reply
+
+    def post(self, messages: list[dict[str, Any]], header: str, value: str | bytes) -> Any:
+        """The response to a request with a header, which may have any bytes."""
+        body = {"messages": messages, "tools": [SEARCH]}
+        headers = {header: value.encode() if isinstance(value, str) else value}
+        return self.http.post("/v1/chat/completions", json=body, headers=headers)
 
     def reward(self, conversation: str, reward: float) -> Any:
         given = {"conversation": conversation, "reward": reward}
@@ -152,6 +163,247 @@ def test_samples_with_equal_turns_keep_their_own_conversations_and_rewards(tmp_p
         recorded.reward("other", 1)
 
 
+def said(recorded: Recorded, text: str) -> str:
+    """The conversation of the turn whose message is ``text``."""
+    rows = map(json.loads, recorded.path.read_text(encoding="utf-8").splitlines())
+    turns = [row for row in rows if "turn" in row]
+    [found] = {row["conversation"] for row in turns if row["messages"][-1]["content"] == text}
+    return str(found)
+
+
+def test_a_rewritten_history_stays_with_its_own_sample_by_the_ids_of_its_calls(
+    tmp_path: Path,
+) -> None:
+    recorded = Recorded(tmp_path / "r.jsonl", *[call("it")] * 2, "Ada.", "Bo.")
+    one, two = [*ASKED], [*ASKED]
+    name, _ = recorded.ask(one).id, recorded.ask(two)
+    result(one, "x")
+    one[0] = {"role": "system", "content": "Short."}
+    recorded.ask(one)
+    result(two, "y")
+    two[2]["content"] = "shortened"
+    recorded.ask(two)
+    assert said(recorded, "Ada.") == name
+    assert said(recorded, "Bo.") != name
+    _, counts = recorded.read()
+    assert counts.reasons == {"system message changed": 1, "history rewritten": 1}
+
+
+def other_ids(messages: list[dict[str, Any]]) -> None:
+    messages[2]["tool_calls"][0]["id"] = messages[3]["tool_call_id"] = "call_1"
+
+
+def made_up(messages: list[dict[str, Any]]) -> None:
+    messages[2:] = [
+        {"role": "assistant", "content": "It is Bo."},
+        {"role": "user", "content": "Sure?"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("forge", "reason"),
+    [
+        (other_ids, "ambiguous: other ids of calls"),
+        (made_up, "ambiguous: history rewritten"),
+    ],
+)
+def test_a_forged_history_joins_no_conversation_and_gets_no_reward(
+    tmp_path: Path, forge: Any, reason: str
+) -> None:
+    recorded = Recorded(tmp_path / "r.jsonl", call("it"), "Forged.", "Ada.")
+    messages = [*ASKED]
+    name = recorded.ask(messages).id
+    result(messages, "x")
+    forged = json.loads(json.dumps(messages))
+    forge(forged)
+    recorded.ask(forged)
+    recorded.ask(messages)
+    recorded.reward(name, 1)
+    assert said(recorded, "Forged.") != name == said(recorded, "Ada.")
+    trajectories, counts = recorded.read()
+    assert counts.reasons == {reason: 1}
+    assert [each.reward for each in trajectories if each.answer == "Forged."] == [None]
+
+
+def test_equal_turns_without_calls_are_ambiguous_and_a_header_tells_them_apart(
+    tmp_path: Path,
+) -> None:
+    replies = ["Hm.", "Hm.", "One.", "Two.", "Hm.", "Hm.", "Three.", "Four."]
+    recorded = Recorded(tmp_path / "r.jsonl", *replies)
+    plain = [[*ASKED], [*ASKED]]
+    for messages in plain:
+        recorded.ask(messages)
+    well = {"role": "user", "content": "Well?"}
+    for messages in plain:
+        recorded.ask([*messages, well])
+    for more in ([], [{"role": "assistant", "content": "Hm."}, well]):
+        for name in ("größe-1", "größe-2"):
+            assert recorded.post([*ASKED, *more], "x-steep-conversation", name).status_code == 200
+    names = [said(recorded, text) for text in ("One.", "Two.", "Three.", "Four.")]
+    assert len(set(names)) == 4
+    assert names[2:] == ["größe-1", "größe-2"]
+    _, counts = recorded.read()
+    assert counts.reasons == {"ambiguous: equal replies in several conversations": 2}
+    assert counts.conversations == 6
+
+
+def test_a_whole_conversation_without_calls_is_continued_by_whoever_repeats_it(
+    tmp_path: Path,
+) -> None:
+    recorded = Recorded(tmp_path / "r.jsonl", "Hm.", "Ada.")
+    name = recorded.ask([*ASKED]).id
+    said_before = [{"role": "assistant", "content": "Hm."}, {"role": "user", "content": "Well?"}]
+    recorded.ask([*ASKED, *said_before])
+    assert said(recorded, "Ada.") == name
+
+
+def test_a_restart_attributes_by_what_the_file_holds(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    recorded = Recorded(path, call("it"), "Hm.")
+    searched, plain = [*ASKED], [*ASKED]
+    names = [recorded.ask(searched).id, recorded.ask(plain).id]
+    recorded.log.close()
+    again = Recorded(path, "Hm.", "Ada.", "Which?")
+    again.ask([*ASKED])
+    result(searched, "x")
+    again.ask(searched)
+    plain.append({"role": "user", "content": "Well?"})
+    again.ask(plain)
+    assert said(again, "Ada.") == names[0]
+    assert said(again, "Which?") not in names
+    _, counts = again.read()
+    assert counts.reasons == {
+        "unknown history": 1, "ambiguous: equal replies in several conversations": 1,
+    }  # fmt: skip
+
+
+def rewritten(messages: list[dict[str, Any]], how: str, text: str) -> list[dict[str, Any]]:
+    """A history as agents rewrite it; ``text`` occurs in no other history."""
+    messages = json.loads(json.dumps(messages))
+    if how == "trimmed" and len(messages) > 4:
+        return [*messages[:2], *messages[-2:]]
+    for each in messages:
+        for made in each.get("tool_calls", ()):
+            made["id"] = text if how == "ids" else made["id"]
+        if each["role"] == "tool":
+            each["tool_call_id"] = text if how == "ids" else each["tool_call_id"]
+        if each["role"] == how:
+            each["content"] = text
+    return messages
+
+
+def test_no_turn_of_interleaved_agents_is_ever_another_agents(tmp_path: Path) -> None:
+    """Agents ask two questions, and start again after a few turns."""
+    turns, choose = 150, random.Random(0)
+    replies = choose.choices([call("it"), call("that"), "Hm.", "Ada."], k=turns)
+    recorded = Recorded(tmp_path / "r.jsonl", *replies)
+    histories: dict[int, list[dict[str, Any]]] = {}
+    writers: dict[str, tuple[int, int]] = {}
+    started = dict.fromkeys(range(5), 0)
+    for number in range(turns):
+        agent = choose.choice([*started])
+        messages = histories.get(agent)
+        if messages is None or len(messages) > 8:
+            question = "Who directed it?" if agent else "Who else?"
+            messages, started[agent] = [ASKED[0], {"role": "user", "content": question}], number
+        elif "tool_calls" in messages[-1]:
+            result(messages, choose.choice(["found", "nothing"]))
+        else:
+            messages.append({"role": "user", "content": "Well?"})
+        how = choose.choice(["", "", "", "system", "user", "assistant", "tool", "ids", "trimmed"])
+        histories[agent] = rewritten(messages, how, f"{number} is new.")
+        writers[recorded.ask(histories[agent]).id] = agent, started[agent]
+    owners: dict[str, set[tuple[int, int]]] = {}
+    rows = list(map(json.loads, recorded.path.read_text(encoding="utf-8").splitlines()))
+    for row in rows:
+        owners.setdefault(row["conversation"], set()).add(writers[row["turn"]])
+    assert [each for each in owners.values() if len(each) > 1] == []
+    joined = sum(row["after"] is not None for row in rows)
+    own = [str(row["reason"]) for row in rows if row["conversation"] == row["turn"]]
+    assert joined > turns / 10 < sum(reason.startswith("ambiguous: ") for reason in own)
+    assert {reason.partition(":")[0] for reason in own} <= {"None", "ambiguous", "unknown history"}
+    assert recorded.read()[1].turns == turns
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("answers", "[null]", "expected texts"),
+        ("answers", "null", "expected texts"),
+        ("answers", "[]", "expected texts"),
+        ("answers", '[""]', "expected texts"),
+        ("answers", " ", "0 characters"),
+        ("answers", "[1912]", "expected texts"),
+        ("answers", '["Rome", true]', "expected texts"),
+        ("answers", '[["Rome"]]', "expected texts"),
+        ("answers", '{"answers": ["Rome"]}', "expected texts"),
+        ("answers", '["Rome"', "not valid JSON"),
+        ("answers", r'["\ud800"]', "half of a surrogate"),
+        ("answers", "x" * 10_001, "10,001 characters"),
+        ("conversation", "", "0 characters"),
+        ("answer", "Rome", "expected x-steep-answers"),
+    ],
+)
+def test_a_header_that_is_not_read_is_refused_before_a_turn_is_sampled(
+    tmp_path: Path, name: str, value: Any, problem: str
+) -> None:
+    recorded = Recorded(tmp_path / "r.jsonl", "Rome.")
+    refused = recorded.post([*ASKED], f"x-steep-{name}", value)
+    assert refused.status_code == 400
+    assert problem in refused.json()["error"]["message"]
+    assert (recorded.process.seen, recorded.path.read_bytes()) == ([], b"")
+
+
+@pytest.mark.parametrize("name", ["answers", "conversation"])
+def test_a_header_in_latin_1_is_refused(tmp_path: Path, name: str) -> None:
+    model, asked = Recorded(tmp_path / "r.jsonl").model, TurnRequest(messages=ASKED)
+    headers = Headers(raw=[(f"x-steep-{name}".encode(), b"Z\xfcrich")])  # test clients send UTF-8
+    with pytest.raises(InputError, match=f"x-steep-{name}: not UTF-8 text"):
+        model.prepare(asked, headers)
+
+
+@pytest.mark.parametrize(
+    ("value", "answers"),
+    [
+        ("Zürich".encode(), ["Zürich"]),
+        ('["Zürich", "チューリッヒ"]'.encode(), ["Zürich", "チューリッヒ"]),
+        (r'["Z\u00fcrich"]', ["Zürich"]),
+        ('"Rome"', ["Rome"]),
+        ("1912", ["1912"]),
+    ],
+)
+def test_gold_answers_are_read_from_a_header(
+    tmp_path: Path, value: Any, answers: list[str]
+) -> None:
+    recorded = Recorded(tmp_path / "r.jsonl", "Rome.")
+    recorded.post([*ASKED], "x-steep-answers", value)
+    assert [each.answers for each in recorded.read()[0]] == [answers]
+
+
+def test_a_full_disk_is_the_answer_of_a_request_and_leaves_nothing_of_its_turn(
+    tmp_path: Path,
+) -> None:
+    recorded = Recorded(tmp_path / "r.jsonl", call("it"), "Lost.", "Ada.")
+    messages = [*ASKED]
+    name = recorded.ask(messages).id
+    result(messages, "x")
+    before = recorded.path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(openai.InternalServerError, match="cannot be written") as refused:
+            recorded.ask([*messages])
+        with pytest.raises(openai.InternalServerError, match="File too large"):
+            recorded.reward(name, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.status_code == 507
+    assert (refused.value.type, recorded.path.read_bytes()) == ("server_error", before)
+    recorded.ask(messages)
+    [trajectory], counts = recorded.read()
+    assert (trajectory.answer, counts.turns, counts.reasons.total()) == ("Ada.", 2, 0)
+
+
 def changed_result(messages: list[dict[str, Any]]) -> None:
     messages[3]["content"] = "shortened"
 
@@ -220,6 +472,45 @@ def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path)
     assert (counts.turns, counts.without_answers) == (2, 0)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"precious": 1}',
+        b'{"precious": 1}\n',
+        b"notes",
+        b"question,answer\nWho?,Ada\n",
+        b"\x00\xff",
+        b'{"turn": 1, "text": "a log of another program"}',
+        b'{"conversation": "c", "reward": 1}\nnotes without an end of line',
+        b'{"conversation": "c", "reward": 1}\n{"question": "Who?", "answer": "Ada"}\n',
+        b'{"question": "Who?"}\n{"turn": "cut off',
+    ],
+)
+def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "precious.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"precious\.json.* name another one with --output"):
+        Log(path)
+    assert path.read_bytes() == content
+
+
+def test_a_recording_is_a_regular_file_in_any_folder(tmp_path: Path) -> None:
+    for path in (tmp_path, Path("/dev/null")):
+        with pytest.raises(InputError, match="is no regular file"):
+            Log(path)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "new" / "r.jsonl")
+    (tmp_path / "new").mkdir()
+    recorded = Recorded(link, "Ada.")
+    recorded.ask([*ASKED])
+    recorded.log.close()
+    assert link.is_symlink()
+    whole = link.read_bytes()
+    link.write_bytes(whole[:-1])  # without the end of the line
+    Log(link).close()
+    assert link.read_bytes() == whole
+
+
 def test_conversations_without_gold_answers_and_reward_are_counted(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path / "r.jsonl", "Yes.", "So far", "No.", "No.")
     chat = [{"role": "user", "content": "Hello!"}]
@@ -235,6 +526,18 @@ def test_conversations_without_gold_answers_and_reward_are_counted(tmp_path: Pat
         "4 turns of 2 conversations: 0 trajectories (1 the turn before was cut off); left out, "
         "without gold answers or a reward: 2 conversations"
     )
+
+
+def test_turns_under_a_grammar_are_marked_and_counted(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "r.jsonl", call("it"), "Ada.")
+    messages = [*ASKED]
+    recorded.ask(messages, tool_choice="required")
+    result(messages, "x")
+    recorded.ask(messages)
+    rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert [row["constrained"] for row in rows] == [True, False]
+    _, counts = recorded.read()
+    assert str(counts).startswith("2 turns (1 under a grammar) of 1 conversations: 1 trajectories")
 
 
 def test_recorded_trajectories_stand_in_for_sampling_and_are_scored_and_paired(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from pipeline.core.errors import EngineError
 from pipeline.core.records import Chunk
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.shared_engine import SharedEngine
-from pipeline.rollout.answering import OpenPolicy, PolicyProcess
+from pipeline.rollout.answering import OpenPolicy, PolicyProcess, question_record
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import answer_questions
 from pipeline.serving.chat import chat_routes
@@ -28,12 +30,13 @@ from pipeline.stages.corpus import write_chunks
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.test_sampler import STEP_1, STEP_2, TEARAG, TOKENIZER, Documents, two_steps
 from tests.serving.scripted_policy import DECODING
+from tests.waiting import LIMIT
 
 
 def written(prompt: str, request: GenerationRequest) -> str:
-    """Two steps; the engine ends after the first step of a question that says so."""
+    """Two steps; the engine refuses the second of a question that says so."""
     if "Fail?" in prompt and STEP_1 in prompt:
-        raise EngineError("the engine ended")
+        raise ValueError("this cannot go on")
     return two_steps(prompt, request)
 
 
@@ -66,20 +69,26 @@ def test_a_service_that_ends_does_not_wait_for_its_engine_to_start() -> None:
     assert not process._process.is_alive()
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[PolicyProcess]:
+    opened = PolicyProcess("sft", scripted)
+    try:
+        opened.wait_until_ready()
+        yield opened
+    finally:
+        opened.stop()
+
+
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[openai.OpenAI]:
+def client(tmp_path: Path, process: PolicyProcess) -> openai.OpenAI:
     chunks = [Chunk(f"c-{name}", "T", f"on {name}", "d") for name in ("who?", "where?")]
     write_chunks(tmp_path, chunks)
     policy, app = ServedPolicy("sft", tmp_path, failed=lambda error: None), FastAPI()
     app.include_router(chat_routes(policy, PlainModel(policy, lambda: TOKENIZER, DECODING)))
-    policy.process = PolicyProcess("sft", scripted)
-    try:
-        policy.process.wait_until_ready()
-        yield openai.OpenAI(
-            api_key="none", base_url="http://localhost/v1", http_client=TestClient(app), max_retries=0
-        )  # fmt: skip
-    finally:
-        policy.process.stop()
+    policy.process = process
+    return openai.OpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=TestClient(app), max_retries=0
+    )
 
 
 def test_steps_are_pieces_of_reasoning_and_the_answer_comes_last(client: openai.OpenAI) -> None:
@@ -98,8 +107,30 @@ def test_steps_are_pieces_of_reasoning_and_the_answer_comes_last(client: openai.
     assert [source["id"] for source in metadata["sources"]] == ["c-who?", "c-where?"]
     assert len({piece.id for piece in pieces}) == 1
     assert pieces[-1].choices[0].finish_reason == "stop"
-    with pytest.raises(openai.APIError, match="the engine ended"):
+    with pytest.raises(openai.APIError, match="ValueError: this cannot go on"):
         asked("Fail?")  # after the first step, so that the status was sent
+    assert "".join(piece.choices[0].delta.content or "" for piece in asked("Who else?")) == "Rome"
+
+
+def test_what_concerns_one_request_or_the_terminal_does_not_end_the_policy(
+    process: PolicyProcess,
+) -> None:
+    """Signals to the group of the service, a client that leaves, and a question that fails."""
+    pid = process._process.pid
+    assert pid is not None
+    assert os.getpgid(pid) != os.getpgid(0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
+    left = process.ask(question_record("Who left?"))
+    failing = process.ask(question_record("Fail?"))
+    staying = process.ask(question_record("Who?"))
+    assert not left.cancel()
+    with pytest.raises(EngineError, match="ValueError: this cannot go on"):
+        failing.result(LIMIT)
+    assert staying.result(LIMIT).trajectory.answer == "Rome"
+    with pytest.raises(EngineError, match="this cannot go on"):
+        process.ask(question_record("Fail?")).result(LIMIT)
+    assert process.failure is None
 
 
 def test_clients_are_told_when_to_ask_again_while_the_engine_starts(tmp_path: Path) -> None:

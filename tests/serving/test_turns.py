@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
 
 import openai
 import pytest
@@ -11,14 +15,26 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.conversations.json_schemas import schema_problem
+from pipeline.core.errors import InputError
 from pipeline.grammars.tokens import decode
 from pipeline.serving.chat import chat_routes
-from pipeline.serving.turns import PlainModel
+from pipeline.serving.turns import PlainModel, TurnRequest
 from tests.conversations.shipped_templates import SEARCH
 from tests.serving.scripted_policy import DECODING, ScriptedProcess, scripted_policy, tokenizer_of
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "who?"}}\n</tool_call>'
+TREE = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#"}}}}
+JSON = {"style": "json", "max_whitespace_cnt": 8}
 QUESTION: dict[str, Any] = {"role": "user", "content": "Who directed it?"}
+
+
+def tool(parameters: Any, name: str = "find") -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def named(name: str) -> Any:
+    return {"type": "function", "function": {"name": name}}
 
 
 def served(*turns: str, template: str = "qwen2_5") -> tuple[openai.OpenAI, ScriptedProcess]:
@@ -82,6 +98,17 @@ def test_a_stream_gives_the_turn_of_a_thinking_model() -> None:
     assert json.loads(call.function.arguments) == {"query": "who?"}
 
 
+def test_the_usage_of_a_stream_comes_apart_if_it_is_asked_for() -> None:
+    client, _ = served("Ada.", "Ada.")
+    asked: Any = {"model": "policy", "messages": [QUESTION], "stream": True}
+    pieces = list(client.chat.completions.create(**asked))
+    assert [len(piece.choices) for piece in pieces] == [1, 1]
+    assert pieces[-1].usage is not None
+    pieces = list(client.chat.completions.create(**asked, stream_options={"include_usage": True}))
+    assert [len(piece.choices) for piece in pieces] == [1, 1, 0]
+    assert [piece.usage is not None for piece in pieces] == [False, False, True]
+
+
 def test_a_malformed_turn_is_its_text_and_a_stop_string_is_left_out() -> None:
     broken = '<tool_call>\n{"name": "search", "arguments": {"q": 1}}\n</tool_call>'
     client, _ = served(broken, "Thought.\nObservation: x", "So <tool_call>")
@@ -98,21 +125,235 @@ def test_a_malformed_turn_is_its_text_and_a_stop_string_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"tool_choice": "required"}, "tool_choice: Input should be 'auto' or 'none'"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools.0: a tool needs function.name"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type: Input should be"),
+        ({"tool_choice": "required"}, "tool_choice: tools has no such tool"),
+        ({"tools": [SEARCH], "tool_choice": named("add")}, "tool_choice: tools has no such tool"),
+        (
+            {"tools": [SEARCH], "tool_choice": {"type": "custom"}},
+            "tool_choice.type: Input should be 'au",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {}}]},
+            "tools.0.function.name: Field required",
+        ),
+        ({"tools": [tool({}, "a b")]}, "tools.0.function.name: String should match pattern"),
+        ({"tools": [SEARCH, SEARCH]}, "tools.1.function.name: there are two tools search"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema: it is missing",
+        ),
+        (
+            {"response_format": {"type": "grammar"}},
+            "response_format.type: Input should be 'text', ",
+        ),
+        ({"stop": ""}, "stop.0: String should have at least 1 character"),
+        ({"stop": ["x", ""]}, "stop.1: String should have at least 1 character"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop: List should have at most 4 items"),
+        ({"temperature": 2.5}, "temperature: Input should be less than or equal to 2"),
+        ({"temperature": -1}, "temperature: Input should be greater than or equal to 0"),
+        ({"top_p": 0}, "top_p: Input should be greater than 0"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"seed": 2**63}, "seed: Input should be less than 9223372036854775808"),
+        ({"logprobs": True}, "logprobs: true is not served here; steep record writes the log-prob"),
+        ({"presence_penalty": 0.5}, "presence_penalty: 0.5 is not served here; leave it out"),
+        ({"logit_bias": {"50": -100}}, "logit_bias: .* is not served here"),
+        ({"extra_body": {"top_k": 5}}, "top_k: 5 is not served here"),
+        (
+            {"model": "round-1", "tools": [SEARCH]},
+            "tools: .*; the model searches by itself; use the",
+        ),
         ({"messages": [{"role": "bot", "content": "x"}]}, "messages.0.role: 'bot' is not one of"),
         ({"messages": [{"role": "user", "content": "x" * 9000}]}, "9,097 tokens, and the engine"),
+        (
+            {"messages": [{"role": "user", "content": "x" * 200_000}]},
+            "messages: they have 200,039 characters with the tools",
+        ),
         ({"messages": [QUESTION, {"role": "assistant", "content": "x"}]}, "the last is an assist"),
-        ({"n": 2}, "n: Input should be 1"),
+        ({"n": 2}, "n: 2 is not served here; send as many requests"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused(options: dict[str, Any], problem: str) -> None:
     client, process = served()
     asked = {"model": "policy", "messages": [QUESTION]} | options
-    with pytest.raises(openai.BadRequestError, match=problem):
+    with pytest.raises(openai.BadRequestError, match=problem) as refused:
         client.chat.completions.create(**asked)
+    assert refused.value.type == "invalid_request_error"
+    assert (refused.value.param or "").partition(".")[0] in {*options, "top_k"}
     assert process.seen == []
+
+
+def test_values_that_change_nothing_are_taken() -> None:
+    client, process = served("Ada.")
+    neutral = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}
+    nothing: Any = {"n": 1, "logprobs": False, "frequency_penalty": 0.0, "logit_bias": {}}
+    unset: Any = dict.fromkeys(("tools", "tool_choice", "stop", "response_format", "top_logprobs"))
+    client.chat.completions.create(
+        model="policy", messages=[QUESTION], seed=-1, max_tokens=10**30, temperature=2,
+        extra_body={**neutral, **nothing, **unset},
+    )  # fmt: skip
+    [(request, _)] = process.seen
+    assert (request.seed, request.stop, request.temperature, request.constraint) == (
+        2**63 - 1, (), 2, None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "taken"),
+    [
+        (None, {}, True),
+        ({"type": "object", "properties": {"q": {"type": ["string", "null"]}}}, {"q": None}, True),
+        ({"type": "object", "properties": {"q": {"type": ["string", "null"]}}}, {"q": 5}, False),
+        ({"type": "object", "properties": {"q": True}}, {"q": [1]}, True),
+        ({"properties": {"q": {"anyOf": [{"type": "integer"}, {"enum": ["x"]}]}}}, {"q": "x"}, True),
+        ({"properties": {"q": {"anyOf": [{"type": "integer"}, {"enum": ["x"]}]}}}, {"q": "y"}, False),
+        (TREE, {"children": [{"children": []}]}, True),
+        (TREE, {"children": [{"children": "x"}]}, False),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"q": {"items": [{}]}}}, {}, True),
+    ],
+)  # fmt: skip
+def test_any_json_schema_of_a_tool_is_served(parameters: Any, arguments: Any, taken: bool) -> None:
+    written = json.dumps({"name": "find", "arguments": arguments})
+    client, _ = served(f"<tool_call>\n{written}\n</tool_call>")
+    reply = client.chat.completions.create(
+        model="policy", messages=[QUESTION], tools=[tool(parameters)]
+    )
+    calls = reply.choices[0].message.tool_calls
+    assert [json.loads(call.function.arguments) for call in calls or []] == [arguments] * taken
+
+
+DOUBLING = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"type": "objet"}, ".type: 'objet' is not valid under any"),
+        ({"properties": {"q": {"pattern": "("}}}, ".properties.q.pattern: '\\(' is not a 'regex'"),
+        ({"properties": {"q": {"$ref": "#/$defs/q"}}}, ": it has no '#/\\$defs/q'; a \\$ref names a part"),
+        ({"$ref": "#"}, ": it is too deep, or its references have no end"),
+        ({"properties": {"q": {"$ref": "#/properties/q"}}}, ": it is too deep, or its references"),
+        ({"$defs": DOUBLING | {"a40": {}}, "$ref": "#/$defs/a0"}, ": it is too deep, or its ref"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_cannot_be_evaluated_is_refused_with_its_place(
+    parameters: Any, problem: str
+) -> None:
+    client, process = served()
+    with pytest.raises(openai.BadRequestError, match=f"tools.0.function.parameters{problem}"):
+        client.chat.completions.create(
+            model="policy", messages=[QUESTION], tools=[tool(parameters)]
+        )
+    assert process.seen == []
+
+
+class Page(BaseHTTPRequestHandler):
+    """A schema that is on the web; ``asked`` are the paths that were fetched."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"type": "string"}')
+
+
+def test_a_schema_elsewhere_is_not_fetched(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"type": "string"}', encoding="utf-8")
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        for address in (
+            f"http://127.0.0.1:{server.server_port}/s.json",
+            (tmp_path / "s.json").as_uri(),
+        ):
+            client, _ = served(CALL)
+            with pytest.raises(
+                openai.BadRequestError, match="a \\$ref names a part of the same sch"
+            ):
+                client.chat.completions.create(
+                    model="policy", messages=[QUESTION], tools=[tool({"$ref": address})]
+                )
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert Page.asked == []
+
+
+def test_a_pattern_without_end_holds_nobody() -> None:
+    assert schema_problem({"pattern": "^(a|aa)+$"}, "a" * 60 + "!") == (
+        "their schema cannot be evaluated (TimeoutError)"
+    )
+
+
+def test_a_forced_call_and_an_answer_in_json_are_grammars_of_the_template() -> None:
+    client, process = served(CALL, f"{CALL}\n{CALL}", '{"name": "Ada"}', "Ada", "x")
+
+    def asked(**options: Any) -> Any:
+        return client.chat.completions.create(model="policy", messages=[QUESTION], **options)
+
+    [call] = (
+        asked(tools=[SEARCH, tool({})], tool_choice=named("search")).choices[0].message.tool_calls
+    )
+    assert call.function.name == "search"
+    two = asked(tools=[SEARCH], tool_choice="required", parallel_tool_calls=False)
+    assert two.choices[0].message.tool_calls is None
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    form = {"type": "json_schema", "json_schema": {"name": "who", "schema": schema}}
+    assert asked(response_format=form).choices[0].message.content == '{"name": "Ada"}'
+    assert asked(response_format={"type": "json_object"}).choices[0].message.content == "Ada"
+    assert asked(tools=[SEARCH], tool_choice="auto").choices[0].message.content == "x"
+    tags = [json.loads(request.constraint or "{}") for request, _ in process.seen]
+    first = {"type": "const_string", "value": '<tool_call>\n{"name": "search", "arguments": '}
+    arguments = {"type": "json_schema", "json_schema": SEARCH["function"]["parameters"], **JSON}
+    last = {"type": "const_string", "value": "}\n</tool_call>"}
+    forced = {"type": "sequence", "elements": [first, arguments, last]}
+    assert tags[0] == {"type": "structural_tag", "format": {"type": "or", "elements": [forced]}}
+    assert tags[1] == tags[0]
+    [answer] = tags[2]["format"]["elements"]
+    assert answer["elements"] == [{"type": "json_schema", "json_schema": schema, **JSON}]
+    assert tags[3]["format"]["elements"][0]["elements"][0]["json_schema"] == {"type": "object"}
+    assert tags[4] == {}
+
+
+def test_the_other_endpoints_of_openai_are_refused_with_the_way_out() -> None:
+    client, _ = served()
+    assert client.models.retrieve("policy").owned_by == "steep"
+    with pytest.raises(openai.NotFoundError, match="no model 'gpt-4o'; use round-1 or policy"):
+        client.models.retrieve("gpt-4o")
+    with pytest.raises(openai.NotFoundError, match=r"set_default_openai_api\('chat_completions'\)"):
+        client.responses.create(model="policy", input="Who?")
+    with pytest.raises(openai.NotFoundError, match="there are /v1/chat/completions and /v1/models"):
+        client.embeddings.create(model="policy", input="Who?")
+    with pytest.raises(openai.NotFoundError, match="a base_url ends in /v1"):
+        client.with_options(base_url="http://localhost").models.list()
+    with pytest.raises(openai.APIStatusError, match="/v1/chat/completions takes POST") as refused:
+        client.get("/chat/completions", cast_to=object)
+    assert (refused.value.status_code, refused.value.type) == (405, "invalid_request_error")
+    with pytest.raises(openai.APIStatusError, match="/v1/models/policy takes GET") as refused:
+        client.models.delete("policy")
+    assert refused.value.response.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"", "EOF while parsing"),
+        (b"[1]", "a JSON list; send an object"),
+        (b'{"temperature": NaN}', "expected value at line 1"),
+        (b'{"temperature": 1e999}', "Out of range float"),
+        (b'{"seed": ' + b"1" * 5000 + b"}", "number out of range"),
+        (b'{"messages": ' + b"[" * 100_000, "recursion limit exceeded"),
+        (b'{"model": "\\ud83d"}', "unexpected end of hex escape"),
+        (b'{"model": "\xff"}', "invalid unicode code point"),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_json_object_is_refused(body: bytes, problem: str) -> None:
+    client, _ = served()
+    reply = client._client.post("http://localhost/v1/chat/completions", content=body)
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert problem in error["message"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", None)
 
 
 def test_tools_under_a_template_that_leaves_them_out_are_refused() -> None:
@@ -121,3 +362,39 @@ def test_tools_under_a_template_that_leaves_them_out_are_refused() -> None:
         client.chat.completions.create(model="policy", messages=[QUESTION], tools=[SEARCH])
     reply = client.chat.completions.create(model="policy", messages=[QUESTION])
     assert reply.choices[0].message.content == "It is Ada."
+
+
+class Counting:
+    """A tokenizer that counts the characters which it gets."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer, self.characters = tokenizer, 0
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        self.characters += len(text)
+        return self.tokenizer(text, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": "x" * 1_000_000}]},
+        {"messages": [{"role": "user", "content": " " * 1_000_000}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "中" * 300_000}]}]},
+        {"messages": [{"role": "user", "content": "<|im_start|>" * 100_000}]},
+        {"messages": [{"role": "user", "content": ""}] * 30_000},
+        {"messages": [QUESTION], "tools": [{**SEARCH, "description": "x" * 1_000_000}]},
+    ],
+)
+def test_a_request_that_is_much_too_long_is_refused_without_being_rendered(
+    fields: dict[str, Any],
+) -> None:
+    """Megabytes would take the thread of all turns for half a minute."""
+    tokenizer = Counting(tokenizer_of("qwen2_5"))
+    model = PlainModel(scripted_policy(None), lambda: tokenizer, DECODING)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"characters with the tools.*takes 6,000 tokens; shorten"):
+        asyncio.run(model.complete(TurnRequest.model_validate(fields), {}))
+    assert 0 < tokenizer.characters <= 200_000

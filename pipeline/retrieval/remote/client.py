@@ -32,7 +32,7 @@ from pipeline.retrieval.base import Query
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.retrieval.remote.wire import (
     HEADER,
-    MAX_QUERIES,
+    PART,
     TOKEN,
     decode_answers,
     encode_queries,
@@ -59,7 +59,9 @@ class RemoteRetriever:
         # trust_env=False: proxies from environment variables do not reach services in a local
         # network.
         token = os.environ.get(TOKEN)
-        headers = {"Authorization": f"Bearer {token}"} if token else None
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         self._http = httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=False, headers=headers)
         self._retrying = Retrying(
             retry=retry_if_exception_type(httpx.HTTPError),
@@ -89,8 +91,8 @@ class RemoteRetriever:
         try:
             distinct = list(dict.fromkeys(queries))
             answers: dict[Query, list[ContextItem]] = {}
-            for first in range(0, len(distinct), MAX_QUERIES):
-                part = distinct[first : first + MAX_QUERIES]
+            for first in range(0, len(distinct), PART):
+                part = distinct[first : first + PART]
                 answers.update(zip(part, self._items(part), strict=True))
             return [list(answers[query]) for query in queries]
         finally:

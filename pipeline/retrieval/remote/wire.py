@@ -1,9 +1,9 @@
 """Wire format of the retrieval service: queries and answers as JSON.
 
 Encodes and decodes lists of `Query`, and lists of `ContextItem` lists. Both decoders check every
-field and raise InputError with one sentence. Scores are transferred without loss. No segment of 512
-tokens, the longest in the shipped configurations, exceeds the limits of a query, so a service
-answers every query that retrieval in process answers.
+field and raise InputError with one sentence. Scores are transferred without loss. What exceeds the
+limits of a query is cut off. No segment of 512 tokens, the longest in the shipped configurations,
+exceeds them, so a service answers every query as retrieval in process does.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from pipeline.retrieval.base import Query
 HEADER = "x-steep-retrieval"  # response header with the fingerprint of the retrieval
 TOKEN = "STEEP_TOKEN"  # environment variable with the token of a service that asks for one
 MAX_BODY = 16 * 2**20  # bytes of a request
-MAX_QUERIES = 256  # of a request
+MAX_QUERIES = 4096  # of a request; trainers send one for all their roll-outs
+PART = 256  # queries that are retrieved at once
 MAX_ENTITIES = 256  # of a query: each is a token and a separator at least
 MAX_TEXT = 20_000  # characters
-
-Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
 class _WireQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    subquery: Text
-    entities: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTITIES)] = ()
+    subquery: str
+    entities: tuple[str, ...] = ()
     later: bool = False
 
 
@@ -45,17 +44,19 @@ class SearchR1Request(BaseModel):
     """A request to the retriever of Search-R1, which SkyRL, verl and slime use as well.
 
     ``{"queries": ["…"], "topk": 3, "return_scores": true}``; ``query`` may be one text in place of
-    the list. ``topk`` cannot exceed the number of items that the configuration retrieves.
+    the list. ``topk`` cannot exceed the number of items that the configuration retrieves. A query
+    that is no text finds nothing, as an empty one: one bad sample must not end a trainer's batch.
     """
 
-    queries: Annotated[list[Text], Field(max_length=MAX_QUERIES)] = []
-    query: Text | None = None
+    queries: Annotated[list[Any], Field(max_length=MAX_QUERIES)] = []
+    query: str | None = None
     topk: Annotated[int, Field(ge=1)] | None = None
     return_scores: bool = False
 
     def as_queries(self) -> list[Query]:
         """The texts as queries whose only entity is the text."""
-        texts = self.queries if self.query is None else [self.query, *self.queries]
+        given = self.queries if self.query is None else [self.query, *self.queries]
+        texts = (text[:MAX_TEXT] if isinstance(text, str) else "" for text in given)
         return [Query(text, (text,)) for text in texts]
 
     def encode(self, answers: Sequence[Sequence[ContextItem]]) -> bytes:
@@ -100,8 +101,14 @@ def decode_queries(body: bytes) -> list[Query]:
 
     A position reads ``queries[3].subquery``.
     """
-    decoded = _decode(_QUERIES, body, "queries")
-    return [Query(query.subquery, query.entities, query.later) for query in decoded]
+    return [
+        Query(
+            query.subquery[:MAX_TEXT],
+            tuple(entity[:MAX_TEXT] for entity in query.entities[:MAX_ENTITIES]),
+            query.later,
+        )
+        for query in _decode(_QUERIES, body, "queries")
+    ]
 
 
 def encode_answers(answers: Sequence[Sequence[ContextItem]]) -> bytes:

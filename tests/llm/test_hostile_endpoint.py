@@ -1,0 +1,272 @@
+"""Endpoints that answer with anything: each call ends in a reply, a fault, or one sentence, in time."""
+
+import gzip
+import itertools
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import Endpoint
+from pipeline.core.content_cache import ContentCache
+from pipeline.core.errors import EngineError
+from pipeline.core.records import Message
+from pipeline.core.text import visible
+from pipeline.judges.cases import EquivalenceCase
+from pipeline.judges.llm_judge import LlmJudge
+from pipeline.llm.chat import Reply
+from pipeline.llm.endpoint import EndpointChat
+from tests.llm.fake_endpoint import FakeEndpoint, Response, Script, completion
+
+KEY = "sk-test/0123456789abcdef"
+PROBE = "Say yes."
+YES = completion("<answer>True</answer>")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeEndpoint]:
+    with FakeEndpoint(lambda text, before: "") as endpoint:
+        yield endpoint
+
+
+def chat_of(folder: Path, server: FakeEndpoint, script: Script, **changes: Any) -> EndpointChat:
+    server.script = script
+    server.request_counts.clear()
+    block = Endpoint.model_validate(
+        {"base_url": server.url, "model": "fake", "retries": 0, "timeout": 5.0, **changes}
+    )
+    return EndpointChat(block, ContentCache(folder / "chat.sqlite"), block="graph")
+
+
+def ask(chat: EndpointChat, *texts: str) -> dict[str, Reply]:
+    with chat:
+        return chat.ask([(text, [Message("user", text)]) for text in texts], max_tokens=16)
+
+
+def raw(body: bytes, *headers: str, status: str = "200 OK", length: int | None = None) -> Response:
+    """A response of any status line and headers; ``length`` is the length that it claims."""
+    counted = f"Content-Length: {len(body) if length is None else length}"
+    head = "\r\n".join((f"HTTP/1.1 {status}", *headers, counted))
+    return Response(raw=[f"{head}\r\n\r\n".encode("latin-1") + body])
+
+
+def said(**body: Any) -> Response:
+    """A reply of status 200 with this body."""
+    return Response(body=json.dumps(body))
+
+
+def chunked(parts: Iterator[bytes], *headers: str) -> Iterator[bytes]:
+    """A response in chunks."""
+    head = "\r\n".join(("HTTP/1.1 200 OK", "Transfer-Encoding: chunked", *headers))
+    yield f"{head}\r\n\r\n".encode()
+    for part in parts:
+        yield f"{len(part):x}\r\n".encode() + part + b"\r\n"
+
+
+def choice(**of: Any) -> list[dict[str, Any]]:
+    return [{"message": {"content": "<answer>Tr"}, "finish_reason": "stop", **of}]
+
+
+LIMITED = {"message": "Provider returned error", "code": 429}
+PASSING = {  # replies that are none, and that another try may mend
+    "a rate limit without choices": said(choices=None, error=LIMITED),
+    "a rate limit with an empty list": said(choices=[], error={"code": "429", "message": "x"}),
+    "a rate limit as words": said(error="Too many requests, slow down"),
+    "a rate limit as a type": said(error={"type": "overloaded_error", "message": "Overloaded"}),
+    "a rate limit as a status": said(error={"status": "RESOURCE_EXHAUSTED", "message": "x"}),
+    "a rate limit in a detail": said(detail="Rate limit exceeded"),
+    "a rate limit at the top": said(object="error", message="busy", code=429),
+    "a rate limit in a list": Response(body=json.dumps([{"error": LIMITED}])),
+    "a rate limit beside a text": said(choices=choice(), error=LIMITED),
+    "an error in the choice": said(choices=choice(error={"code": 502, "message": "x"})),
+    "a text that ended in an error": said(choices=choice(finish_reason="error")),
+    "an unknown error": said(error={"message": "something broke", "code": 1302}),
+    "no choices": said(choices=None),
+    "no message": said(choices=[{"finish_reason": "stop"}]),
+    "parts instead of a text": said(choices=choice(message={"content": [{"text": YES}]})),
+    "a page": Response(body="<html>Bad gateway</html>", headers={"content-type": "text/html"}),
+    "nothing": Response(body=""),
+    "half a JSON": Response(body=YES[:-20]),
+    "no UTF-8": raw(YES.encode().replace(b"True", b"\xff\xfe")),
+    "events": Response(body=f"data: {YES}", headers={"content-type": "text/event-stream"}),
+    "no content": raw(b"", status="204 No Content"),
+    "a body shorter than its length": raw(YES.encode(), length=10**6),
+    "a body longer than its length": raw(YES.encode(), length=20),
+    "half a chunk": Response(raw=[b"".join(chunked(iter([YES.encode()])))[:-40]]),
+    "damaged gzip": raw(gzip.compress(YES.encode())[:-30], "Content-Encoding: gzip"),
+    "a connection that is closed": Response(drop=True),
+    "no HTTP": Response(raw=[b"SSH-2.0-OpenSSH_9.6\r\n"]),
+    "a date in the past": raw(b"", "Retry-After: Thu, 01 Jan 1970 00:00:00 GMT", status="429 x"),
+    "a wait below zero": raw(b"", "Retry-After: -5", status="503 x"),
+}  # fmt: skip
+
+
+def test_what_is_no_answer_is_asked_for_again(tmp_path: Path, server: FakeEndpoint) -> None:
+    chat = chat_of(
+        tmp_path, server, lambda text, before: "at last" if before else PASSING[text], retries=1
+    )
+    replies = ask(chat, *PASSING)
+    assert {name: reply.text for name, reply in replies.items() if reply.text != "at last"} == {}
+    assert server.request_counts == dict.fromkeys(PASSING, 2)  # no probe was needed
+
+
+FAULTS = {
+    "a filter": (said(error={"code": "content_filter", "message": "x"}), "content filter"),
+    "a long prompt": (said(error="maximum context length is 8 tokens"), "prompt too long"),
+    "a refusal": (said(choices=choice(message={"content": None, "refusal": "no"})), "content filter"),
+    "a refused text": (said(choices=choice(finish_reason="SAFETY")), "content filter"),
+}  # fmt: skip
+
+
+def test_an_error_about_one_prompt_in_a_good_status_is_its_fault(
+    tmp_path: Path, server: FakeEndpoint
+) -> None:
+    replies = ask(chat_of(tmp_path, server, lambda text, before: FAULTS[text][0]), *FAULTS)
+    assert {name: (reply.text, reply.fault) for name, reply in replies.items()} == {
+        name: ("", fault) for name, (_, fault) in FAULTS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (
+            said(error={"code": 401, "message": f"No key {KEY}"}),
+            r"\[key\]\); set FAKE_KEY to a key",
+        ),
+        (said(error={"message": "Invalid API key"}), "set FAKE_KEY to a key"),
+        (said(detail="model m does not exist"), r"correct graph\.endpoint \(base_url"),
+        (said(error={"code": 402, "message": "no credits"}), "or add credit"),
+        (said(choices=None, error=LIMITED), "HTTP 200: 429: Provider returned error.*per_minute"),
+        (raw(b"later", "Retry-After: 86400", status="429 x"), r"wait \(retry-after: 86400\), set"),
+        (said(choices=[]), "neither a prompt nor a short question: HTTP 200: the reply is not"),
+    ],
+    ids=str,
+)
+def test_an_error_about_all_prompts_in_a_good_status_is_a_sentence(
+    tmp_path: Path, server: FakeEndpoint, monkeypatch: Any, failure: Response, message: str
+) -> None:
+    monkeypatch.setenv("FAKE_KEY", KEY)
+    chat = chat_of(tmp_path, server, lambda *_: failure, api_key_env="FAKE_KEY")
+    with pytest.raises(EngineError, match=message) as caught:
+        ask(chat, "a")
+    assert KEY not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def slow_bytes() -> Iterator[bytes]:
+    """A reply of a byte now and then, which no timeout between bytes ends."""
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+    while True:
+        time.sleep(0.01)
+        yield b" "
+
+
+def endless() -> Iterator[bytes]:
+    return chunked(itertools.repeat(b" " * 2**20))
+
+
+def bomb() -> Iterator[bytes]:
+    """32 MiB in 32 KiB, again and again."""
+    return chunked(itertools.repeat(gzip.compress(bytes(2**25))), "Content-Encoding: gzip")
+
+
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [
+        (slow_bytes, "the reply did not end within 0.5 seconds (total_timeout)"),
+        (endless, "the reply has more than 16 MiB"),
+        (bomb, "the reply has more than 16 MiB"),
+    ],
+)
+def test_a_reply_without_end_is_a_fault_of_its_prompt(
+    tmp_path: Path, server: FakeEndpoint, parts: Any, fault: str
+) -> None:
+    total = 0.5 if parts is slow_bytes else 60.0
+
+    def script(text: str, before: int) -> str | Response:
+        return "yes" if text == PROBE else Response(raw=parts())
+
+    reply = ask(chat_of(tmp_path, server, script, total_timeout=total, retries=3), "a")["a"]
+    assert (reply.text, reply.fault, reply.raw) == ("", "no answer", fault)
+    assert server.request_counts == {"a": 2, PROBE: 1}  # time is up at once, not after all retries
+
+
+def test_another_models_name_in_an_answer_is_noted_once(
+    tmp_path: Path, server: FakeEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    def named(text: str, before: int) -> Response:
+        return Response(body=json.dumps({**json.loads(YES), "model": text}))
+
+    same = ("gpt-4o", "openai/GPT-4o", "gpt-4o-2024-08-06", "gpt-4o:latest", "gpt-4o-001")
+    other = ("gpt-4o-mini", "gpt-4o-mini-2024-07-18", "gpt-4", "qwen", "gpt-4o-16k")
+    with caplog.at_level(logging.WARNING):
+        ask(chat_of(tmp_path, server, named, model="gpt-4o", concurrency=1), *same, *other)
+        asked = chat_of(tmp_path, server, lambda *_: named("qwen", 0), model="gpt-4o")
+        ask(asked, *"abc")
+    place = f"graph.endpoint: {server.url} answered as model"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{place} {name} where gpt-4o was asked" for name in (*other, "qwen")
+    ]
+
+
+STATUSES = st.sampled_from(
+    ["200 OK", "201 x", "302 x", "400 x", "404 x", "429 x", "500 x", "999 x"]
+)
+HEADERS = st.lists(
+    st.sampled_from(
+        ["Retry-After: 1e400", "Retry-After: nan", "Content-Encoding: gzip, gzip", "Location: ::",
+         "Content-Type: text/plain; charset=klingon", "X-Should-Retry: true", "Date: \xff", "x",
+         "Location: http://example.org/", "Set-Cookie: a=b; Domain=.com", "Transfer-Encoding: x"]
+    ),
+    max_size=2,
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.just(LIMITED),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["code", "message", "content", "type"]), inner, max_size=2
+        )
+    ),
+    max_leaves=4,
+)
+BODIES = (
+    st.dictionaries(st.sampled_from(["choices", "error", "detail", "usage"]), VALUES, max_size=3)
+    .map(lambda changes: json.dumps({**json.loads(YES), **changes}).encode())
+    | st.binary(max_size=40)
+    | st.integers(0, len(YES)).map(lambda end: YES[:end].encode())
+)  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(STATUSES, HEADERS, BODIES, st.sampled_from([None, 0, 7, 10**6]))
+def test_any_response_ends_in_a_verdict_that_was_given_or_in_a_sentence(
+    tmp_path_factory: Any, server: FakeEndpoint, status: str, headers: list[str], body: bytes,
+    length: int | None,
+) -> None:  # fmt: skip
+    response = raw(body, *headers, status=status, length=length)
+    folder = tmp_path_factory.mktemp("cache")
+    chat = chat_of(
+        folder, server, lambda text, _: "yes" if text == PROBE else response, total_timeout=10.0
+    )
+    message, call = "", None
+    try:
+        with LlmJudge(chat, model="fake") as judge:
+            [call] = judge.decide([EquivalenceCase("Who?", "Ann", "Ann.")])
+    except EngineError as error:
+        message = str(error)
+    if call is None:
+        assert message.startswith(f"graph.endpoint: {server.url}")
+        assert visible(message) == message
+        assert "\n" not in message
+    else:
+        given_one = b"<answer>True</answer>" in body and status < "3"
+        assert call.verdict == "unknown" or (call.verdict == "yes" and given_one)
+        assert call.fault or call.verdict == "yes"
