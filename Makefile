@@ -29,8 +29,8 @@ FITS    = import platform, sys; v = sys.version_info[:2]; name, c = platform.lib
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-TARGETS := help setup setup-gpu run status view browse clean-tmp check check-all lint types test test-all docs bench \
-           bench-methods gpu-check gpu-resolve lock
+TARGETS := help setup setup-gpu run status view browse clean-tmp check check-all check-clients lint types test test-all docs \
+           bench bench-methods gpu-check gpu-resolve lock
 # Every other goal is a stage, whether or not a file has its name.
 STAGES  := $(filter-out $(TARGETS) $(STAMP),$(MAKECMDGOALS))
 .PHONY: $(TARGETS) $(STAGES)
@@ -133,6 +133,13 @@ test: $(STAMP) ## pytest in parallel, without the tests marked slow
 
 test-all: $(STAMP) ## pytest in parallel, all tests
 	$(PYTEST)
+
+# The frameworks of the table in docs/howto/record-an-agent.md, in an environment of their own.
+CLIENTS ?= .venv-clients
+check-clients: $(STAMP) ## frameworks of agents against record and serve, before a release (STEEP_DATA)
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip install -q -r requirements/clients.txt
+	@STEEP_CLIENTS=$(CLIENTS) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/clients
 
 # One thread, as the goals are per core; run nothing else at the same time.
 bench: $(STAMP) ## speed against other libraries (ARGS="--rows kag,store")

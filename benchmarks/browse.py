@@ -60,7 +60,7 @@ def _stage(store: Path, stage: str, name: str, written: Path, inputs: dict[str, 
     directory.parent.mkdir(parents=True)
     shutil.move(written, directory)
     key = {"stage": stage, "version": 1, "settings": {}, "files": {}, "inputs": inputs, "round": 1}
-    manifest = {"fingerprint": name, "key": key, "counts": {"rows": 1}}
+    manifest = {"fingerprint": name, "key": key, "counts": {"rows": 1}, "files": {}}
     (directory / "manifest.json").write_text(json.dumps(manifest))
 
 

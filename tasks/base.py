@@ -28,7 +28,7 @@ from pipeline.core.process_variables import MALLOC
 from pipeline.run.failures import explain_os_error
 from pipeline.run.fork_server import ForkServer
 from pipeline.run.progress import FailureRecord
-from pipeline.run.store import Depth, StageKey, Store, problems
+from pipeline.run.store import Depth, StageKey, Store, problems, read_manifest
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import StageJob
 from tasks.execution.cluster import run_on_cluster
@@ -303,7 +303,9 @@ class StageTask(luigi.Task):
         started = time.monotonic()
         counts = self._run_job(stage)
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
-        say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))
+        notes = read_manifest(self.store.directory(self.key)).get("notes", {})
+        found = "; ".join([rows, *notes.get("warnings", ())])
+        say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {found}"))
 
     def _run_job(self, stage: StageJob) -> dict[str, int]:
         """Run the job of the stage to its end, here or on a cluster; returns its row counts."""

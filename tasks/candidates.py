@@ -27,6 +27,7 @@ class PassageIndex(Indexing):
 
     stage = "passage-index"
     help = "embeddings and indexes of passages, to choose those with triplets"
+    version = 2
 
     def upstream(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus)}

@@ -26,7 +26,7 @@ class Corpus(DataTask):
 
     stage = "corpus"
     help = "passages of the documents"
-    version = 4
+    version = 5
     entry = "pipeline.stages.corpus:run"
     reads = ("corpus", "data.root")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tasks.base import StageTask
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.index import searched
 from tasks.planning.clock import Clock
+from tasks.policy import given_faults
 from tasks.sample import RollOutTask
 
 
@@ -74,6 +75,12 @@ class EvaluateAny(RollOutTask):
             return {}
         adapter = adapter_directory(self._policy_dir)
         return self.content_of({str(adapter): adapter}) if adapter.is_dir() else {}
+
+    def faults(self) -> Iterator[str]:
+        """Adds why the policy cannot be used."""
+        yield from super().faults()
+        if self._policy_dir is not None:
+            yield from given_faults(self.settings, self._policy_dir, "--policy")
 
     @property
     def _policy_dir(self) -> Path | None:

@@ -109,7 +109,8 @@ class Graph(Explorable, _Facts):
 
     stage = "graph"
     help = "knowledge graph of the passages"
-    version = 3
+    version = 4
+    shard_version = 3  # the answers, whose reading is no part of a shard
     spare_ram = "use a machine with more, or a smaller corpus"
     entry = "pipeline.stages.graph:run"
     shard_entry = "pipeline.stages.graph:run_shard"
@@ -139,7 +140,8 @@ class Hypergraph(_Facts):
 
     stage = "hypergraph"
     help = "n-ary facts of the passages"
-    version = 2
+    version = 3
+    shard_version = 2
     entry = "pipeline.stages.hypergraph:run"
     shard_entry = "pipeline.stages.hypergraph:run_shard"
     merge_entry = "pipeline.stages.hypergraph:merge"

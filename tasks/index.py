@@ -57,7 +57,7 @@ class Index(Explorable, Indexing):
 
     stage = "index"
     help = "embeddings and indexes of passages, entities and triplets"
-    version = 7
+    version = 8
 
     def upstream(self) -> dict[str, StageTask]:
         """Passages that are embedded before the graph exists are not embedded again."""
@@ -84,7 +84,7 @@ class HyperIndex(Indexing):
 
     stage = "hyper-index"
     help = "embeddings and indexes of hyperedges and their entities"
-    version = 3
+    version = 4
 
     def upstream(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), "graph": self.clone(Hypergraph)}

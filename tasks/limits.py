@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError
-from pipeline.llm.vllm_engine import LORA_RANKS
+from pipeline.llm.adapter_files import LORA_RANKS
 from pipeline.training.collate import accumulation_steps
 
 _CHARACTERS_PER_TOKEN = 4.0  # of English text; a tokenizer is not loaded for this

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import luigi
 
+from pipeline.config import Config
 from pipeline.config.evaluation import BASE, given_name
 from pipeline.config.run import SFT
-from pipeline.core.errors import InputError
-from pipeline.core.model_files import LINEAGE, adapter_directory
+from pipeline.core.errors import InputError, SteepError
+from pipeline.core.model_files import LINEAGE, adapter_directory, local_directory
 from tasks.base import STAGES, LightTask, StageTask
 from tasks.fingerprint import model_identity
 from tasks.sft import Sft
@@ -48,6 +50,18 @@ class UntrainedPolicy(LightTask):
 
     def input_directories(self) -> dict[str, str]:
         return {} if self.given == BASE else {"adapter": self.given}
+
+    def faults(self) -> Iterator[str]:
+        """Why the adapter cannot be used."""
+        if self.given != BASE:
+            yield from given_faults(self.settings, Path(self.given), self.setting)
+
+    def notes(self) -> Iterator[str]:
+        """A sentence for an adapter of unknown grammar."""
+        from pipeline.stages.given_policy import form_notes
+
+        if self.given != BASE:
+            yield from form_notes(Path(self.given))
 
 
 class Start(UntrainedPolicy):
@@ -96,6 +110,19 @@ def file_name(name: str) -> str:
 def evaluate_command(task: StageTask, *more: str) -> str:
     """The command that evaluates all policies of the run of a task."""
     return shlex.join(["steep", "run", "evaluate", *more, *task.options])
+
+
+def given_faults(settings: Config, source: Path, setting: str) -> Iterator[str]:
+    """Why a policy of the setting cannot be used with these settings; loads no base model."""
+    # Here, because it imports the modules of training.
+    from pipeline.stages.given_policy import check_given, check_start
+
+    if local_directory(settings.model.base) is None:
+        return  # another check names it, or it is fetched first
+    try:
+        (check_start if setting == Start.setting else check_given)(settings, source)
+    except SteepError as error:
+        yield f"{setting} names {source}: {error}"
 
 
 ADAPTER = ("adapter/*",)  # of an adapter; its lineage follows from this

@@ -7,7 +7,6 @@ is of the questions themselves, so the format and the name of the file do not co
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,11 +59,15 @@ def prepare_questions(task: StageTask, split: StageTask, choice: QuestionChoice)
     ``split`` is the task of the run's evaluation questions, complete if ``choice`` names no file.
     Raises InputError when the file is unusable, has no questions, or its data set is not known.
     """
+    from pipeline.corpus.questions.select import choose
+
     seed = task.settings.seed
     if choice.file is None:
         name: str = task.settings.evaluation.split
         path, dataset = split.directory / "questions.parquet", "questions"
-        questions = _of_parquet(path, choice, seed)
+        questions = choose(read_records(path, Question), choice.select, choice.limit, seed)
+        if not questions:
+            raise InputError.at(path, None, "no questions to evaluate on; name another file")
     else:
         path, name = choice.file, choice.file.stem
         questions, dataset = _of_file(path, choice, seed)
@@ -80,12 +83,6 @@ def prepare_questions(task: StageTask, split: StageTask, choice: QuestionChoice)
 
 
 def _of_file(path: Path, choice: QuestionChoice, seed: int) -> tuple[list[Question], str]:
-    if path.suffix == ".parquet":
-        if choice.dataset not in (None, "questions"):
-            raise InputError(
-                f"--dataset is {choice.dataset}, and {path} is a file of steep; remove --dataset"
-            )
-        return _of_parquet(path, choice, seed), "questions"
     from pipeline.corpus.questions.load import DATASETS, Notes, dataset_of, load_questions
     from pipeline.stages.questions import lines_of
 
@@ -100,16 +97,3 @@ def _of_file(path: Path, choice: QuestionChoice, seed: int) -> tuple[list[Questi
     for line in lines_of(path.name, notes):
         print(visible(line))
     return questions, dataset
-
-
-def _of_parquet(path: Path, choice: QuestionChoice, seed: int) -> list[Question]:
-    from pipeline.corpus.questions.select import choose
-
-    questions = read_records(path, Question)
-    if not questions:
-        raise InputError.at(path, None, "no questions to evaluate on; name another file")
-    times = Counter(question.question_id for question in questions)
-    repeated, count = times.most_common(1)[0]
-    if count > 1:
-        raise InputError.at(path, None, f"question id {repeated} occurs twice; make ids unique")
-    return choose(questions, choice.select, choice.limit, seed)

@@ -16,6 +16,7 @@ from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
 from tasks.policy import policy
 from tasks.questions import SPLITS, questions
+from tasks.resolved import PUBLISHED
 from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
@@ -84,7 +85,7 @@ class Report(LightTask):
 
     def publish(self) -> None:
         """Copy the page and the numbers to the run's directory, if they differ."""
-        for name in ("report.html", "metrics.json", "report.json"):
+        for name in PUBLISHED:
             source, target = self.directory / name, self.settings.run_dir / name
             if not target.is_file() or target.read_bytes() != source.read_bytes():
                 with replacing(target) as temporary:

@@ -15,6 +15,7 @@ from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import StoreError
 
 RESOLVED = "config.yaml"
+PUBLISHED = ("report.html", "metrics.json", "report.json")  # copies of the report stage's files
 _HEADER = """\
 # The configuration of the latest `steep run` of this run: bases and --set are merged, and defaults
 # written out. Used with --config in the same directory, it gives the same stages.
@@ -22,10 +23,22 @@ _HEADER = """\
 
 
 def write_resolved(settings: Config) -> Path:
-    """Write the configuration to the run's directory unless it is there; returns the file."""
+    """Write the configuration to the run's directory unless it is there; returns the file.
+
+    Raises StoreError when the directory has a file of this or another name that a run writes, and
+    is none of a run.
+    """
     path = settings.run_dir / RESOLVED
     text = _HEADER + as_yaml(settings)
-    if not path.is_file() or path.read_bytes() != text.encode():
+    there = path.read_bytes() if path.is_file() else b""
+    others = () if there or (settings.run_dir / "store").is_dir() else PUBLISHED
+    foreign = [settings.run_dir / name for name in others if (settings.run_dir / name).exists()]
+    if foreign or not there.startswith(_HEADER[:40].encode() if there else b""):
+        raise StoreError(
+            f"{(foreign or [path])[0]} is no file of a run, and steep run would replace it; move "
+            "it, or set name or runs_dir to another"
+        )
+    if there != text.encode():
         write_text(path, text)
     return path
 

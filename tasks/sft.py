@@ -24,7 +24,7 @@ class Sft(StageTask):
     stage = "sft"
     help = "policy 0, trained on the supervised trajectories"
     spare_ram = SPARE_RAM
-    version = 7
+    version = 8
     entry = "pipeline.stages.train:run_sft"
     hashes_inputs = True
     reads = ("sft", "lora", "model", "seed")

@@ -22,7 +22,7 @@ class SftData(DivisibleTask):
 
     stage = "sft-data"
     help = "supervised trajectories"
-    version = 5
+    version = 6
     shards_block = "sft_data"
     entry = "pipeline.stages.sft_data:run"
     shard_entry = "pipeline.stages.sft_data:run_shard"
@@ -127,5 +127,6 @@ class SftData(DivisibleTask):
         block, a = self.settings.sft_data, clock.rates
         examples = sum(block.sizes.values()) + sum(block.test_sizes.values())
         asked = (one for one in self.opens() if one.turn == 0)
-        each = sum(clock.answer(one, a.helper_tokens, a.helper_written) for one in asked)
+        shared = {"calls": a.helper_calls, "repeated": a.instruction_tokens}
+        each = sum(clock.answer(one, a.helper_tokens, a.helper_written, **shared) for one in asked)
         return Work(examples * each, disk=10 * ANSWER_BYTES * examples)

@@ -27,7 +27,7 @@ class Train(RoundTask):
     stage = "train"
     help = "the policy after a round"
     spare_ram = SPARE_RAM
-    version = 7
+    version = 8
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
     reads = _SHARED

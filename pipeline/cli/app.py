@@ -11,10 +11,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from pipeline.cli import (
     ask,
@@ -36,9 +37,24 @@ from pipeline.cli import (
     synthesise,
     view,
 )
-from pipeline.core.errors import SteepError
+from pipeline.core.atomic import check_distinct
+from pipeline.core.errors import SteepError, check_name
 from pipeline.core.process_variables import choose_kernels
 from pipeline.core.text import visible
+
+
+class _Command(TyperCommand):
+    """A command whose outputs are neither its inputs nor each other."""
+
+    def invoke(self, ctx: Any) -> Any:
+        outputs = [ctx.params.get(name) for name in _OUTPUTS]
+        named = (value for name, value in ctx.params.items() if name not in _OUTPUTS)
+        given = (each for value in named for each in (value if type(value) is list else [value]))
+        check_distinct(outputs, (each for each in given if isinstance(each, str | Path)))
+        return super().invoke(ctx)
+
+
+_OUTPUTS = ("output", "funnel", "export")  # parameters that name files to write
 
 
 class _Groups(TyperGroup):
@@ -109,7 +125,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
 
 for panel, commands in PANELS.items():
     for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(command)
+        app.command(name, cls=_Command, rich_help_panel=panel)(command)
 app.add_typer(export.app, name="export", rich_help_panel="Store and settings")
 app.command("publish", rich_help_panel="Store and settings")(export.publish)
 app.add_typer(config.app, name="config", rich_help_panel="Store and settings")
@@ -136,6 +152,10 @@ def main(command: Callable[[], object] = app) -> None:
 def _run(command: Callable[[], object]) -> int | str | None:
     """Run the command line and return its exit status."""
     try:
+        for argument in sys.argv[1:]:
+            check_name(argument)
+        with suppress(FileNotFoundError):
+            check_name(Path.cwd())
         command()
     except SystemExit as end:
         return end.code

@@ -6,9 +6,10 @@ the tools that were declared, as a list or as JSON text, which Parquet files hol
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class ConversationView:
     """The fields of a conversation."""
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] | str
     tools: list[dict[str, Any]] | str = dataclasses.field(default_factory=list)
 
 
@@ -35,17 +36,33 @@ def _named(source: File, line: int) -> Iterator[None]:
     """Add file and line to errors in messages and templates."""
     try:
         yield
+    except RecursionError:
+        raise InputError.at(source_name(source), line, "messages: nested too deeply") from None
     except InputError as error:
         raise InputError.at(source_name(source), line, str(error)) from error
 
 
-def parsed_messages(record: Record, grammar: str, source: File, line: int) -> Record:
-    """Steps, answer and format verdict of a conversation."""
-    from pipeline.conversations.steps import parse
+def parsed_messages(
+    record: Record,
+    grammar: str,
+    source: File,
+    line: int,
+    search_tools: Sequence[str],
+    *,
+    whole: bool,
+) -> Record:
+    """Steps, answer and format verdict of a conversation.
+
+    ``search_tools`` and ``whole`` are as in `pipeline.rollout.importers.iterate_outputs`.
+    """
+    from pipeline.conversations.messages import name_searches, read_messages
+    from pipeline.conversations.steps import FORMATS, parse
 
     view = parse_view(ConversationView, record, source, line)
     with _named(source, line):
-        return dataclasses.asdict(parse(grammar, view.messages))
+        search = FORMATS[grammar].tool["function"]["name"]
+        name_searches(messages := read_messages(view.messages), search, search_tools)
+        return dataclasses.asdict(parse(grammar, messages, whole=whole))
 
 
 class ConversationMasks:
@@ -61,6 +78,7 @@ class ConversationMasks:
 
     def fields(self, record: Record, source: File, line: int) -> Record:
         """``prompt_ids``, ``token_ids``, ``token_spans``, ``mismatch``, ``trained``, ``masked``."""
+        from pipeline.conversations.messages import read_messages
         from pipeline.grammars.tokens import decode_mask
 
         view = parse_view(ConversationView, record, source, line)
@@ -69,7 +87,9 @@ class ConversationMasks:
             raise InputError.at(source_name(source), line, problem)
         with _named(source, line):
             template = self._template(view.tools, source, line)
-            built = template.build(view.messages)
+            messages = read_messages(view.messages)
+            _check_kept(template, messages)
+            built = template.build(messages)
         decoded = decode_mask(built.token_ids, built.token_spans, self.tokenizer)
         return dataclasses.asdict(built) | dataclasses.asdict(decoded)
 
@@ -79,7 +99,36 @@ class ConversationMasks:
         declared = parse_json(tools, source, line) if isinstance(tools, str) else tools
         if not isinstance(declared, list):
             raise InputError("tools: expected a list of JSON schemas")
+        for number, tool in enumerate(declared):
+            function = tool.get("function") if isinstance(tool, dict) else None
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise InputError(f"tools.{number}: a tool needs function.name")
         key = json.dumps(declared)
         if key not in self._templates:
             self._templates[key] = ChatTemplate(self.tokenizer, declared, thinking=self.thinking)
         return self._templates[key]
+
+
+def _check_kept(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> None:
+    """Raise InputError when the chat template leaves out a tool, a message or a call.
+
+    It renders the conversation with a word in place of each text, because templates escape texts.
+    """
+    words: dict[str, str] = {}
+    marked = copy.deepcopy(list(messages))
+    for number, message in enumerate(marked):
+        if message["content"].strip():
+            place = f"messages.{number}.content"
+            message["content"] = words[place] = f"kept{len(words)}x"
+        for index, call in enumerate(message.get("tool_calls", ())):
+            place = f"messages.{number}.tool_calls.{index}"
+            words[place] = f"kept{len(words)}x"
+            call["function"]["arguments"] = {"query": words[place]}
+    names = {f"tools.{n}": tool["function"]["name"] for n, tool in enumerate(template.tools)}
+    text = template.render(marked, generation_prompt=marked[-1]["role"] != "assistant")
+    for place, mark in (names | words).items():
+        if mark not in text:
+            raise InputError(
+                f"{place}: the chat template leaves it out; name a template that writes it with "
+                "--chat-template (in a configuration: model.chat_template)"
+            )

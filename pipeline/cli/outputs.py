@@ -44,6 +44,18 @@ _Tools = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Python file that declares tools, as the setting tools"),
 ]
+_SearchTools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--search-tool",
+        metavar="NAME[=ARGUMENT]",
+        help="another name of the method's search, and of its query; several times for several",
+    ),
+]
+_Answer = Annotated[
+    Literal["marker", "whole"],
+    typer.Option(help="whole: the last message is the answer, also without Answer:"),
+]
 
 
 @dataclasses.dataclass
@@ -82,20 +94,26 @@ def parse(
         typer.Option(help="tags: parse output; tools: parse messages with tool calls"),
     ] = "tags",
     tools: _Tools = None,
+    search_tool: _SearchTools = None,
+    answer: _Answer = "marker",
 ) -> None:
     """Add steps, answer, format_ok and format_error, parsed from output or messages."""
     from pipeline import grammars
     from pipeline.conversations.steps import load_tools
 
-    if tools is not None and format == "tags":
-        raise InputError("--tools declares tools of conversations; add --format tools")
+    if format == "tags" and (tools is not None or search_tool or answer == "whole"):
+        raise InputError(
+            "--tools, --search-tool and --answer are for conversations; add --format tools"
+        )
     load_tools(tools)
     parser = grammars.grammar(grammar)
 
     def parsed() -> Iterator[Record]:
         for line, record in read_input(source):
             if format == "tools":
-                yield record | parsed_messages(record, grammar, source, line)
+                yield record | parsed_messages(
+                    record, grammar, source, line, search_tool or (), whole=answer == "whole"
+                )
                 continue
             view = parse_view(OutputView, record, source, line)
             check_spans(view.output, view.spans, "spans", source, line)
@@ -246,8 +264,10 @@ def import_outputs(
     hop: Annotated[HopType | None, typer.Option(help="for files that do not say")] = None,
     recorded: Annotated[bool, typer.Option(help="files of steep record, and of rewards")] = False,
     tools: _Tools = None,
+    search_tool: _SearchTools = None,
+    answer: _Answer = "marker",
 ) -> None:
-    """Convert outputs of other systems into trajectories for parse, score and pair."""
+    """Convert outputs of other systems, or logs of agents, into trajectories."""
     from pipeline.conversations.steps import load_tools
     from pipeline.rollout.importers import iterate_outputs
     from pipeline.rollout.recorded import recorded_trajectories
@@ -261,10 +281,18 @@ def import_outputs(
 
     skipped = 0
     reasons: list[str] = []
+    notes = Counter[str]()
 
     def imported() -> Iterator[Trajectory]:
         nonlocal skipped
-        for item in iterate_outputs(sources, grammar_name=grammar, hop=hop):
+        for item in iterate_outputs(
+            sources,
+            grammar_name=grammar,
+            hop=hop,
+            search_tools=search_tool or (),
+            whole_answer=answer == "whole",
+            notes=notes,
+        ):
             if isinstance(item, Trajectory):
                 yield item
                 continue
@@ -277,7 +305,8 @@ def import_outputs(
         typer.echo(visible(reason), err=True)
     if skipped > len(reasons):
         typer.echo(f"... and {skipped - len(reasons)} more lines", err=True)
-    typer.echo(f"{count} imported, {skipped} left out", err=True)
+    left = "".join(f"; {name}: {number}" for name, number in notes.items() if number)
+    typer.echo(f"{count} imported, {skipped} left out{left}", err=True)
 
 
 def failures(

@@ -21,8 +21,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pipeline.config.knowledge import CorpusFile
-from pipeline.core.errors import InputError, SteepError
+from pipeline.core.errors import InputError, SteepError, check_name
 from pipeline.core.records import Question
+from pipeline.core.row_files import BadRows
 from pipeline.core.text import SPACELESS
 from pipeline.corpus.documents import is_read, read_documents
 from pipeline.corpus.first_records import skipped_documents
@@ -145,17 +146,19 @@ def _documents(paths: Sequence[Path], found: _Found) -> Iterator[str]:
         files += [one for one in below if one.problem is None and (one.named or is_read(one.path))]
         skipped += skipped_documents(Path(), CorpusFile(path=str(path)))
     read: list[Document] = []
-    problems = []
+    problems, malformed = [], []
     some = random.Random(SEED).sample(files, min(_READ, len(files)))
     for one in sorted(some, key=lambda file: file.name):
         try:
-            read += [each for each in islice(read_documents(one), _RECORDS) if each.text.strip()]
+            documents = islice(read_documents(one, bad=(bad := BadRows())), _RECORDS)
+            read += [each for each in documents if each.text.strip()]
+            malformed += [bad] if bad.count else []
         except SteepError as error:
             problems.append(str(error))
     if not read:
         first = f"; the first problem: {problems[0]}" if problems else ""
         raise InputError(f"--docs: no file with text among {len(files):,}{first}")
-    kinds = Counter(one.path.suffix.lower() for one in files).most_common()
+    kinds = Counter(Path(one.name).suffix.lower() for one in files).most_common()
     listed = ", ".join(f"{count:,} {kind or 'without a suffix'}" for kind, count in kinds)
     words = median(len(document.text.split()) for document in read)
     yield f"documents: {len(files):,} files ({listed}), half of them below {words:,.0f} words"
@@ -163,6 +166,9 @@ def _documents(paths: Sequence[Path], found: _Found) -> Iterator[str]:
         yield f"documents: {count:,} skipped: {reason}"
     if problems:
         yield f"documents: {len(problems):,} of {len(some):,} unreadable: {problems[0]}"
+    if malformed:
+        count = sum(bad.count for bad in malformed)
+        yield f"documents: {count:,} malformed rows left out, the first: {malformed[0].first}"
     text = "".join(document.text[:2000] for document in read)
     letters = [character for character in text if character.isalpha()]
     if sum(map(str.isupper, letters)) < 0.005 * len(letters):
@@ -189,7 +195,7 @@ def _questions(paths: Sequence[Path], found: _Found) -> Iterator[str]:
         )
         for reason, count in notes.counts.items():
             if count and reason != UNKNOWN_HOPS:
-                yield f"questions: {path}: {count:,} {reason}"
+                yield f"questions: {path}: {count:,} {reason}{notes.first(reason)}"
         file = _File(path, dataset, max(1, min(200, len(questions) // 5)))
         if 2 * hops.total() > len(questions):
             found.cold.append(file)
@@ -213,6 +219,8 @@ def _decomposed(question: Question) -> bool:
 
 def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from tasks.planning.money import is_public
 
     root = Path(os.path.commonpath([path.resolve() for path in (*wanted.docs, *wanted.questions)]))
     while not root.is_dir() or root in {path.resolve() for path in wanted.docs}:
@@ -239,9 +247,11 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
         name=re.sub(r"[^A-Za-z0-9._-]", "-", output.stem).strip(".-")[:100] or "own",
         learns=bool(found.cold) and not wanted.gpu, train={1: singles, **train}, test=held_out,
         local=urlsplit(wanted.endpoint or "").hostname in ("localhost", "127.0.0.1", "::1"),
+        public=is_public(wanted.endpoint or ""),
     )  # fmt: skip
 
 
 def _quoted(value: object) -> str:
-    """A text in quotes, as YAML and JSON have it."""
+    """A text in quotes, as YAML and JSON have it. Raises InputError for an unusable file name."""
+    check_name(value)
     return json.dumps(str(value), ensure_ascii=False)

@@ -27,7 +27,7 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.records import File, check_spans, parse_view, read_input
 from pipeline.conversations.steps import declared_tools
-from pipeline.core.atomic import check_distinct, json_text, text_output
+from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD
@@ -131,7 +131,6 @@ def pair_file(
     from pipeline.pairs.select import PAPER
     from pipeline.pairs.shortage import shortage
 
-    check_distinct(output, funnel)
     thresholds, system = PAPER, ""
     if config is not None:
         settings = config.load()

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.printing import add_row, console, print_json, table
-from pipeline.core.atomic import STDOUT, check_distinct
+from pipeline.core.atomic import STDOUT
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, leaves, read_json
 from pipeline.core.record_io import iterate_records, write_jsonl, write_parquet
@@ -57,7 +57,6 @@ def preview(
 
     if STDOUT in (output, funnel):
         raise InputError("--from prints counts to standard output; name a file for the records")
-    check_distinct(output, funnel)
     file = _configuration(directory, config)
     place = os.path.abspath(directory)  # noqa: PTH100 - a link keeps its name
     run_dir = (

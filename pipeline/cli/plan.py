@@ -1,4 +1,4 @@
-"""``steep plan``: which stages would run, and their memory, disk and GPU hours.
+"""``steep plan``: which stages would run, and their memory, disk, GPU hours and requests.
 
 The table and the JSON of a plan are also for ``steep check``.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tasks.base import StageTask
+    from tasks.planning.money import Asked
     from tasks.planning.plan import Plan
 
 _HOUR = 3600
@@ -40,7 +41,7 @@ def plan(
     machine: MachineOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the stages that would run, with their memory, disk and GPU hours.
+    """Show the stages that would run, with their memory, disk, GPU hours and cost.
 
     The data may be missing; then the plan covers the whole run.
     """
@@ -88,6 +89,8 @@ def _named(tasks: Iterable[StageTask]) -> str:
 
 def plan_json(plan: Plan | None) -> dict[str, Any] | None:
     """The plan with bytes and GPU hours; None without one."""
+    from tasks.planning.money import totals
+
     if plan is None:
         return None
     return {
@@ -105,9 +108,21 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
                 "disk_bytes": round(stage.disk),
                 "gpu_hours": round(stage.gpu_seconds / _HOUR, 2),
                 "unknown_models": list(stage.unknown),
+                "endpoints": [_asked_json(one) for one in totals(stage.asked)],
             }
             for stage in plan.stages
         ],
+    }
+
+
+def _asked_json(asked: Asked) -> dict[str, Any]:
+    return {
+        "endpoint": asked.remote.key,
+        "model": asked.remote.settings.model,
+        "calls": round(asked.calls),
+        "prompt_tokens": round(asked.read),
+        "completion_tokens": round(asked.written),
+        "cost": None if asked.cost is None else round(asked.cost, 2),
     }
 
 
@@ -119,10 +134,25 @@ def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -
         return
     typer.echo("memory in GiB at the peak of each stage, disk and GPU hours of all its rounds")
     console(200).print(_table(plan))
+    if plan.asked:
+        typer.echo("requests to endpoints and tokens, over all rounds")
+        console(200).print(_requests(plan))
     print_lines(summary(plan, downloads))
     unknown = sorted({model for stage in plan.stages for model in stage.unknown})
     if unknown:
         typer.echo(f"left out of the plan, because their shapes are unknown: {', '.join(unknown)}")
+
+
+def _requests(plan: Plan) -> Table:
+    """One row for each endpoint of a stage."""
+    from tasks.planning.money import totals
+
+    made = table(("stage", "endpoint", "model"), ("requests", "tokens read", "written", "cost"))
+    for one in totals(plan.asked):
+        cost = "price unknown" if one.cost is None else f"{one.cost:,.2f}"
+        amounts = (f"{amount:,.0f}" for amount in (one.calls, one.read, one.written))
+        add_row(made, one.stage, one.remote.key, one.remote.settings.model, *amounts, cost)
+    return made
 
 
 def _table(plan: Plan) -> Table:

@@ -291,7 +291,7 @@ def record(
         typer.Option(
             "--output",
             "-o",
-            help="file to append to; default: recorded.jsonl of the run's directory",
+            help="recording to append to; default: recorded.jsonl of the run's directory",
         ),
     ] = None,
     questions: Annotated[

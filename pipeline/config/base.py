@@ -262,6 +262,11 @@ class Endpoint(Block):
     timeout: Annotated[Seconds, Execution()] = Field(
         120.0, description="seconds without a byte of the reply after which an attempt fails"
     )
+    total_timeout: Annotated[Seconds | None, Execution()] = Field(
+        None,
+        description="seconds for a whole reply, after which an attempt fails; null: ten times "
+        "timeout",
+    )
     retries: Annotated[int, Execution()] = Field(
         8, ge=0, le=1000, description="retries after 429, 5xx, timeouts and broken connections"
     )
@@ -277,6 +282,11 @@ class Endpoint(Block):
     token_ceiling: Annotated[Positive | None, Execution()] = Field(
         None, description="a stage stops once its new answers took this many tokens"
     )
+
+    @property
+    def longest_seconds(self) -> float:
+        """Seconds for a whole reply."""
+        return self.total_timeout or 10 * self.timeout
 
     # The messages below never contain the value, which may be an API key in the wrong place.
     @model_validator(mode="after")

@@ -160,8 +160,8 @@ class Corpus(Block):
     )
     strict: bool = Field(
         False,
-        description="whether a file of a directory or a glob that cannot be read stops the run; by "
-        "default it is skipped, counted, and listed in skipped.json",
+        description="whether a file of a directory or a glob that cannot be read, or a malformed "
+        "row, stops the run; by default it is skipped, counted, and listed in skipped.json",
     )
     add_gold: Annotated[bool, Indirect()] = Field(
         False,

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pipeline.conversations.messages import by_turns, prompt_and_turns, uniform
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
-from pipeline.core.record_io import as_json, from_arrow, parse_record
+from pipeline.core.record_io import as_json, parse_record
 from pipeline.core.records import ChatMessage, Pair, Span, Trajectory, Writer
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome
@@ -107,7 +107,7 @@ def read_trajectories(
     found = {}
     for number, row in enumerate(islice(iterate_parquet(path, columns), max(rows) + 1)):
         if number in rows:
-            record = parse_record(Trajectory, from_arrow(row, Trajectory), path, number + 1)
+            record = parse_record(Trajectory, row, path, number + 1)
             found[getattr(record, key)] = record
     return found
 

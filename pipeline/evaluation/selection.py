@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet, parquet_rows
-from pipeline.core.record_io import from_arrow, iterate_input, parse_record
+from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Trajectory
 
 Record = TypeVar("Record", Pair, Trajectory)
@@ -108,4 +108,4 @@ def selected(
     rows = enumerate(iterate_parquet(file, list(dict.fromkeys(facts))))
     numbers = list(islice((number for number, row in rows if keep.keeps(kind, row)), limit))
     for number, row in zip(numbers, parquet_rows(file, numbers), strict=True):
-        yield number + 1, parse_record(kind, from_arrow(row, kind), file, number + 1)
+        yield number + 1, parse_record(kind, row, file, number + 1)

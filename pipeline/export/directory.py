@@ -19,7 +19,8 @@ def new_directory(path: Path) -> Iterator[Path]:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path} exists; name a new directory, or remove it first")
-    parent = path.absolute().parent
+    path = path.resolve()  # a symbolic link stays
+    parent = path.parent
     parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=parent))
     try:

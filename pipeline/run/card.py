@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.atomic import write_text
-from pipeline.core.input_files import parse_json, read_jsonl, read_text
+from pipeline.core.input_files import parse_json, read_text
+from pipeline.core.row_files import read_jsonl
 
 if TYPE_CHECKING:
     from pipeline.run.store import StageKey

@@ -59,7 +59,13 @@ class StageContext:
         from pipeline.llm.models import Models
 
         config = self.config
-        return Models(config.model, config.engine, config.cache_dir, config.hashes_file, self.seed)
+        files = config.cache_dir, config.hashes_file
+        return Models(config.model, config.engine, *files, self.seed, self.shards)
+
+    def warn(self, text: str) -> None:
+        """Say in the log, in the manifest and in the stage's line what the user must know."""
+        print(text, flush=True)
+        self.notes.setdefault("warnings", []).append(text)
 
     @property
     def data_root(self) -> Path:

@@ -257,7 +257,7 @@ class _Manifest(_Strict):
     fingerprint: str
     key: _Key
     counts: dict[str, float]
-    files: Annotated[dict[str, FileRecord], BeforeValidator(parse_records)] = {}
+    files: Annotated[dict[str, FileRecord], BeforeValidator(parse_records)]
     content_key: str | None = None
     contents: dict[str, str] | None = None
     made_from: dict[str, str] = {}

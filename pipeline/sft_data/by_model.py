@@ -19,7 +19,7 @@ from pipeline.llm.chat import Chat
 from pipeline.sft_data.mentions import mention
 from pipeline.sft_data.steps import Fact, Hop
 
-_NUMBERS = re.compile(r"\[\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\]")
+_NUMBERS = re.compile(r"\[\s*(?:\d+\s*(?:,\s*\d+\s*)*(?:,\s*)?)?\]")
 _SELECT = (
     "You are given a question, its answer and numbered facts. Name the facts that directly answer "
     "the question. Answer with one JSON list of their numbers and nothing else; [] if none does."

@@ -2,13 +2,14 @@
 
 Input: the files of the configuration's ``corpus`` block. Output: ``chunks.parquet``, the same rows
 uncompressed in ``chunks.arrow``, for memory-mapping, and ``skipped.json``: the files that were not
-read, with the reasons. With ``corpus.add_gold`` the questions are inputs, and ``added_gold.json``
-has title and file of every gold passage that was added.
+read and the numbers of malformed rows, with the reasons. With ``corpus.add_gold`` the questions are
+inputs, and ``added_gold.json`` has title and file of every gold passage that was added.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain, islice
@@ -20,9 +21,11 @@ from pipeline.core.content_cache import ContentCache, open_cache
 from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
+from pipeline.core.row_files import BadRows
+from pipeline.core.text import file_name
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.coverage import GoldCoverage
-from pipeline.corpus.documents import read_documents, skips
+from pipeline.corpus.documents import is_streamed, read_documents, skips
 from pipeline.corpus.folders import find_files
 from pipeline.corpus.prose import is_converted
 from pipeline.corpus.questions.load import read_contexts
@@ -32,6 +35,7 @@ from pipeline.stages.coverage import questions_by_split
 from pipeline.stages.questions import question_files
 
 ADDED = "added_gold.json"
+Skipped = dict[str, str | int]  # file and reason; rows if only so many rows were left out
 _ROWS = 16_384  # chunks per row group and record batch: about 30 MB of Python objects
 
 
@@ -42,7 +46,7 @@ def run(context: StageContext) -> dict[str, int]:
     has no text.
     """
     counts = {"files": 0, "documents": 0, "documents_without_text": 0, "duplicate_passages": 0}
-    skipped: list[dict[str, str]] = []
+    skipped: list[Skipped] = []
     for file in context.config.corpus.files:
         context.resolve(file.path)
     kept = cache(lambda: open_cache(context.config.cache_dir))
@@ -54,14 +58,24 @@ def run(context: StageContext) -> dict[str, int]:
     else:
         chunks = chunk_documents(documents, settings.chunk_words, counts)
     counts["chunks"] = write_chunks(context.output, counted(chunks, context.progress))
-    counts["skipped_files"] = len(skipped)
+    rows = [one for one in skipped if "rows" in one]
+    counts["skipped_files"] = len(skipped) - len(rows)
     write_json(context.output / "skipped.json", skipped)
     first = f"{skipped[0]['file']}: {skipped[0]['reason']}" if skipped else ""
     if counts["chunks"] == 0:
-        reason = f"; {len(skipped):,} files were skipped, the first: {first}" if skipped else ""
+        reason = f"; {len(skipped):,} files have faults, the first: {first}" if skipped else ""
         raise InputError(f"corpus.files: no document has any text{reason}; name other files")
-    if skipped:
-        print(f"corpus.files: {len(skipped):,} files skipped (skipped.json); the first: {first}")
+    if files := counts["skipped_files"]:
+        first = next(f"{one['file']}: {one['reason']}" for one in skipped if "rows" not in one)
+        print(f"corpus.files: {files:,} files skipped (skipped.json); the first: {first}")
+    if rows:
+        counts["skipped_rows"] = sum(int(one["rows"]) for one in rows)
+        first = f"{rows[0]['file']}: {rows[0]['reason']}"
+        noun = "row" if counts["skipped_rows"] == 1 else "rows"
+        print(
+            f"corpus.files: {counts['skipped_rows']:,} malformed {noun} left out (skipped.json); "
+            f"the first: {first}"
+        )
     if repeated := counts["duplicate_passages"]:
         print(f"corpus.files: {repeated:,} passages repeat the title and text of another; merged")
     return counts
@@ -97,7 +111,7 @@ def read_corpus(
     settings: Corpus,
     root: Path,
     counts: dict[str, int],
-    skipped: list[dict[str, str]],
+    skipped: list[Skipped],
     kept: Callable[[], ContentCache | None] = lambda: None,
 ) -> Iterator[Document]:
     """The documents of a corpus; ``kept`` opens the cache of converted files.
@@ -107,9 +121,13 @@ def read_corpus(
     """
     for file in settings.files:
         for found in find_files(root, file.path):
+            bad = BadRows()
             try:
+                if not found.named and is_streamed(found.path):
+                    # A file of a folder that is broken at its end is skipped whole.
+                    deque(read_documents(found, file.format, file.dataset), maxlen=0)
                 cached = kept() if is_converted(found.path) else None
-                for document in read_documents(found, file.format, file.dataset, cached):
+                for document in read_documents(found, file.format, file.dataset, cached, bad):
                     counts["documents"] += 1
                     counts["documents_without_text"] += not document.text.strip()
                     yield document
@@ -117,9 +135,18 @@ def read_corpus(
             except (InputError, DependencyError) as error:
                 if not skips(found, strict=settings.strict):
                     raise
-                reason = str(error).removeprefix(str(found.path)).lstrip(": ")
-                reason = f"line {reason}" if reason[:1].isdigit() else reason
-                skipped.append({"file": found.name, "reason": reason})
+                skipped.append({"file": found.name, "reason": _reason(error, found.path)})
+                continue
+            if bad.first is not None:
+                if settings.strict:
+                    raise bad.first
+                reason = _reason(bad.first, found.path)
+                skipped.append({"file": found.name, "rows": bad.count, "reason": reason})
+
+
+def _reason(error: Exception, path: Path) -> str:
+    reason = str(error).removeprefix(file_name(path)).lstrip(": ")
+    return f"line {reason}" if reason[:1].isdigit() else reason
 
 
 def _with_gold(

@@ -36,7 +36,7 @@ from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.search_errors import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
 from pipeline.stages.files.shards import added, join_trajectories, shard_directories
-from pipeline.stages.files.trajectory_columns import FILE
+from pipeline.stages.files.trajectory_columns import FILE, warn_of_malformed
 
 _JUDGED, _FINAL = "judge-", "final-"
 RESAMPLES = 1000  # of the bootstrap
@@ -68,6 +68,7 @@ def run(context: StageContext) -> dict[str, int]:
     )
     by_id = {question.question_id: question for question in questions}
     counts = write_measured(context.output, trajectories, by_id, split=split, seconds=seconds)
+    warn_of_malformed(context, context.output / FILE)
     return {"questions": len(questions), **counts}
 
 
@@ -80,6 +81,7 @@ def merge_shards(context: StageContext) -> dict[str, int]:
     rows = [read_json(shard / _ROWS) for shard in shard_directories(context)]
     seconds = added([of_shard["seconds"] for of_shard in rows])
     owners = join_trajectories(context, [(question_id, 0) for question_id in questions])
+    warn_of_malformed(context, context.output / FILE)
     outcomes = [iter(of_shard["outcomes"]) for of_shard in rows]
     with _rows_file(context.output, _split(context), seconds) as add:
         for owner in owners:

@@ -33,7 +33,11 @@ from pipeline.pairs.shortage import shortage
 from pipeline.pairs.step_pairs import step_pairs
 from pipeline.run.card import CARD
 from pipeline.run.context import StageContext
-from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
+from pipeline.stages.files.trajectory_columns import (
+    FILE,
+    iterate_trajectories,
+    warn_of_malformed,
+)
 
 _SELECTION_COLUMNS = [
     "trajectory_id", "question_id", "dataset", "hop", "sample", "output", "stop", "rewards",
@@ -76,7 +80,8 @@ def run(context: StageContext) -> dict[str, int]:
     write_parquet(context.output / "pairs.parquet", counted(), Pair, types)
     reason = {} if counts_of_pairs["pairs"] else {"shortage": scored.shortage()}
     if reason:
-        print(f"no pairs: {reason['shortage']}")
+        context.warn(f"no pairs: {reason['shortage']}")
+        warn_of_malformed(context, scored.source)
     write_json(context.output / "funnel.json", {**funnel.counts, **reason})
     text = card(
         "selected-pairs.md.j2", selection=trained.selection, funnel=table(funnel.counts),
@@ -100,7 +105,7 @@ class _ScoredFile:
         self._context = context
         self._settings = context.config.pairs
         self._terms_of = terms_of
-        self._source = context.inputs["score"] / FILE
+        self.source = context.inputs["score"] / FILE
         self._grammar = grammar(context.config.grammar)
 
     def rows_to_read(self) -> int:
@@ -108,7 +113,7 @@ class _ScoredFile:
         import pyarrow.parquet as pq
 
         passes = 2 + (self._settings.step_margin is not None)
-        return passes * int(pq.read_metadata(self._source).num_rows)
+        return passes * int(pq.read_metadata(self.source).num_rows)
 
     def paired(self) -> Iterator[QuestionPairs]:
         """The selected pairs and the outcomes of each question, without token ids."""
@@ -154,9 +159,9 @@ class _ScoredFile:
     def _questions(
         self, columns: Sequence[str], progress: Progress | None = None
     ) -> Iterator[tuple[str, list[Trajectory]]]:
-        rows = iterate_trajectories(self._source, columns)
+        rows = iterate_trajectories(self.source, columns)
         trajectories = counted(rows, progress or self._context.progress)
-        return by_question(trajectories, lambda item: item.question_id, self._source)
+        return by_question(trajectories, lambda item: item.question_id, self.source)
 
     def _candidates(self, trajectories: Sequence[Trajectory]) -> list[Candidate]:
         return [candidate_of(trajectory, self._terms_of) for trajectory in trajectories]

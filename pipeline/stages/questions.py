@@ -123,8 +123,7 @@ def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator
             line += "; left out"
         elif reason == UNANSWERABLE:
             line += "; every prediction scores 0"
-        if reason == UNANSWERABLE:
-            line += f"; the first: {notes.unanswerable[0]}"
+        line += notes.first(reason)
         if reason == REPEATED:
             repeat, first = next(iter(notes.repeated.items()))
             line += f"; all are kept; the first: {repeat}, as {first}"

@@ -55,7 +55,8 @@ from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
 from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.stages.files.shards import added, join_trajectories, shard_counts, shard_directories
-from pipeline.stages.files.trajectory_columns import FILE
+from pipeline.stages.files.trajectory_columns import FILE, warn_of_malformed
+from pipeline.stages.given_policy import check_lineage
 from pipeline.training.lineage import policy_in
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _write(
     write_parquet(context.output / FILE, counted(), Trajectory)
     write_json(context.output / _TIMING, {**seconds, "generated_tokens": generated})
     write_json(context.output / _STOPS, dict(sorted(stops.items())))
+    warn_of_malformed(context, context.output / FILE)
     print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
     answered = {}
     if context.config.sampling.malformed_calls == "answer":
@@ -171,6 +173,7 @@ def merge(context: StageContext) -> dict[str, int]:
     questions = Columns(context.inputs["questions"] / "questions.parquet", ("question_id",))
     samples = range(context.config.sampling.samples)
     join_trajectories(context, list(itertools.product(questions.column(0), samples)))
+    warn_of_malformed(context, context.output / FILE)
     shards = shard_directories(context)
     stops = added([read_json(shard / _STOPS) for shard in shards])
     write_json(context.output / _STOPS, dict(sorted(stops.items())))
@@ -198,7 +201,8 @@ def roll_out_policy(
     for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
     rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
     fails for every trajectory of a batch, RetrievalUnavailable when no query can be answered,
-    StoreError when checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
+    StoreError when checkpoints vanish or are damaged meanwhile, and what `check_lineage` and
+    `open_rollout` raise.
     """
     question_ids = [question.question_id for question in questions]
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]
@@ -206,6 +210,8 @@ def roll_out_policy(
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
     model = context.config.model.base
     policy = policy_in(policy_dir, model, context.config.hashes_file)
+    if teacher is None:
+        check_lineage(context.config, policy_dir)
     name = policy.fingerprint if teacher is None else teacher.model
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
@@ -422,6 +428,6 @@ def open_turns_in_process(context: dict[str, Any], policy: Policy) -> Iterator[O
     hold_devices()
     engine = StageContext.from_json(context).models.policy_engine(policy.adapter)
     try:
-        yield OpenPolicy(lambda questions, watch=None: iter(()), SharedEngine(engine))
+        yield OpenPolicy(lambda questions, **_: iter(()), SharedEngine(engine))
     finally:
         engine.close()

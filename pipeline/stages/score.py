@@ -27,7 +27,7 @@ from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.progress import Progress
-from pipeline.core.record_io import from_arrow, iterate_records, parse_record
+from pipeline.core.record_io import iterate_records, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
@@ -141,10 +141,7 @@ def score_file(
         start += len(numbered)
         part = None if batch is None else _finished(checkpoint_dir, name, numbered)
         if part is None:
-            trajectories = [
-                parse_record(Trajectory, from_arrow(row, Trajectory), source, line)
-                for line, row in numbered
-            ]
+            trajectories = [parse_record(Trajectory, row, source, line) for line, row in numbered]
             on_steps = None if judged is None else [judged.on(item) for item in trajectories]
             scored = with_rewards(trajectories, scorer, on_steps)
             part = write_checkpoint(checkpoint_dir, name, scored, Trajectory, {"rewards": terms})

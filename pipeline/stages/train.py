@@ -14,10 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Config, for_round
-from pipeline.conversations.chat_template import ChatTemplate
+from pipeline.config import for_round
 from pipeline.core.model_files import model_hash
-from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.run.launch import launch, with_processes
@@ -31,6 +29,7 @@ from pipeline.stages.files.training_data import (
     report,
     round_facts,
 )
+from pipeline.stages.given_policy import written_form
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.change import trained_weights, training_record
 from pipeline.training.dpo import dpo_trainer
@@ -119,7 +118,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
         round=0, method="sft", seed=context.seed, counts=data.counts,
         settings={**settings.deciding(), "lora": config.lora.model_dump()},
         training=training_record(before, _policy(trainer), history, "sft"),
-        chat_template=used_template(config, tokenizer),
+        **written_form(config, tokenizer),
     )  # fmt: skip
     test = heldout_loss(trainer, held_out)
     on_main(trainer, lambda: _write(context, trainer, history, lineage, test))
@@ -173,7 +172,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
             "pairs_from": data.policies,
         },
         training=training_record(before, _policy(trainer), history, "dpo"),
-        chat_template=used_template(config, tokenizer),
+        **written_form(config, tokenizer),
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return data.counts
@@ -210,17 +209,10 @@ def train_grpo(context: StageContext) -> dict[str, int]:
             "paths_from": data.policies,
         },
         training=training_record(before, _policy(trainer), history, "grpo"),
-        chat_template=used_template(config, tokenizer),
+        **written_form(config, tokenizer),
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return data.counts
-
-
-def used_template(config: Config, tokenizer: Tokenizer) -> dict[str, str | bool | None] | None:
-    """The chat template of conversations, for the lineage; None for tags."""
-    if config.format == "tags":
-        return None
-    return ChatTemplate(tokenizer, thinking=config.model.thinking).identity
 
 
 def _tracking(context: StageContext) -> Tracking:

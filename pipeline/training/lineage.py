@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.atomic import write_json
 from pipeline.core.content_hashes import ContentHashes
@@ -33,11 +34,16 @@ from pipeline.core.model_files import (
 )
 from pipeline.core.record_io import parse_record
 from pipeline.core.shipped import find_model
-from pipeline.llm.adapter_files import Tensor, adapter_settings, adapter_tensors, check_effect
+from pipeline.llm.adapter_files import (
+    Tensor,
+    adapter_settings,
+    adapter_tensors,
+    check_effect,
+    deciding_settings,
+)
 from pipeline.rollout.policy import Policy, read_policy
 
-# Settings of adapters from elsewhere that change the output; the stages never set them.
-_SCALING = ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
+_SHAPE = ("r", "lora_alpha", "target_modules")  # other settings the stages never set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +57,8 @@ class Lineage:
     unknown origin. ``counts`` are the numbers of
     records and tokens of the training run. ``training`` has the number of steps, the highest
     learning rate and the change of the adapter. ``chat_template`` is the hash and the arguments of
-    the template of conversations (`ChatTemplate.identity`), null for tags.
+    the chat template (`ChatTemplate.identity`). ``grammar`` and ``format`` are what the policy was
+    trained to write, null where that is unknown.
     """
 
     policy: str
@@ -66,6 +73,8 @@ class Lineage:
     counts: dict[str, int]
     training: dict[str, float] | None = None
     chat_template: dict[str, str | bool | None] | None = None
+    grammar: str | None = None
+    format: str | None = None
 
     def write(self, directory: Path) -> None:
         write_json(directory / LINEAGE, dataclasses.asdict(self))
@@ -74,6 +83,20 @@ class Lineage:
 def read_lineage(directory: Path) -> Lineage:
     """The lineage of a policy directory. Raises InputError when it is missing or malformed."""
     return parse_record(Lineage, lineage_fields(directory), directory / LINEAGE, None)
+
+
+def trained_form(directory: Path | None) -> dict[str, Any]:
+    """``grammar``, ``format`` and ``chat_template`` of a policy, a bare adapter or a merged model.
+
+    They are None where nothing tells them. For the directory ``adapter`` of a policy the lineage is
+    beside that. Raises InputError when it is malformed.
+    """
+    fields: dict[str, Any] = {}
+    if directory is not None:
+        beside = [directory, *([directory.parent] if directory.name == "adapter" else [])]
+        found = [each for each in beside if (each / LINEAGE).is_file()]
+        fields = lineage_fields(found[0]) if found else {}
+    return {name: fields.get(name) for name in ("grammar", "format", "chat_template")}
 
 
 def check_base(lineage: Lineage, base_sha: str) -> None:
@@ -95,7 +118,8 @@ def policy_fingerprint(
     """
     config = adapter_settings(adapter)
     shape = [config["r"], config["lora_alpha"], sorted(config["target_modules"])]
-    if others := {name: config[name] for name in _SCALING if config.get(name)}:
+    deciding = deciding_settings(config)
+    if others := {name: value for name, value in deciding.items() if name not in _SHAPE}:
         shape.append(others)
     digest = hashlib.sha256(json.dumps([base, shape]).encode())
     for name, tensor in (tensors or adapter_tensors(adapter)).items():

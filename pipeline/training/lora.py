@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,13 +31,22 @@ from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.index.models import locate
-from pipeline.llm.adapter_files import adapter_settings, adapter_tensors, check_loaded, does_not_fit
+from pipeline.llm.adapter_files import (
+    adapter_settings,
+    adapter_tensors,
+    check_loaded,
+    does_not_fit,
+    empty_model,
+)
 from pipeline.training.sharding import load_sharded
 from pipeline.training.trl_types import CausalModel, PeftModel
 
 if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig
+
+
+_ALONE = ("bias", "ensure_weight_tying")  # with these PEFT takes no second adapter
 
 
 def locate_base(base: str) -> Path:
@@ -187,7 +198,8 @@ def check_positions(model: CausalModel, longest: int, block: str) -> None:
 def new_adapter(model: CausalModel, lora: Lora, seed: int) -> PeftModel:
     """Policy 0 before training: a seeded new adapter, equal to the base because B is zero.
 
-    Raises ConfigError when ``lora.targets`` do not exist in the model.
+    Raises ConfigError when one of ``lora.targets`` does not exist in the model or cannot be
+    trained.
     """
     from peft import LoraConfig, get_peft_model
     from transformers import set_seed
@@ -203,8 +215,44 @@ def new_adapter(model: CausalModel, lora: Lora, seed: int) -> PeftModel:
     try:
         adapted: PeftModel = get_peft_model(model, settings)
     except ValueError as error:
-        raise ConfigError(f"lora.targets {list(lora.targets)}: {error}") from None
+        reason = model_problem(error).partition("(")[0].partition(". ")[0].strip()
+        raise _untrainable(model, lora, f"PEFT refuses it ({reason})") from None
+    found = adapted.base_model.targeted_module_names
+    for target in lora.targets:
+        if not any(name == target or name.endswith(f".{target}") for name in found):
+            raise _untrainable(model, lora, f"the base model has no module {target}")
+    _refuse_head(adapted, lora)
     return adapted
+
+
+def _refuse_head(policy: PeftModel, lora: Lora) -> None:
+    """Raise ConfigError for LoRA on the output embeddings: TRL multiplies by their own weight."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    model = policy.get_base_model()
+    if isinstance(model.get_output_embeddings(), BaseTunerLayer):
+        raise _untrainable(model, lora, "an adapter of the output embeddings is never trained")
+
+
+def _untrainable(model: CausalModel, lora: Lora, problem: str) -> ConfigError:
+    """The error of ``lora.targets``, with the names of layers that can be trained."""
+    names = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if type(module).__name__ in ("Linear", "Conv1D") and re.search(r"\.[0-9]+\.", name)
+    }
+    names -= {"base_layer", "default"}  # of targets that an adapter has replaced
+    return ConfigError(
+        f"lora.targets is {list(lora.targets)}: {problem}; name linear layers of the base model, "
+        f"such as {', '.join(sorted(names))}"
+    )
+
+
+def check_targets(base: Path, lora: Lora) -> None:
+    """What `new_adapter` raises for a base model, found without its weights."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PEFT's, of tied embeddings
+        new_adapter(empty_model(base), lora, seed=0)
 
 
 def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel:
@@ -225,6 +273,7 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
         )
     except (RuntimeError, KeyError, ValueError) as error:
         raise does_not_fit(adapter, error) from None
+    _refuse_head(policy, lora)
     load_weights(policy, adapter, "default")  # tells what PEFT has ignored, unlike from_pretrained
     return policy
 
@@ -233,7 +282,8 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
     """The settings of the adapter that training continues; its shape must be that in ``lora``.
 
     The shape is the rank, alpha and targets. Raises InputError when the settings are missing or
-    damaged, ConfigError when the shapes differ.
+    damaged, ConfigError when the shapes differ, and for settings that PEFT allows one adapter of a
+    model.
     """
     from peft import LoraConfig
 
@@ -246,6 +296,12 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
             f"lora has r, alpha, targets {shape}, but the previous policy in {adapter} has "
             f"{saved_shape}, and a round continues that policy; set lora to its values, or train "
             "SFT again"
+        )
+    if alone := [name for name in _ALONE if getattr(saved, name) not in (False, "none")]:
+        raise ConfigError(
+            f"{adapter} has {alone[0]}: {getattr(saved, alone[0])}, which leaves no place for the "
+            "reference of a round; merge it (steep export model --merged, or PEFT's "
+            "merge_and_unload), set model.base to the merged model, and start: base"
         )
     return saved
 

@@ -1,20 +1,27 @@
 """Models: whether their files are on this machine, or can be fetched, and fit the settings.
 
+Chat templates and the targets of LoRA are checked without transformers and PEFT, whose import takes
+seconds, and once more with these where something seems wrong.
+
 `access_faults` asks the hub for the header of one small file of each model that must be fetched. It
 does not ask for models in the cache, and with ``HF_HUB_OFFLINE`` it does not ask at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
-from pipeline.config import Config
+from pipeline.config import Config, Lora
 from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.steps import FORMATS, load_tools
 from pipeline.conversations.template_check import rewriting_note
 from pipeline.core.errors import SteepError
-from pipeline.core.input_files import read_json
+from pipeline.core.input_files import read_json, read_text
 from pipeline.core.model_files import (
     PACKAGE,
     TORCH_WEIGHTS,
@@ -24,9 +31,10 @@ from pipeline.core.model_files import (
 )
 from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
 from pipeline.core.records import Message
-from pipeline.grammars.tokenizer import model_tokenizer
+from pipeline.grammars.base import grammar
+from pipeline.grammars.tokenizer import model_tokenizer, read_template
 from pipeline.grammars.tokens import prompt_text
-from tasks.opened import Encoder, Engine, Opened
+from tasks.opened import Encoder, Engine, Opened, Training
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SECONDS = 10.0  # for one answer of the hub
@@ -45,9 +53,12 @@ def model_faults(settings: Config, opened: Iterable[Opened], *, here: bool = Tru
                 yield from _missing(model)
             continue
         try:
-            yield from _incomplete(model, directory)
+            faults = list(_incomplete(model, directory))
             if not isinstance(model, Encoder):
-                yield from _template(settings, model, directory)
+                faults += _template(settings, model, directory)
+            yield from faults
+            if not faults and isinstance(model, Training):
+                yield from _targets(settings.lora, directory)
         except SteepError as error:
             yield f"{model.key}: {error}"
 
@@ -106,28 +117,95 @@ def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
 
 
 def _template(settings: Config, model: Opened, directory: Path) -> Iterator[str]:
-    """Whether a language model has a chat template.
+    """Whether a language model has a chat template that writes the messages it will be asked.
 
-    For the base model the settings may name another one, which must write a question.
+    For the base model the settings may name another one.
     """
     is_policy = model.key == "model.base"
     if is_policy and settings.format == "tools":
         template_note(settings, directory)
     own = settings.model.chat_template if is_policy else None
-    if own is not None:
-        probe = [Message("system", settings.prompt.system), Message("user", "Who founded it?")]
-        try:
-            prompt_text(model_tokenizer(directory, own), probe)
-        except SteepError as error:
-            yield str(error)
-        return
-    if (directory / "chat_template.jinja").is_file():
-        return
-    settings_file = directory / "tokenizer_config.json"
-    if settings_file.is_file() and read_json(settings_file).get("chat_template"):
-        return
     setting = "set model.chat_template" if is_policy else "name an instruct model"
-    yield f"{model.key}: {directory} has no chat template (chat_template.jinja); {setting}"
+    try:
+        template = read_template(own) if own is not None else _own_template(directory)
+        if template is None:
+            yield f"{model.key}: {directory} has no chat template (chat_template.jinja); {setting}"
+        elif not _writes(template, probe := _probe(settings, model)):
+            prompt_text(model_tokenizer(directory, own), probe)
+    except SteepError as error:
+        yield f"{model.key if own is None else 'model.chat_template'}: {error}"
+
+
+def _own_template(directory: Path) -> str | None:
+    """The chat template in the files of a model; empty where it is none of one text."""
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return read_text(file)
+    file = directory / "tokenizer_config.json"
+    found = read_json(file).get("chat_template") if file.is_file() else None
+    return found if isinstance(found, str) else "" if found else None
+
+
+def _probe(settings: Config, model: Opened) -> list[Message]:
+    """Messages of the roles that a stage sends to a language model."""
+    if model.key == "model.base":
+        return grammar(settings.grammar).messages(settings.prompt.system, "Who founded it?")
+    asked = [Message("system", "Answer the question."), Message("user", "Who founded it?")]
+    if model.block.startswith(("graph", "hypergraph")):  # an example stands before the text
+        asked += [Message("assistant", "Ada Lovell."), Message("user", "And who sold it?")]
+    return asked
+
+
+def _writes(template: str, messages: Sequence[Message]) -> bool:
+    """Whether a template writes all messages; False where only transformers can tell."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(problem: str) -> NoReturn:
+        raise TemplateError(problem)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals.update(raise_exception=refuse, strftime_now=datetime.now().strftime)
+    try:
+        text = environment.from_string(template).render(
+            messages=[asdict(message) for message in messages], add_generation_prompt=True
+        )
+    except Exception:  # noqa: BLE001 - a template is a program, and may raise anything
+        return False
+    return all(message.content.strip() in text for message in messages)
+
+
+def _targets(lora: Lora, base: Path) -> Iterator[str]:
+    """A sentence unless training can adapt all ``lora.targets``."""
+    # The output embeddings, which cannot be trained, are in no numbered layer.
+    inner = [
+        f".{name}"
+        for file in base.glob("*.safetensors")
+        for name, shape in _shapes(file).items()
+        if len(shape) == 2 and re.search(r"\.[0-9]+\.", name)
+    ]
+    if all(any(name.endswith(f".{target}.weight") for name in inner) for target in lora.targets):
+        return
+    from pipeline.training.lora import check_targets
+
+    try:
+        check_targets(base, lora)
+    except SteepError as error:
+        yield str(error)
+
+
+def _shapes(file: Path) -> dict[str, Sequence[int]]:
+    """The shapes of the tensors in a safetensors file; empty if it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            names = tensors.keys()
+            return {name: tensors.get_slice(name).get_shape() for name in names}
+    except SafetensorError:
+        return {}
 
 
 def template_note(settings: Config, directory: Path) -> str:

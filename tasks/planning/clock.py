@@ -65,9 +65,14 @@ class Rates:
     triplet_tokens: float = 18
     hyperedge_tokens: float = 35
     extracted_tokens: float = 200
+    # Tokens of instruction and example of an extraction, which an engine reads once. Share of
+    # ``thinking_tokens`` that a reasoning model writes.
+    instruction_tokens: float = 250
+    thinking_share: float = 0.25
     # Tokens of a supervised example or a trained trajectory; read and written for an example of
     # `sft_data`.
     example_tokens: float = 1_000
+    helper_calls: float = 10
     helper_tokens: float = 1_500
     helper_written: float = 150
     # Pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000) and later (table 9: 1,688
@@ -91,7 +96,11 @@ class Clock:
         """One roll-out with its retrievals, by the engine and the reranker in ``opened``."""
         a, models = self.rates, list(opened)
         read = a.prompt_tokens + a.retrieved_tokens
-        answers = sum(self.answer(one, read, a.thinking_tokens) for one in models)
+        calls = a.retrievals + 1
+        answers = sum(
+            self.answer(one, read, a.thinking_tokens, calls=calls, repeated=read / 2)
+            for one in models
+        )
         return answers + self.reranking(models, a.retrievals * a.reranked_pairs)
 
     def judging(self, opened: Iterable[Opened]) -> float:
@@ -107,11 +116,20 @@ class Clock:
     def extraction(self, opened: Iterable[Opened], chunks: float) -> float:
         """The facts of ``chunks`` chunks, by a model in this process."""
         a = self.rates
-        answers = (self.answer(one, a.chunk_tokens, a.extracted_tokens) for one in opened)
+        repeated = a.instruction_tokens
+        answers = (
+            self.answer(one, a.chunk_tokens, a.extracted_tokens, repeated=repeated)
+            for one in opened
+        )
         return chunks * sum(answers)
 
-    def answer(self, opened: Opened, read: float, written: float) -> float:
-        """``read`` tokens of a prompt and ``written`` tokens of one sequence; 0 for an endpoint."""
+    def answer(
+        self, opened: Opened, read: float, written: float, *, calls: float = 1, repeated: float = 0
+    ) -> float:
+        """``read`` tokens of a prompt and ``written`` tokens of one sequence; 0 for an endpoint.
+
+        ``repeated`` tokens are in each of the ``calls`` again, and an engine has them in its cache.
+        """
         if not isinstance(opened, Engine):
             return 0.0
         shape = _shape(opened.name)

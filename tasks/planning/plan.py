@@ -15,6 +15,7 @@ from tasks.base import StageTask
 from tasks.opened import Training
 from tasks.planning.clock import Clock, Rates
 from tasks.planning.memory import Part, Parts, gib, peak, processes_here, smallest
+from tasks.planning.money import Asked, asked, ceiling_faults, money_lines
 from tasks.planning.sizes import Sizes
 
 # RAM of a process: with a GPU libraries and the state of CUDA, else a reader of mapped files.
@@ -36,6 +37,7 @@ class StagePlan:
         faults: engines whose share of the GPU is too small for their model.
         unknown: models of unknown shape.
         notes: remarks on the parts.
+        asked: requests to endpoints, by round or policy.
     """
 
     stage: str
@@ -49,6 +51,7 @@ class StagePlan:
     faults: tuple[str, ...]
     unknown: tuple[str, ...]
     notes: tuple[str, ...]
+    asked: tuple[Asked, ...] = ()
 
     @property
     def device_bytes(self) -> float:
@@ -78,8 +81,17 @@ class Plan:
         """GPU seconds of all stages; 0 on a machine without GPUs."""
         return sum(stage.gpu_seconds for stage in self.stages)
 
+    @property
+    def asked(self) -> list[Asked]:
+        """The requests of all stages to endpoints."""
+        return [one for stage in self.stages for one in stage.asked]
+
     def faults(self) -> Iterator[str]:
-        """One sentence for each stage that does not fit the GPU, with the settings to change."""
+        """One sentence for each stage that does not fit the GPU, with the settings to change.
+
+        And one for each paid endpoint without a ceiling.
+        """
+        yield from ceiling_faults(self.asked)
         for stage in self.stages:
             yield from stage.faults
             if self.gpu is None or self.gpu.memory is None or not stage.device:
@@ -115,6 +127,7 @@ def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
         **vars(larger),
         "disk": first.disk + second.disk,
         "gpu_seconds": first.gpu_seconds + second.gpu_seconds,
+        "asked": (*first.asked, *second.asked),
     }
     return StagePlan(**values)
 
@@ -140,6 +153,7 @@ def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | No
         faults=tuple(parts.faults) if uses_gpu else (),
         unknown=tuple(dict.fromkeys(parts.unknown)),
         notes=tuple(parts.notes) if uses_gpu else (),
+        asked=tuple(asked(task, clock)),
     )
 
 
@@ -169,6 +183,7 @@ def summary(plan: Plan | None, downloads: Sequence[tuple[str, float | None]]) ->
     )
     if plan.gpu_seconds:
         yield f"about {plan.gpu_seconds / 3600:,.1f} GPU hours, computed and not measured"
+    yield from money_lines(plan.asked)
     for name, size in downloads:
         amount = "of unknown size" if size is None else f"about {gib(size)} GiB"
         yield f"will be fetched from the hub: {name} ({amount})"

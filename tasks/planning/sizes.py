@@ -20,7 +20,7 @@ from pipeline.config.knowledge import CorpusFile, QuestionFile
 from pipeline.core.errors import InputError
 from pipeline.corpus.folders import find_files
 from pipeline.corpus.prose import is_prose
-from pipeline.corpus.raw_files import read_rows
+from pipeline.corpus.raw_records import read_rows
 
 # Records of the files of the published configurations (`docs/data.md`).
 PUBLISHED_RECORDS: Mapping[str, int] = {

@@ -25,7 +25,7 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Chunk
 from pipeline.graph.build import Extracted
-from pipeline.graph.extract import BLOCK, ExtractionPrompt, ask_about, parse_list, read_answer
+from pipeline.graph.extract import BLOCK, ExtractionPrompt, answer_fault, ask_about, read_answer
 from pipeline.llm.chat import Chat, Reply, Usage
 from pipeline.llm.replies import ReplyRecord
 from pipeline.run.context import StageContext
@@ -140,7 +140,7 @@ def _check_readable(answers: Path, block: str) -> None:
     """Raise InputError when too few of the first answers can be read, before asking for more."""
     faults: Counter[str | None] = Counter()
     for record in iterate_records(answers, ReplyRecord):
-        faults[record.reply.fault or parse_list(record.text)[1]] += 1
+        faults[answer_fault(record.reply)] += 1
     count, readable = faults.total(), faults.pop(None, 0)
     if readable < MIN_READABLE * count:
         fault, times = faults.most_common(1)[0]

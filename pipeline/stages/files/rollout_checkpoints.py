@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import EngineError, InputError, RetrievalError, StoreError
 from pipeline.core.input_files import read_json
-from pipeline.core.record_io import from_arrow, parse_record
+from pipeline.core.record_io import parse_record
 from pipeline.core.records import Trajectory
 from pipeline.llm.engine import Engine
 from pipeline.stages.files.checkpoints import intact, read_checkpoint, write_checkpoint
@@ -153,9 +153,7 @@ class RolloutCheckpoints:
             tables.move_to_end(file)
             rows = tables[file].slice(self._row_of[number], self.samples).to_pylist()
             for sample, row in enumerate(rows):
-                trajectory = parse_record(
-                    Trajectory, from_arrow(row, Trajectory), self._files[file], None
-                )
+                trajectory = parse_record(Trajectory, row, self._files[file], None)
                 if (trajectory.question_id, trajectory.sample) != (question_id, sample):
                     raise StoreError(
                         f"{self._files[file]}: expected sample {sample} of question {question_id}, "

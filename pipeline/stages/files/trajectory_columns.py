@@ -1,7 +1,12 @@
-"""Read trajectories from Parquet with some of their columns, a few hundred in memory at a time."""
+"""Read trajectories from Parquet with some of their columns, a few hundred in memory at a time.
+
+`warn_of_malformed` tells a stage's line that nearly all of its trajectories are malformed: the
+policy was then trained for another grammar, format or prompt.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +15,13 @@ import pyarrow as pa
 
 from pipeline.core.input_files import parquet_batches
 from pipeline.core.methods import DEFAULT_METHOD
-from pipeline.core.record_io import from_arrow, parse_record
+from pipeline.core.record_io import parse_record
 from pipeline.core.records import Trajectory
+from pipeline.core.text import one_line
+from pipeline.run.context import StageContext
 
+NEARLY_ALL = 0.9  # share of malformed trajectories that a stage's line tells
+_REASONS = 3
 FILE = "trajectories.parquet"
 # Fields without a default, which a selection of columns may lack.
 _BLANK: dict[str, Any] = {
@@ -41,6 +50,26 @@ def iterate_trajectories(
         places = range(-start % every, batch.num_rows, every)
         chosen = batch if every == 1 else batch.take(pa.array(places, pa.int64()))
         for place, row in zip(places, chosen.to_pylist(), strict=True):
-            record = _BLANK | from_arrow(row, Trajectory)
-            yield parse_record(Trajectory, record, path, start + place + 1)
+            yield parse_record(Trajectory, _BLANK | row, path, start + place + 1)
         start += batch.num_rows
+
+
+def warn_of_malformed(context: StageContext, file: Path) -> None:
+    """Warn of a file of trajectories of which nearly all are malformed, with the main reasons.
+
+    Trajectories that a failure of the retrieval ended are not counted.
+    """
+    reasons: Counter[str] = Counter()
+    columns = ("format_ok", "format_error", "stop")
+    for batch in parquet_batches(file, columns):
+        for row in batch.select(columns).to_pylist():
+            if row["stop"] != "retrieval_error":
+                error = row["format_error"] or f"stopped by {row['stop']}"
+                reason = one_line(error.partition(" at offset")[0], 80)
+                reasons["" if row["format_ok"] else reason] += 1
+    total = reasons.total()
+    malformed = total - reasons.pop("", 0)
+    if total and malformed >= NEARLY_ALL * total:
+        main = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common(_REASONS))
+        share = f"{100 * malformed / total:.0f} %"
+        context.warn(f"{total:,} trajectories, {malformed:,} malformed ({share}): {main}")
