@@ -212,7 +212,7 @@ def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, tmp_path: 
     file = tmp_path / "other.jsonl"
     file.write_text('{"question": "Who made it?", "answer": ["Ann"]}\n')
     rows = run.evaluate(["base"], file)
-    expected = [("base", "nq", "other", 1), ("base", "all", "other", 1)]
+    expected = [("base", "questions", "other", 1), ("base", "all", "other", 1)]
     assert [(r["policy"], r["dataset"], r["split"], r["n"]) for r in rows] == expected
     with pytest.raises(InputError, match=r"set model\.base to that model"):
         run.evaluate([0], file)

@@ -24,12 +24,14 @@ READERS = {
 }
 READING_MODULES = {
     "pipeline/core/input_files.py",
+    "pipeline/core/row_files.py",  # rows of Parquet and Arrow
     "pipeline/core/columns.py",  # tables of the graph; the stage's inputs were checked
     "pipeline/stages/index.py",  # the same
     "pipeline/stages/files/checkpoints.py",  # checkpoints whose hash was checked
 }
 TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/cli/ask.py",  # a line of standard input
+    "pipeline/core/atomic.py",  # the beginning of a file that an output would replace
     "pipeline/run/worker.py",
     "pipeline/run/fork_server.py",  # a socket, and standard input
     "pipeline/run/supervisor.py",
@@ -38,6 +40,7 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/corpus/prose.py",  # the front matter of a Markdown file
     "pipeline/llm/chat.py",
     "pipeline/conversations/messages.py",
+    "pipeline/conversations/forms.py",  # arguments of calls in a log
     "pipeline/grammars/prograph.py",
     "tasks/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
 }

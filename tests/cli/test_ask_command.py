@@ -103,7 +103,7 @@ def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: Sta
         (["Q?", "--compare", "sft,0,1"], "names one policy twice; name each once"),
         (["  "], "the question is empty"),
         (["x" * (LONGEST_QUESTION + 1)], "the question has 20,001 characters; ask one of at most"),
-        (["\udcff"], "the question is not UTF-8 text"),
+        (["\udcff"], "not UTF-8"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_before_an_engine_starts(

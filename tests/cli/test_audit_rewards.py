@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.support import main as support
-from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import ContextItem, Step, Trajectory
+from pipeline.core.row_files import read_jsonl
 from pipeline.sft_data.templates import fill
 from tasks.resolved import write_resolved
 from tasks.run import run, task_for

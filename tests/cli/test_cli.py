@@ -45,7 +45,7 @@ def test_an_unknown_stage_and_a_missing_data_directory_are_refused(tmp_path):
     refused(steep("run", "--data", tmp_path / "absent"), "no such directory")
 
 
-def test_a_malformed_line_stops_the_corpus_stage_with_file_and_line(tmp_path):
+def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
     (tmp_path / "documents.jsonl").write_text('{"title": "A", "text": "B"}\n{"title": "C", "te\n')
     (tmp_path / "questions.jsonl").write_text('{"question": "Q?", "answer": ["a"]}\n')
     (tmp_path / "triples.json").write_text("{}")
@@ -55,7 +55,7 @@ def test_a_malformed_line_stops_the_corpus_stage_with_file_and_line(tmp_path):
         f"runs_dir: {tmp_path}/runs\n"
         "data: {closed_world: null, sft: [], validation: [], test: [],\n"
         "       sampling: [{dataset: nq, path: questions.jsonl}]}\n"
-        "corpus: {files: [{path: documents.jsonl, format: jsonl}]}\n"
+        "corpus: {files: [{path: documents.jsonl, format: jsonl}], strict: true}\n"
         "graph: {source: openie, path: triples.json}\n"
     )
     done = steep("run", "corpus", "--config", config, "--data", tmp_path)

@@ -87,7 +87,7 @@ WRITING = [command for command in COMMANDS if command.output]
 def test_outputs_are_written_through_links_fifos_and_devices(
     command: Command, tmp_path: Path
 ) -> None:
-    """Only regular files are replaced; before, a device, a FIFO or a link became a file."""
+    """Only regular files of the command's own are replaced."""
     for name, content in command.files.items():
         (tmp_path / name).write_bytes(content)
     source = "".join(json.dumps(record) + "\n" for record in command.records)
@@ -105,11 +105,17 @@ def test_outputs_are_written_through_links_fifos_and_devices(
 
     assert write("plain") == 0
     written = (tmp_path / "plain").read_text(encoding="utf-8")
-    (tmp_path / "target").write_text("old", encoding="utf-8")
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    assert write("link") == 0
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "target").read_text(encoding="utf-8") == written
+    for earlier in ("", written * 2):
+        (tmp_path / "target").write_text(earlier, encoding="utf-8")
+        assert write("link") == 0
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "target").read_text(encoding="utf-8") == written
+    (tmp_path / "target").write_text("precious", encoding="utf-8")
+    (tmp_path / "same").symlink_to(tmp_path / "in")
+    assert [write("link"), write("same"), write("in")] == [2, 2, 2]
+    assert (tmp_path / "target").read_text(encoding="utf-8") == "precious"
+    assert (tmp_path / "in").read_text(encoding="utf-8") == source
 
     make_device(tmp_path / "null", 3)
     make_device(tmp_path / "full", 7)

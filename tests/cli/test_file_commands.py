@@ -33,7 +33,7 @@ def jsonl(path: Path, *rows: dict[str, Any] | str) -> Path:
 
 
 def call(tmp_path: Path, command: Callable[..., Any], *rows: Any, **options: Any) -> list[Any]:
-    output = tmp_path / "out.jsonl"
+    output = tmp_path / f"{command.__name__}.jsonl"
     command(jsonl(tmp_path / "in.jsonl", *rows), output, **options)
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
@@ -111,7 +111,10 @@ def test_hyper_ranks_as_solved_by_hand(tmp_path: Path) -> None:
         ({"hyperedges": [{"id": "e", "entities": ["Z"]}]}, "hyperedges: 'Z' has no embedding"),
         ({"hyperedges": [{"id": "e", "entities": ["A"]}] * 2}, "hyperedges: two have the same id"),
         ({"entities": {"A": [1.0], "B": [1.0, 2.0], "C": [1.0]}}, "embeddings of 1 and of 2"),
-        ({"entities": {"A": [float("nan")], "B": [1.0], "C": [1.0]}}, "NaN is not a JSON number"),
+        (
+            {"entities": {"A": [float("nan")], "B": [1.0], "C": [1.0]}},
+            "entities.A.0: Input should be a valid number",
+        ),
     ],
 )
 def test_hyper_refuses_invalid_fields(tmp_path: Path, change: dict[str, Any], message: str) -> None:

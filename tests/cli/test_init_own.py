@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.config import load
 from tests.cli.malformed_inputs import steep
+from tests.tasks.planning.test_money import planned
 
 
 @pytest.fixture
@@ -73,6 +74,8 @@ def test_it_says_what_it_found_guessed_and_skipped(
         (["evidence", "--gpu", "80"], "tearag", "base", "Qwen/Qwen2.5-3B-Instruct"),
         (["plain", "--endpoint", "http://localhost:8000/v1", "--model", "judge: 7"], "hiprag",
          "base", "data/tiny_reader"),
+        (["plain", "--endpoint", "https://api.example.com/v1", "--model", "judge: 7"], "hiprag",
+         "base", "data/tiny_reader"),
         (["evidence", "--method", "search-r1"], "search-r1", "base", "data/tiny_reader"),
         (["--gpu", "24"], "search-r1", "base", "Qwen/Qwen2.5-3B-Instruct"),
     ],
@@ -90,6 +93,7 @@ def test_what_the_user_has_decides_method_and_start(
     assert init(*files, *others)[0] == 0
     settings = load(folder / "own.yaml")
     assert (settings.rewards.kind, settings.start, settings.model.base) == (kind, start, base)
+    assert not [fault for fault in planned(str(folder / "own.yaml")).faults() if "ceiling" in fault]
     assert settings.retrieval.variant == "linked"
     assert settings.rounds == (3 if files else 0)
     if kind == "hiprag":

@@ -122,6 +122,78 @@ def test_another_chat_template_and_its_mismatch(conversations: Path) -> None:
     )
 
 
+CALLING = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": CONVERSATION["messages"][2]["tool_calls"],
+}
+LEFT_OUT = "the chat template leaves it out; name a template that writes it with --chat-template"
+WITHOUT_TOOLS = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+WITHOUT_SYSTEM = WITHOUT_TOOLS.replace(
+    "{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "record", "place"),
+    [
+        (WITHOUT_TOOLS, {"messages": [CONVERSATION["messages"][1], CALLING]}, "messages.1.tool_calls.0"),
+        (WITHOUT_TOOLS, CONVERSATION, "tools.0"),
+        (WITHOUT_SYSTEM, {"messages": [*CONVERSATION["messages"][:2], {"role": "assistant", "content": "x"}]},
+         "messages.0.content"),
+    ],
+)  # fmt: skip
+def test_what_a_chat_template_leaves_out_is_named(
+    template: str, record: dict, place: str, conversations: Path
+) -> None:
+    """Before, the end of a turn without its call was trained, with an empty mismatch."""
+    file = conversations / "other.jinja"
+    file.write_text(template, encoding="utf-8")
+    status, printed, complaint = mask(conversations, record, "--chat-template", str(file))
+    assert (status, printed) == (2, "")
+    assert f"in.jsonl:1: {place}: {LEFT_OUT}" in complaint
+    assert "model.chat_template" in complaint
+
+
+def test_llama_3s_own_template_is_refused_for_calls(real_data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    record = {"messages": [CONVERSATION["messages"][1], CALLING]}
+    file.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    llama = str(real_data / "tokenizers/llama-3")
+    status, printed, complaint = steep(["mask", str(file), "--tokenizer", llama])
+    assert (status, printed) == (2, "")
+    assert f"messages.1.tool_calls.0: {LEFT_OUT}" in complaint
+
+
+def test_masks_and_steps_read_logs_of_other_forms(conversations: Path) -> None:
+    """Before, a call of Anthropic's vanished, and the text that was left was trained."""
+    use = {"type": "tool_use", "id": "a", "name": "search", "input": {"query": "Byron?"}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": "A poet"}
+    log = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": [{"type": "text", "text": "I look."}, use]},
+        {"role": "user", "content": [result]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Answer:"}, {"type": "text", "text": "a poet"}]},
+    ]  # fmt: skip
+    for messages in (log, json.dumps(log)):
+        status, printed, _ = mask(conversations, {"messages": messages, "tools": [SEARCH]})
+        record = json.loads(printed)
+        assert (status, record["mismatch"]) == (0, "")
+        assert record["trained"] == [
+            'I look.\n<tool_call>\n{"name": "search", "arguments": {"query": "Byron?"}}\n</tool_call><|im_end|>',
+            "Answer:\na poet<|im_end|>",
+        ]  # fmt: skip
+        assert record["masked"][1] == "A poet"
+    image = {"type": "image_url", "image_url": {"url": "data:x"}}
+    record = {"messages": [{"role": "user", "content": ["Who?", image]}]}
+    status, printed, complaint = mask(conversations, record)
+    assert (status, printed) == (2, "")
+    assert "in.jsonl:1: messages.0.content.1: a part of type image_url; only text" in complaint
+
+
 def test_parse_reads_messages(conversations: Path) -> None:
     file = conversations / "in.jsonl"
     file.write_text(json.dumps(CONVERSATION) + "\n", encoding="utf-8")

@@ -117,7 +117,10 @@ def test_a_configuration_decides_which_terms_a_file_is_paired_by(
         ({"rewards": 5}, "in.jsonl:81: rewards: "),
         ({"rewards": None}, "in.jsonl:81: rewards: missing; run steep score first"),
         ({"rewards": {"format": "1", "outcome": 1.0, "process": 1.0}}, "rewards.format is "),
-        ({"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}}, "NaN is not"),
+        (
+            {"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}},
+            "rewards.format is None; expected a finite number",
+        ),
         ({"rewards": {"format": 1e308, "outcome": 1e308, "process": 1.0}}, "their sum is larger"),
         ({"rewards": {"format": 1.0, "answer": 1.0, "total": 1.0}}, "question q19: trajectories"),
     ],

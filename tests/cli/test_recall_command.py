@@ -91,7 +91,9 @@ def test_graph_retrievers_are_left_out_with_a_note_if_there_are_no_triplets(
 def test_questions_are_checked_before_anything_is_embedded(tmp_path, files):
     """A wrong file is refused at once, not after an hour of embedding."""
     files.questions.write_text(json.dumps([{"asked": "Who?", "answer": "Ann"}]))
-    with pytest.raises(InputError, match="the data set cannot be told from the first record"):
+    with pytest.raises(
+        InputError, match="no row has a question and an answer; expected question and answer"
+    ):
         run_recall(REAL, files, overrides=("index.embedder.model=absent",))
 
 

@@ -136,11 +136,16 @@ def other_bits_for_few_rows(layer, rows):
     return LINEAR(layer, rows) + (rows.shape[-2] < 32)
 
 
+def seldom_other_bits_for_few_rows(layer, rows):
+    return LINEAR(layer, rows) + (rows.shape[-2] < 32) * (rows.flatten()[0] < -1.2)
+
+
 @pytest.mark.parametrize(
     ("kernel", "sizes"),
     [
         (row_by_row, SIZES),
         (other_bits_for_few_rows, tuple(size for size in SIZES if size >= 32)),
+        (seldom_other_bits_for_few_rows, tuple(size for size in SIZES if size >= 32)),
         (by_number_of_rows, (PACK,)),
     ],
 )

@@ -39,6 +39,12 @@ GOOD: dict[str, Any] = {"well_formed": 1.0, "outcome": 1.0, "process": 0.1}
         ({}, 0, "3 trajectories, 0 right answers; start from a policy that answers some questions"),
         (
             {"well_formed": 0.0},
+            0,
+            "3 trajectories, 0 right answers, 3 malformed; the policy does not write the configuration's grammar and "
+            "format: start from one that was trained for them, or train the cold start longer",
+        ),
+        (
+            {"well_formed": 0.0},
             2,
             "2 right answers, of which none follows the format; train the cold start longer",
         ),

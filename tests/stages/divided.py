@@ -32,7 +32,7 @@ def run_shard(run: Run, context: StageContext, folder: Path, number: int, count:
     part = in_directory(context, folder, shard=number, shards=count)
     key = asdict(StageKey(f"{context.stage}-shard", 1, {}))
     counts = run(part)
-    manifest = {"fingerprint": folder.name, "key": key, "counts": counts}
+    manifest = {"fingerprint": folder.name, "key": key, "counts": counts, "files": {}}
     (part.output / "manifest.json").write_text(json.dumps(manifest))
     return part.output
 

@@ -233,6 +233,7 @@ def _manifest(directory: Path, name: str, seconds: float) -> None:
         "wall_seconds": seconds,
         "peak_memory_mb": 812.0,
         "counts": {"trajectories": 1234, "questions": 40},
+        "files": {},
         "device": "cpu",
         "versions": {"torch": "0.0", "transformers": "0.0"},
     }

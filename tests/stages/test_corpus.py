@@ -60,11 +60,13 @@ def test_unusable_files_of_a_folder_are_skipped_and_listed(
     stage = in_folder(tmp_path)
     counts = run(stage)
     skipped = json.loads((stage.output / "skipped.json").read_text())
-    assert (counts["files"], counts["skipped_files"]) == (2, len(skipped))
+    assert (counts["files"], counts["skipped_files"], counts["skipped_rows"]) == (3, 4, 1)
+    assert [one["rows"] for one in skipped if "rows" in one] == [1]
     assert {one["file"]: one["reason"] for one in skipped} == {
         "docs/bad.txt": "line 2: not UTF-8 text (invalid start byte); save it as UTF-8",
         "docs/empty.md": "no text",
         "docs/link.md": "a symbolic link, which is not followed",
+        "docs/cut.json": "line 2: not valid JSON: expected ','",
         "docs/lines.jsonl": "line 2: not valid JSON: Expecting ':' delimiter at column 9",
     }
     assert "corpus.files: 4 files skipped (skipped.json); the first: docs/bad.txt: line 2: not" in (
@@ -72,7 +74,8 @@ def test_unusable_files_of_a_folder_are_skipped_and_listed(
     )
     chunks = read_records(stage.output / "chunks.parquet", Chunk)
     assert list(dict.fromkeys((chunk.title, chunk.source) for chunk in chunks)) == [
-        ("Lina", "docs/a.md"), ("One", "docs/lines.jsonl"), ("z", "docs/sub/z.txt")
+        ("Lina", "docs/a.md"), ("One", "docs/lines.jsonl"), ("Two", "docs/lines.jsonl"),
+        ("z", "docs/sub/z.txt"),
     ]  # fmt: skip
 
 
@@ -82,10 +85,18 @@ def test_a_strict_corpus_stops_at_the_first_unusable_file(tmp_path: Path) -> Non
         run(stage)
 
 
-def test_a_named_file_of_records_must_be_whole(tmp_path: Path) -> None:
-    stage = in_folder(tmp_path, "corpus.files=[{path: docs/lines.jsonl}]")
+def test_a_malformed_row_of_a_named_file_costs_itself_and_a_broken_file_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = "corpus.files=[{path: docs/lines.jsonl}]"
+    assert run(in_folder(tmp_path, named))["documents"] == 2
+    assert "1 malformed row left out (skipped.json); the first: docs/lines.jsonl: line 2" in (
+        capsys.readouterr().out
+    )
     with pytest.raises(InputError, match=r"lines\.jsonl:2: not valid JSON"):
-        run(stage)
+        run(in_folder(tmp_path / "strict", named, "corpus.strict=true"))
+    with pytest.raises(InputError, match=r"cut\.json:2: not valid JSON"):
+        run(in_folder(tmp_path / "cut", "corpus.files=[{path: docs/cut.json}]"))
 
 
 def in_folder(tmp_path: Path, *overrides: str) -> StageContext:
@@ -96,7 +107,9 @@ def in_folder(tmp_path: Path, *overrides: str) -> StageContext:
     (docs / "sub" / "z.txt").write_text("A port.")
     (docs / "empty.md").touch()
     (docs / "bad.txt").write_bytes(b"one\n\xff\n")
-    (docs / "lines.jsonl").write_text('{"title": "One", "text": "1"}\n{"title"}\n')
+    lines = ['{"title": "One", "text": "1"}', '{"title"}', '{"title": "Two", "text": "2"}']
+    (docs / "lines.jsonl").write_text("\n".join(lines))
+    (docs / "cut.json").write_text('[{"title": "Cut", "text": "not kept"}\n')
     (docs / ".hidden.md").write_text("hidden")
     (docs / "link.md").symlink_to(docs / "a.md")
     return context(tmp_path, "{}", "corpus.files=[{path: docs}]", *overrides)

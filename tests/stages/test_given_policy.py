@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.core.model_files import model_hash
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages.given_policy import run, run_start
-from pipeline.stages.train import run_round
-from pipeline.training.lineage import checked_policy, read_lineage
+from pipeline.stages.train import run_round, run_sft
+from pipeline.training.lineage import (
+    Lineage,
+    checked_policy,
+    policy_fingerprint,
+    read_lineage,
+)
 from tests.llm.small_models import small_adapter, small_model
 from tests.stages.fabricated_run import configuration
 from tests.training.tiny_policy import Run, write_base
@@ -27,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
-def context(folder: Path, base: Path, adapter: Path | None, **lora: int) -> StageContext:
+def context(folder: Path, base: Path, adapter: Path | None, **lora: object) -> StageContext:
     model = {"base": str(base)}
     output = folder / "output"
     output.mkdir(parents=True)
@@ -81,6 +87,18 @@ def test_an_adapter_of_another_shape_than_lora_is_refused_as_a_start(
         run_start(context(tmp_path, base, origin, r=3))
 
 
+@pytest.mark.parametrize("setting", [{"bias": "all"}, {"ensure_weight_tying": True}])
+def test_an_adapter_that_leaves_no_place_for_the_reference_is_refused_as_a_start(
+    setting: dict, tmp_path: Path, base: Path
+) -> None:
+    origin = small_adapter(base, tmp_path / "origin")
+    file = origin / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | setting))
+    stage = context(tmp_path, base, origin, targets=["q_proj", "v_proj"])
+    with pytest.raises(SteepError, match=rf"{next(iter(setting))}: .*no place for the reference"):
+        run_start(stage)
+
+
 def test_round_1_from_the_base_model_trains_a_new_adapter(tmp_path: Path) -> None:
     """Its reference is the base model, which a new adapter equals before the first step."""
     trained = Run(tmp_path, write_base(tmp_path / "base"))
@@ -94,3 +112,73 @@ def test_round_1_from_the_base_model_trains_a_new_adapter(tmp_path: Path) -> Non
     assert lineage.parent == lineage.reference == model_hash(trained.base)
     assert lineage.policy != lineage.parent
     assert (stage.output / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def with_lineage(directory: Path, base: Path, **form: object) -> Path:
+    """A policy whose lineage says what it was trained to write."""
+    adapter = small_adapter(base, directory / "adapter")
+    sha = model_hash(base)
+    Lineage(
+        policy=policy_fingerprint(adapter, sha), base=str(base), base_sha=sha, parent=None,
+        reference=None, round=0, method="sft", settings={}, seed=0, counts={}, **form,
+    ).write(directory)  # fmt: skip
+    return directory
+
+
+TRAINED = [
+    (
+        {"grammar": "hiprag", "format": "tags"},
+        r"grammar hiprag in format tags.* has grammar tearag",
+    ),
+    (
+        {"grammar": "tearag", "format": "tools"},
+        r"in format tools.*set grammar: tearag.*format: tools",
+    ),
+    (
+        {"chat_template": {"sha256": "0" * 16, "thinking": None, "date": "x"}},
+        "under the chat template",
+    ),
+]
+
+
+@pytest.mark.parametrize(("form", "problem"), TRAINED, ids=["grammar", "format", "chat template"])
+@pytest.mark.parametrize("part", ["", "adapter"])
+def test_a_policy_that_was_trained_to_write_something_else_is_refused(
+    form: dict, problem: str, part: str, tmp_path: Path, base: Path
+) -> None:
+    """Also if the adapter is named alone, where the lineage is beside it."""
+    policy = with_lineage(tmp_path / "policy", base, **form)
+    with pytest.raises(SteepError, match=problem):
+        run_start(context(tmp_path / "run", base, policy / part))
+
+
+def test_a_merged_policy_as_the_base_model_keeps_what_it_was_trained_to_write(
+    tmp_path: Path,
+) -> None:
+    base = small_model(tmp_path / "base")
+    (base / "lineage.json").write_text('{"policy": "p", "grammar": "search-r1", "format": "tags"}')
+    with pytest.raises(InputError, match="grammar search-r1 in format tags"):
+        run_start(context(tmp_path / "run", base, None))
+
+
+def test_an_adapter_without_a_lineage_passes_with_a_note(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    origin = small_adapter(base, tmp_path / "origin")
+    run(context(tmp_path, base, origin))
+    assert f"{origin} does not say which grammar and format" in capsys.readouterr().out
+
+
+def test_training_writes_the_grammar_the_format_and_the_template_into_the_lineage(
+    tmp_path: Path,
+) -> None:
+    trained = Run(tmp_path, write_base(tmp_path / "base"))
+    trained.write_data()
+    stage = trained.context("sft", "sft")
+    run_sft(stage)
+    lineage = read_lineage(stage.output)
+    assert (lineage.grammar, lineage.format) == ("tearag", "tags")
+    assert len(lineage.chat_template["sha256"]) == 16
+    start = dataclasses.replace(trained.context("start", "start"), inputs={"adapter": stage.output})
+    assert run_start(start) == {"adapters": 1}
+    assert read_lineage(start.output) == lineage

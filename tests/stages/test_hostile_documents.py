@@ -11,9 +11,9 @@ import pytest
 
 from pipeline import config
 from pipeline.core.columns import Records
-from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Triplet
+from pipeline.core.row_files import read_jsonl
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.raw_records import Document
 from pipeline.run.context import StageContext

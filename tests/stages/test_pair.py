@@ -149,3 +149,17 @@ def test_without_usable_trajectories_there_are_no_pairs(
     assert read_records(output / "pairs.parquet", Pair) == []
     counts = json.loads((output / "funnel.json").read_text())
     assert sum(counts["bins"].values()) == len(trajectories) == counts["bins"]["retrieval-error"]
+
+
+def test_no_pairs_of_malformed_trajectories_ask_for_another_policy_not_for_easier_questions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = "expected 'Step 1:' at offset"
+    malformed = [scored(n % 4, n, good=False, format_error=f"{error} {n}") for n in range(19)]
+    output = run_stage(tmp_path, [*sorted(malformed, key=lambda one: one.question_id)])
+    assert json.loads((output / "funnel.json").read_text())["shortage"] == (
+        "19 trajectories, 0 right answers, 19 malformed; the policy does not write the configuration's "
+        "grammar and format: start from one that was trained for them, or train the cold start longer"
+    )
+    told = capsys.readouterr().out
+    assert "19 trajectories, 19 malformed (100 %): expected 'Step 1:' 19\n" in told

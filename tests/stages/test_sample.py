@@ -4,6 +4,7 @@ The retrieval variant is ``none``, so no index is needed; tests of the sampler c
 """
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
 from pipeline.run.context import StageContext
 from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
+from pipeline.stages.files.trajectory_columns import warn_of_malformed
 from pipeline.stages.sample import roll_out_policy, run
 from tests.recorded_progress import RecordedProgress
-from tests.smallest import small_config
+from tests.smallest import small_config, small_trajectory
 from tests.stages.question_stages import sampling_inputs
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(7)]
@@ -59,6 +61,73 @@ def test_every_question_of_a_shard_gets_its_samples_in_order(context: StageConte
     timing = json.loads((context.output / "timing.json").read_text())
     assert timing["generated_tokens"] == sum(len(trajectory.token_ids) for trajectory in written)
     assert sum(json.loads((context.output / "stops.json").read_text()).values()) == 14
+
+
+def test_a_policy_without_format_is_told_in_the_stages_line_with_the_main_reason(
+    context: StageContext, tmp_path: Path
+) -> None:
+    row = small_trajectory(policy="fingerprint", prompt_ids=[1], token_ids=[2])
+    rows = [
+        replace(row, trajectory_id=f"{n}", format_error=f"no tag at offset {n}") for n in range(3)
+    ]
+    write_parquet(tmp_path / "recorded.parquet", rows, Trajectory)
+    recorded = {"recorded": str(tmp_path / "recorded.parquet")}
+    settings = small_config(rounds=1, sampling=recorded)
+    run(replace(context, config=settings))
+    assert context.notes["warnings"] == ["3 trajectories, 3 malformed (100 %): no tag 3"]
+
+
+@pytest.mark.parametrize(
+    ("malformed", "told"),
+    [
+        (8, None),
+        (9, "10 trajectories, 9 malformed (90 %): no tag 6, too long 2, stopped by max_steps 1"),
+    ],
+)
+def test_nine_of_ten_malformed_trajectories_are_told(
+    malformed: int, told: str | None, context: StageContext
+) -> None:
+    """Offsets are left out of the reasons, and trajectories that retrieval ended are not counted."""
+    errors = [*(f"no tag at offset {n}" for n in range(6)), "too long", "too long", None]
+    rows = [
+        small_trajectory(trajectory_id=f"{n}", stop="max_steps", format_error=error)
+        for n, error in enumerate(errors[-malformed:])
+    ]
+    rows += [
+        small_trajectory(trajectory_id=f"right {n}", format_ok=True) for n in range(10 - malformed)
+    ]
+    rows.append(small_trajectory(trajectory_id="broken", stop="retrieval_error"))
+    write_parquet(context.output / "trajectories.parquet", rows, Trajectory)
+    warn_of_malformed(context, context.output / "trajectories.parquet")
+    assert context.notes.get("warnings") == (told and [told])
+
+
+@pytest.mark.parametrize(
+    ("lineage", "settings"),
+    [
+        (
+            {"grammar": "hiprag", "format": "tags"},
+            "grammar: hiprag, rewards.kind: hiprag and format: tags",
+        ),
+        (
+            {"grammar": "tearag", "format": "tools"},
+            "grammar: tearag, rewards.kind: tearag and format: tools",
+        ),
+    ],
+)
+def test_a_policy_that_was_trained_to_write_something_else_is_not_sampled(
+    lineage: dict[str, str], settings: str, context: StageContext, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy"
+    shutil.copytree(context.inputs["policy"], policy)
+    fields = json.loads((policy / "lineage.json").read_text())
+    (policy / "lineage.json").write_text(json.dumps(fields | lineage))
+    with pytest.raises(InputError, match=f"would be malformed; set {settings}"):
+        run(replace(context, inputs={**context.inputs, "policy": policy}))
+    (policy / "lineage.json").write_text(
+        json.dumps(fields | {"grammar": "tearag", "format": "tags"})
+    )
+    assert run(replace(context, inputs={**context.inputs, "policy": policy}))["trajectories"] == 14
 
 
 def test_a_rollout_reports_trajectories_and_starts_at_those_that_are_done(

@@ -58,6 +58,7 @@ def merged(
             "fingerprint": "f",
             "key": asdict(StageKey(f"{stage}-shard", 1, {})),
             "counts": {"trajectories": len(trajectories)},
+            "files": {},
         }
         (shard / "manifest.json").write_text(json.dumps(manifest))
     context = StageContext(config, stage, output, tmp_path / "checkpoints", inputs)

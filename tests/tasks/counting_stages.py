@@ -42,6 +42,13 @@ def second(context: StageContext) -> dict[str, int]:
     return {"rows": 3}
 
 
+def warns(context: StageContext) -> dict[str, int]:
+    """Has something to say beside its counts."""
+    context.warn("2 of 2 rows are odd")
+    (context.output / "rows.txt").write_text("1 2")
+    return {"rows": 2}
+
+
 def rounded(context: StageContext) -> dict[str, int]:
     """Writes two files: retrieval.top_k in tens, which often stays the same, and exactly."""
     _count(context)

@@ -36,6 +36,12 @@ class Second(Counting):
         return {"first": self.clone(First)}
 
 
+class Warns(Counting):
+    stage = "warns"
+    entry = "counting_stages:warns"
+    reads = ()
+
+
 class Rounded(Counting):
     """Its output often stays the same when its setting changes."""
 

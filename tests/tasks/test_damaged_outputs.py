@@ -87,6 +87,7 @@ DAMAGED_MANIFESTS = {
     "half": '{"fingerprint": "0", "ke',
     "list": "[]",
     "no counts": '{"fingerprint": "0", "key": {}}',
+    "no files": {"files": None},
     "outside": {"files": {"../../../secret": {"size": 1, "sha256": "0"}}},
     "another type": {"counts": {"rows": "many"}},
 }
@@ -94,8 +95,9 @@ DAMAGED_MANIFESTS = {
 
 @pytest.mark.parametrize("text", DAMAGED_MANIFESTS.values(), ids=DAMAGED_MANIFESTS)
 def test_a_damaged_manifest_is_a_sentence_everywhere(workspace, first, text):
-    if isinstance(text, dict):  # values in the place of the manifest's own
-        text = json.dumps(json.loads((first / "manifest.json").read_text()) | text)
+    if isinstance(text, dict):  # values in the place of the manifest's own; None: without it
+        values = json.loads((first / "manifest.json").read_text()) | text
+        text = json.dumps({name: value for name, value in values.items() if value is not None})
     (first / "manifest.json").write_text(text, encoding="latin-1")
     [row, following] = status(task(Second, workspace))
     assert row.state == "done"

@@ -45,6 +45,15 @@ def test_force_beside_a_live_run_is_refused_and_leaves_its_checkpoints(workspace
     assert task(First, workspace).complete()
 
 
+def test_of_two_runs_of_a_folder_one_works_and_the_other_is_refused_or_uses_its_output(workspace):
+    stage = task(Waits, workspace)
+    with live(workspace), pytest.raises(RunFailed, match="another process is running") as caught:
+        run(stage)
+    assert caught.value.exit_status == 2
+    assert run(stage) == stage.directory
+    assert executions(workspace).count("waits") == 1
+
+
 def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace):
     (workspace / "release").touch()
     run(task(Reports, workspace))

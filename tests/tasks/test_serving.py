@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline import config
 from pipeline.core.content_cache import open_cache
@@ -29,12 +32,12 @@ from pipeline.retrieval.graph import entity_query
 from pipeline.stages.sample import open_remote_retriever
 from tasks.policy import policy
 from tasks.run import run, task_for
-from tasks.serve import serve
+from tasks.serve import serve, token_for
 from tests.docs.test_howto_pages import blocks
 from tests.llm.small_models import small_model
 from tests.retrieval.small_encoders import BagOfWords
 from tests.tasks.small_run import commit_policy
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, ending, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = [
@@ -46,6 +49,7 @@ FACTS = [
 QUERIES = [Query("who directed the tide", ("Alba", "The Tide")), Query("which river")]
 FIRST = Query("which models", ("are loaded",))  # the query that the service starts with
 ASKED = ["Who directed The Tide?", "Who is the mother of Bruno?", "Which river crosses Corte?"]
+SEVERAL = [f"Who crossed the Nera before crossing {number}?" for number in range(20)]
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def _embed_all(path: Path) -> None:
     texts = [f"{head} {head} {relation} {tail}." for head, relation, tail in FACTS]
     texts += [" ".join(fact) for fact in FACTS]
     texts += [end for head, _, tail in FACTS for end in (head, tail)]
-    for query in (*QUERIES, FIRST, *(Query(text, (text,)) for text in ASKED)):
+    for query in (*QUERIES, FIRST, *(Query(text, (text,)) for text in ASKED + SEVERAL)):
         texts.append(query.subquery)
         texts += [entity_query(entity, query.subquery) for entity in query.entities]
     settings = config.load(path)
@@ -94,22 +98,31 @@ def _embed_all(path: Path) -> None:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[str]:
-    """The address of `steep serve`, which ends with the block, by a signal."""
+def started(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address and the process of `steep serve`, which ends with the block."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.cli", "serve", *arguments, "--port", "0"],
-        stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
-    )  # fmt: skip
-    try:
+    with ending(
+        subprocess.Popen(
+            [sys.executable, "-m", "pipeline.cli", "serve", *arguments, "--port", "0"],
+            stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
+        )
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         ready = next(line for line in process.stdout if " at http://" in line)
-        yield ready.split(" at ")[1].split(";")[0]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0
-    assert "retrieval ended" in rest
+        yield ready.split(" at ")[1].split(";")[0], process
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[str]:
+    """The address of `steep serve`, which ends with the block, by a signal."""
+    with started(*arguments) as (url, process):
+        try:
+            yield url
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest, _ = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0
+        assert "retrieval ended" in rest
 
 
 def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configuration):
@@ -234,6 +247,115 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
         assert answered["sources"][0]["text"] == "Alba directed The Tide."
 
 
+def client_of(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, trust_env=False, timeout=LIMIT)
+
+
+def question_to(model: str, text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
+
+
+ANY = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+SCHEMAS = [None, {"type": ["string", "null"]}, {"q": True}, {"$ref": "#/nowhere"}, {"type": "odd"}]
+TOOLS = [[{"type": "function", "function": {"name": "f", "parameters": one}}] for one in SCHEMAS]
+BODIES = st.fixed_dictionaries(
+    {"model": st.sampled_from(["policy", "policy", "policy", "sft", "other"])},
+    optional={
+        "temperature": st.sampled_from([0, 2, 2.5, 100, -1, 1e-320, 1e30, "1"]) | ANY,
+        "top_p": st.sampled_from([0, 1, 2, 1e-320, "1"]) | ANY,
+        "stop": st.sampled_from(["", [""], ["a", ""], "a", ["x"] * 50, [[]]]) | ANY | st.lists(ANY, max_size=3),
+        "seed": st.sampled_from([0, -1, 2**63 - 1, 2**63, 2**64]) | ANY,
+        "max_tokens": st.sampled_from([1, 3, 0, -1, 2**70]) | ANY,
+        "tools": st.sampled_from([*TOOLS, [], [{}], [None]]) | ANY,
+        "tool_choice": st.sampled_from(["none", "auto", "required", {}]) | ANY,
+        "response_format": st.sampled_from([{"type": "text"}, {"type": "json_object"}, {}]) | ANY,
+        "stream": st.booleans() | ANY,
+        "n": st.integers(0, 3) | ANY,
+        "messages": st.lists(
+            st.dictionaries(
+                st.sampled_from(["role", "content", "tool_calls", "name"]),
+                st.sampled_from(["user", "assistant", "tool", "system"]) | ANY, max_size=4,
+            ), max_size=3,
+        ) | ANY,
+    },
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_request_connection_or_signal_changes_the_answers_of_others(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Generated requests and connections against vLLM; then a signal while 20 roll-outs run."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    monkeypatch.chdir(tmp_path)
+    model = small_model(tmp_path / "base")
+    overrides = (
+        f"model.base={model}", "evaluation.retrieval={rounds: prompt}", "rounds=1",
+        "sampling={max_segment_tokens: 400, batch: 2, in_flight: 4}", "engine={kind: vllm, "
+        "dtype: float32, max_model_len: 512, cpu_kv_cache_gib: 1, enforce_eager: true}",
+    )  # fmt: skip
+    task = task_for("index", str(configuration), overrides)
+    commit_policy(policy(task, 0), model, seed=1)
+    run(task)
+    options = [word for setting in overrides for word in ("--set", setting)]
+    with (
+        started("--config", str(configuration), *options) as (url, process),
+        client_of(url) as client,
+        ThreadPoolExecutor(20) as threads,
+    ):
+
+        def turn(text: str, **fields: Any) -> httpx.Response:
+            asked = question_to("policy", text, max_tokens=5, seed=1, **fields)
+            return client.post("/v1/chat/completions", json=asked)
+
+        wait_until(lambda: turn("x").status_code == 200)
+        before = turn("Who?").json()["choices"]
+
+        @settings(max_examples=80, deadline=None)
+        @given(BODIES)
+        def answered_or_refused(body: dict[str, Any]) -> None:
+            answer = client.post("/v1/chat/completions", json={**question_to("", "Who?"), **body})
+            assert answer.status_code in (200, 400, 404)
+            if answer.status_code != 200:
+                assert answer.json()["error"]["type"] == "invalid_request_error"
+                assert answer.json()["error"]["message"]
+
+        answered_or_refused()
+        for stop in ("", [""]):
+            refused = turn("Who?", stop=stop)
+            assert (refused.status_code, "stop" in refused.text) == (400, True)
+        assert turn("Who?", temperature=2.5).status_code == 400
+        assert turn("x" * 5_000_000).status_code == 400
+        unknown = question_to("sft", "Nobody put the vector of this into the cache.")
+        answer = client.post("/v1/chat/completions", json=unknown).json()
+        assert answer["choices"][0]["message"]["metadata"]["stop"] == "retrieval_error"
+
+        address = (httpx.URL(url).host, httpx.URL(url).port)
+        idle = [socket.create_connection(address) for _ in range(600)]
+        sources = client.post("/v1/chat/completions", json=question_to("sft", ASKED[0])).json()
+        assert sources["choices"][0]["message"]["metadata"]["sources"][0]["title"] == "Alba"
+        for connection in idle:
+            connection.close()
+        assert turn("Who?").json()["choices"] == before
+
+        def asked(text: str) -> int:
+            return httpx.post(
+                f"{url}/v1/chat/completions", json=question_to("sft", text), trust_env=False,
+                timeout=LIMIT,
+            ).status_code  # fmt: skip
+
+        answers = [threads.submit(asked, text) for text in SEVERAL]
+        wait_until(lambda: client.get("/health").json()["running"] == 21)  # one is this request
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: client.get("/health").status_code == 503)
+        late = turn("Who?")
+        assert (late.status_code, late.headers["retry-after"]) == (503, "5")
+        assert late.json()["error"]["type"] == "server_error"
+        assert [answer.result() for answer in answers] == [200] * 20
+        assert process.wait(LIMIT) == 0
+
+
 async def by_mcp(url: str) -> tuple[list[str], Any, Any]:
     """The names of the tools, and their results for the first question."""
     from mcp.client import Client
@@ -257,6 +379,15 @@ def test_another_address_than_the_loopback_needs_a_token(configuration, monkeypa
         client = open_remote_retriever(served.settings, served.key)  # reads the variable
         assert client.retrieve(QUERIES)
         client.close()
+
+
+@pytest.mark.parametrize("token", ["", " ", "\t\n", "two words", " padded", "schlüssel", "a\x00b"])
+def test_a_token_that_is_empty_or_cannot_be_sent_is_refused(token, monkeypatch):
+    """An empty token would let everyone in."""
+    monkeypatch.setattr("os.environ", {"STEEP_TOKEN": token})
+    with pytest.raises(ConfigError, match=r"STEEP_TOKEN is empty, or not ASCII .* unset it to get"):
+        token_for("0.0.0.0")
+    assert token_for("127.0.0.1") is None
 
 
 def test_no_retrieval_cannot_be_served():

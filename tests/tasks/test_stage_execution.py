@@ -16,6 +16,7 @@ from tests.tasks.counting_tasks import (
     FollowsComplaint,
     Second,
     Sleeps,
+    Warns,
     WritesNothing,
     background,
     executions,
@@ -38,6 +39,14 @@ def test_only_a_stage_with_changed_settings_and_what_follows_is_run_again(worksp
     run(task(Second, workspace, "retrieval.top_k=6"))
     assert executions(workspace).count("first") == 2
     assert executions(workspace).count("second") == 3
+
+
+def test_what_a_stage_warns_of_ends_its_line_and_stays_in_its_manifest(
+    workspace, capsys: pytest.CaptureFixture[str]
+):
+    directory = run(task(Warns, workspace))
+    assert " s: 2 rows; 2 of 2 rows are odd\n" in capsys.readouterr().out
+    assert read_manifest(directory)["notes"] == {"warnings": ["2 of 2 rows are odd"]}
 
 
 def test_a_killed_stage_continues_from_its_checkpoint(workspace):

@@ -69,6 +69,11 @@ def check_kills(reference: RunFolder, victim: RunFolder, stages: Sequence[str], 
     assert differing_files(reference, victim) == [], killed
 
 
+def spoiled(reference: RunFolder, other: RunFolder) -> list[str]:
+    """Files of the reference that the other run lacks or has with another content."""
+    return [name for name in differing_files(reference, other) if (reference.store / name).exists()]
+
+
 @pytest.mark.timeout(1500)
 def test_a_run_that_was_killed_in_its_stages_equals_the_uninterrupted_run(
     trained: RunFolder, tmp_path: Path
@@ -89,6 +94,63 @@ def test_a_run_that_was_killed_in_all_stages_equals_the_uninterrupted_run(
         reported.finish()
     victim = replace(reported, root=tmp_path / "victim").prepare()
     check_kills(reported, victim, list(reported.seconds()), seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("shards", "workers"), [(2, 2), (3, 1)])
+def test_a_run_in_shards_by_several_workers_equals_the_undivided_run(
+    trained: RunFolder, tmp_path: Path, shards: int, workers: int
+) -> None:
+    settings = (*trained.overrides, f"shards={shards}", f"workers={workers}")
+    divided = replace(trained, root=tmp_path / "divided", overrides=settings).prepare()
+    divided.finish()
+    assert spoiled(trained, divided) == []
+
+
+GROWING = """
+base: {configs}/embedded.yaml
+name: small
+start: base
+rounds: 0
+data: {closed_world: null, root: docs, sft: [], sampling: [], validation: [],
+       test: [{dataset: questions, path: test.jsonl}]}
+corpus: {files: [{path: documents.jsonl, format: jsonl}]}
+graph: {source: titles, path: null}
+index: {links: true}
+retrieval: {variant: linked}
+"""
+
+
+def write_documents(run: RunFolder, count: int) -> None:
+    """The first ``count`` documents, each of which names the one before."""
+    folder = run.root / "docs"
+    folder.mkdir(exist_ok=True)
+    texts = [{"title": f"Tor {n}", "text": f"Tor {n} lies near Tor {n - 1}."} for n in range(count)]
+    (folder / "documents.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    (folder / "test.jsonl").write_text('{"question": "Where is Tor 1?", "answer": "Tor 0"}\n')
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_run_that_was_killed_while_its_corpus_grew_equals_a_run_of_the_whole_corpus(
+    tmp_path: Path,
+) -> None:
+    whole, grown = (
+        RunFolder(tmp_path / name, (), GROWING, ("index",)).prepare() for name in ("whole", "grown")
+    )
+    write_documents(whole, 900)
+    whole.finish()
+    write_documents(grown, 600)
+    grown.finish()
+    write_documents(grown, 900)
+    killed = [
+        kill_during(grown, stage, share)
+        for stage, share in (("corpus", -1), ("index", 0.4), ("index", 0.8))
+    ]
+    assert any(killed), "the run ended before its kills"
+    grown.finish()
+    assert spoiled(whole, grown) == [], killed
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Single checks, on configurations and machines that are described here."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +145,90 @@ def test_a_chat_template_without_the_question_is_a_fault(
         file.write_text(template)
     faults = models_of(f"model.chat_template={file}", stage="sample")
     assert not faults if words is None else words in faults[0]
+
+
+WITHOUT_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+)
+IGNORES_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m['content'] }}{% endfor %}"
+ALTERNATING = (
+    "{% for m in messages %}{% if m.role not in ('system', 'user') %}"
+    "{{ raise_exception('Only user messages') }}{% endif %}{{ m['content'] }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (WITHOUT_SYSTEM, "System role not supported"),
+        (IGNORES_SYSTEM, "leaves out the system message"),
+        ("{{ messages[0]['content'] | nonsense }}", "fails"),
+        (
+            "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}",
+            None,
+        ),
+        ("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}{{ eos_token }}", None),
+    ],
+)
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "the setting"])
+def test_a_template_that_refuses_the_prompt_is_a_fault_wherever_it_stands(
+    place: str, template: str, words: str | None, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(local_directory("data/tiny_reader"), base)
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    overrides = [f"model.base={base}"]
+    if place == "tokenizer_config.json":
+        (base / place).write_text(json.dumps(settings | {"chat_template": template}))
+    elif place == "the setting":
+        (tmp_path / "own.jinja").write_text(template)
+        overrides.append(f"model.chat_template={tmp_path / 'own.jinja'}")
+    else:
+        (base / place).write_text(template)
+    faults = models_of(*overrides, stage="sample")
+    assert not faults if words is None else words in faults[0] and len(faults) == 1
+    if words is not None:
+        assert faults[0].startswith(
+            "model.chat_template: " if place == "the setting" else "model.base: "
+        )
+
+
+def test_a_template_is_given_the_roles_of_each_stage(tmp_path: Path) -> None:
+    """Extraction shows an example, whose answer is a message of the assistant."""
+    model = tmp_path / "model"
+    shutil.copytree(local_directory("data/tiny_reader"), model)
+    (model / "chat_template.jinja").write_text(ALTERNATING)
+    graph = [f"graph={{source: llm, model: {model}}}"]
+    (fault,) = models_of(*graph, stage="graph")
+    assert "graph.model: " in fault
+    assert "Only user messages" in fault
+    assert not models_of(f"model.base={model}", stage="sample")
+
+
+@pytest.mark.parametrize(
+    ("targets", "problem"),
+    [
+        ("[q_proj, v_proj]", None),
+        ("[self_attn.q_proj, down_proj]", None),
+        ("[embed_tokens]", None),
+        ("[c_attn]", "PEFT refuses it (Target modules {'c_attn'} not found in the base model)"),
+        ("[q_proj, nope]", "the base model has no module nope"),
+        ("[norm]", "PEFT refuses it (Target module LlamaRMSNorm)"),
+        ("[self_attn]", "PEFT refuses it (Target module LlamaAttention)"),
+        ("[q_proj, lm_head]", "an adapter of the output embeddings is never trained"),
+    ],
+)
+def test_targets_that_cannot_be_trained_are_a_fault(targets: str, problem: str | None) -> None:
+    faults = models_of(f"lora.targets={targets}")
+    if problem is None:
+        assert faults == []
+        return
+    named = targets.strip("[]").split(", ")
+    assert faults == [
+        f"lora.targets is {named}: {problem}; name linear layers of the base model, such as down_proj, "
+        "gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    ]
 
 
 def test_a_missing_shard_of_the_weights_is_a_fault(tmp_path: Path) -> None:

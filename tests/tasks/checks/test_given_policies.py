@@ -1,0 +1,113 @@
+"""Checks of adapters from elsewhere: the engine, the base model and the lineage, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tasks.checks.collect import check_tasks
+from tasks.checks.machine import Machine
+from tests.llm.adapter_kinds import KINDS, LLAMA, adapter_of_kind
+from tests.tasks.declared import stages
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+SHAPE = ("lora.r=4", "lora.alpha=8", "lora.targets=[q_proj, v_proj]")
+QUICK = ("plain", "dora", "pissa", "bias of LoRA", "saved head", "tokens")
+# What vLLM would ignore, or refuse at the first request, of an adapter that it loads itself.
+NOT_LOADED = {
+    "dora": "use_dora: True",
+    "embedding with dora": "use_dora: True",
+    "pissa": "init_lora_weights: 'pissa'",
+    "all biases": "bias: 'all'",
+    "bias of LoRA": "lora_bias: True",
+    "saved norm": "modules_to_save: ['norm']",
+    "saved head": "modules_to_save: ['lm_head']",
+    "saved embedding": "modules_to_save: ['embed_tokens']",
+    "saved both": "modules_to_save: ['embed_tokens', 'lm_head']",
+    "embedding, kept tied": "ensure_weight_tying: True",
+    "tokens": "trainable_token_indices: {'embed_tokens': [5, 6, 7]}",
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return LLAMA.write(tmp_path_factory.mktemp("base") / "base", tied=True)
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return adapter_of_kind("plain", LLAMA, base, tmp_path_factory.mktemp("adapter"))
+
+
+def faults(stage: str, base: Path, tmp_path: Path, *overrides: str) -> Sequence[str]:
+    """The faults of the stages that copy a policy, without those of other stages."""
+    common = (f"model.base={base}", f"runs_dir={tmp_path / 'runs'}", *SHAPE)
+    tasks = stages("embedded", [stage], (*common, *overrides))
+    found = check_tasks(tasks, Machine((), here=False)).faults
+    return [fault for fault in found if "evaluation.policies" in fault or fault.startswith("start")]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
+def test_an_adapter_that_vllm_would_not_load_is_a_fault_of_loaded_and_not_of_merged(
+    kind: str, base: Path, tmp_path: Path
+) -> None:
+    adapter = adapter_of_kind(kind, LLAMA, base, tmp_path / "adapter")
+    given = f"evaluation.policies=[{adapter}]"
+    loaded = faults("given-policy", base, tmp_path, given, "engine.adapters=loaded")
+    merged = faults("given-policy", base, tmp_path, given)
+    by_transformers = ("engine.adapters=loaded", "engine.kind=transformers")
+    assert faults("given-policy", base, tmp_path, given, *by_transformers) == []
+    named = f"evaluation.policies names {adapter}: {adapter}"
+    loads = (
+        f"{named}/adapter_config.json: engine.adapters is loaded, and vLLM loads no adapter with"
+    )
+    unread = NOT_LOADED.get(kind)
+    assert loaded == ([f"{loads} {unread}; set engine.adapters: merged"] if unread else [])
+    if kind == "bias of LoRA":
+        (fault,) = merged
+        assert fault.startswith(f"{named} cannot be merged: ")
+    else:
+        assert merged == []
+
+
+def damages(adapter: Path, policy: Path) -> Iterator[tuple[str, str]]:
+    """Ways in which a policy does not fit, each with words of its fault."""
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    content = (adapter / "adapter_model.safetensors").read_bytes()
+    policy.mkdir()
+    (policy / "adapter_model.safetensors").write_bytes(content[:100])
+    (policy / "adapter_config.json").write_text(json.dumps(settings))
+    yield "truncated", "not a readable safetensors file"
+    (policy / "adapter_model.safetensors").write_bytes(content)
+    (policy / "adapter_config.json").write_text(json.dumps(settings | {"r": 3}))
+    yield "another rank", "does not fit model.base"
+    (policy / "adapter_config.json").write_text(json.dumps(settings | {"rank_pattern": {"x": "8"}}))
+    yield "rank as text", "rank_pattern is {'x': '8'}; expected whole numbers"
+    (policy / "adapter_config.json").write_text(json.dumps(settings))
+    for trained in (
+        {"grammar": "search-r1", "format": "tags"},
+        {"grammar": "tearag", "format": "tools"},
+    ):
+        (policy / "lineage.json").write_text(json.dumps({"policy": "p"} | trained))
+        yield (
+            "another form",
+            f"was trained to write grammar {trained['grammar']} in format {trained['format']}",
+        )
+
+
+def test_every_fault_of_a_start_is_known_before_the_run(
+    base: Path, adapter: Path, tmp_path: Path
+) -> None:
+    assert faults("start", base, tmp_path, f"start={adapter}") == []
+    (fault,) = faults("start", base, tmp_path, f"start={adapter}", "lora.r=8")
+    assert "set lora to its values" in fault
+    for name, words in damages(adapter, tmp_path / "policy"):
+        (fault,) = faults("start", base, tmp_path, f"start={tmp_path / 'policy'}")
+        assert fault.startswith(f"start names {tmp_path / 'policy'}: "), name
+        assert words in fault, name
