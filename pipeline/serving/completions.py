@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = frozenset(
         "service_tier", "store", "user",
     }
 )  # fmt: skip
-# Values that ask for what is served anyway, of fields that are not served.
+# Values that change nothing, of fields that are not served.
 _AS_SERVED: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "function_call": ("auto", "none"),
@@ -199,7 +199,7 @@ def _object(body: bytes) -> Body:
 
 
 def _failure(error: BaseException) -> str:
-    """The message of an error; one that is none of steep's is also printed."""
+    """The message of an error; an error of another package is also printed."""
     if isinstance(error, SteepError):
         return str(error)
     traceback.print_exception(error)

@@ -76,15 +76,15 @@ _DATES = re.compile(r"\d+|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[
 class Log:
     """The file of a recording, to which only one process appends whole lines.
 
-    ``conversations`` has the conversation of every name that a reward may use, ``callers`` that of
-    every id of a call, and ``replies`` that of every reply to a question by a hash, None if there
-    are two. ``histories`` are hashes of conversations up to a turn (`_hashes`). Raises InputError
-    for a file that is no recording or that another process appends to, and leaves it as it is.
+    ``conversations`` maps every name that a reward may use to its conversation, ``callers`` every
+    id of a call, and ``replies`` every hash of a reply with its question, to None if two have it.
+    ``histories`` are hashes of conversations up to a turn (`_hashes`). Raises InputError for
+    another kind of file, or one that another process appends to, and leaves it as it is.
     """
 
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
-            raise InputError.at(path, None, "is no regular file; name a file with --output")
+            raise InputError.at(path, None, "is not a regular file; name a file with --output")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.conversations: dict[str, str] = {}
         self.callers: dict[str, str] = {}
@@ -104,7 +104,7 @@ class Log:
                     self._remember(row)
             except InputError as error:
                 raise InputError(
-                    f"{error}; the file is no recording and was left as it is; name another one "
+                    f"{error}; the file is not a recording and was left as it is; name another one "
                     "with --output"
                 ) from None
             lines, last = 0, b"\n"
@@ -433,7 +433,7 @@ def _calls(messages: Sequence[Message]) -> list[str]:
 
 
 def _own_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of this protocol; raises InputError for what is not readable."""
+    """The headers of this protocol; raises InputError for an unreadable one."""
     own: dict[str, str] = {}
     for name, value in headers.items():
         if not name.startswith(_OWN):

@@ -236,7 +236,7 @@ class PlainModel:
     def request(self, asked: TurnRequest, ids: list[int]) -> GenerationRequest:
         """The request for the turn after ``ids``.
 
-        Raises InputError if there is no room for it, or no grammar for what it must be.
+        Raises InputError if there is no room for it, or no grammar for its form.
         """
         defaults = self.decoding
         room = defaults.max_model_len - len(ids)
@@ -324,11 +324,11 @@ class PlainModel:
 
 
 def _misfit(schema: Mapping[str, Any], text: str) -> str | None:
-    """Why a text is no answer in JSON of this schema; a grammar does not hold all keywords."""
+    """Why a text is not an answer in JSON of this schema; a grammar does not hold all keywords."""
     try:
         problem = schema_problem(schema, parse_json(text, "answer"))
     except InputError:
-        problem = "it is no JSON"
+        problem = "it is not JSON"
     return problem and f"the answer does not fit response_format: {problem}"
 
 
