@@ -108,7 +108,7 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     assert (made["faults"], made["notes"]) == ([], notes)
 
 
-def test_a_malformed_record_behind_the_first_ones_costs_its_row_and_is_no_fault(folder):
+def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):
     data = write_published_files(folder / "data_files")
     rows = [{"question": f"Q{n}?", "golden_answers": ["x"]} for n in range(100)]
     write_lines(data / "popqa/test.jsonl", [*rows, {"question": "Q?"}])
@@ -116,7 +116,8 @@ def test_a_malformed_record_behind_the_first_ones_costs_its_row_and_is_no_fault(
     options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
     status, printed, complaint = check(*options)
     assert (status, complaint) == (0, "")
-    assert printed.startswith("no fault")
+    left_out = "data.test: 1 malformed rows, which are left out; the first: "
+    assert f"{left_out}{data}/popqa/test.jsonl:101: possible_answers: missing" in printed
 
 
 def test_every_fault_is_named_on_a_line_of_its_own(folder):

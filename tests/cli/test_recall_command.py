@@ -92,7 +92,7 @@ def test_questions_are_checked_before_anything_is_embedded(tmp_path, files):
     """A wrong file is refused at once, not after an hour of embedding."""
     files.questions.write_text(json.dumps([{"asked": "Who?", "answer": "Ann"}]))
     with pytest.raises(
-        InputError, match="no row has a question and an answer; expected question and answer"
+        InputError, match=r"no row has a question and an answer; .* the rows have asked, answer"
     ):
         run_recall(REAL, files, overrides=("index.embedder.model=absent",))
 

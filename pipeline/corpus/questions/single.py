@@ -78,4 +78,5 @@ def bamboogle(row: RawRecord) -> Question:
 
 def _items(row: RawRecord, field: str) -> list[Any]:
     """A list, or the text of one: the tables of PopQA have JSON or Python's lists."""
+    row.present(field)
     return row.checked_items(listed(row, field), field)
