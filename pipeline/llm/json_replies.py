@@ -81,12 +81,12 @@ def _items(text: str) -> Generator[Any, None, int]:
         try:
             value, position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            deep = isinstance(error, RecursionError)
             dropped += 1
             following = None
-            if not deep and dropped < _MAX_DROPPED:
+            if dropped < _MAX_DROPPED and not _is_last(error, text):
                 following = _NEXT.search(text, position + 1)
             end = len(text) if following is None else following.end()
+            deep = isinstance(error, RecursionError)
             reason = "answer is nested too deeply" if deep else "not valid JSON"
             yield Dropped(text[position:end], reason)
             if following is None:
@@ -94,6 +94,13 @@ def _items(text: str) -> Generator[Any, None, int]:
             position = end
         else:
             yield value
+
+
+def _is_last(error: Exception, text: str) -> bool:
+    """Whether no string is complete after an error, so that no item of texts follows it."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg.startswith("Unterminated") or '"' not in text[error.pos :]
+    return isinstance(error, RecursionError)
 
 
 def read_object(text: str) -> dict[str, Any] | None:

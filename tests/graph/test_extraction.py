@@ -57,6 +57,8 @@ def test_parser_accepts_prose_around_the_list(
         ('1. ["a", "b", "c"]\n2. ["d", "e', 1, ["not valid JSON"]),
         ('{"triplets": [["a", "b", "c"]]}', 1, []),
         ('{"head": "a"}\n{"head": "d"}', 2, []),
+        ('[["a", "b", "c"], ["d", "]{', 1, ["not valid JSON"]),
+        ('[["a", "b", "c"], ["d", "]{\\u00', 1, ["not valid JSON"]),
         ("[['a', 'b', 'c']]", 0, ["not valid JSON"]),
         ('[["a", "b" or "x", "c"], ["d", "e", "f"]]', 1, ["not valid JSON"]),
         ('[["the "a"", "b", "c"], ["d", "e", "f"]]', 1, ["not valid JSON"]),
