@@ -30,7 +30,7 @@ def record(
     """
     try:
         from pipeline.retrieval.remote.hosts import own_names
-        from pipeline.retrieval.remote.server import bind_socket, guarded_app, server_of
+        from pipeline.retrieval.remote.server import Server, bind_socket, guarded_app
         from pipeline.retrieval.remote.server import serve as serve_until_signal
         from pipeline.serving.policy import ServedPolicy
         from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
@@ -45,7 +45,7 @@ def record(
     with bind_socket(host, port) as socket, closing(Log(output)) as log:
         [opened] = asked_policies(task, [] if policy is None else [policy], searching=False)
         app = guarded_app({name.lower() for name in allow_host} | own_names(host), token_for(host))
-        server = server_of(app)
+        server = Server(app)
         served = Served(server)
         answering = ServedPolicy(opened.named.name, output, served.fail)
         config = opened.context.config

@@ -54,7 +54,7 @@ def serve(
         raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
     try:
         from pipeline.retrieval.remote.hosts import own_names
-        from pipeline.retrieval.remote.server import bind_socket, create_app, server_of
+        from pipeline.retrieval.remote.server import Server, bind_socket, create_app
         from pipeline.retrieval.remote.server import serve as serve_until_signal
         from pipeline.serving.chat import chat_routes
         from pipeline.serving.mcp_tools import add_tools
@@ -101,7 +101,7 @@ def serve(
             names={name.lower() for name in allow_host} | own_names(host),
             token=token,
         )
-        server = server_of(app)
+        server = Server(app)
         served = Served(server)
         answering = ServedPolicy(asked[0].named.name, corpus, served.fail) if asked else None
         if answering is not None:

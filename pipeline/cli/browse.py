@@ -153,7 +153,7 @@ def _serve(site: Site, host: str, port: int) -> None:
         from pipeline.browse.app import create_app
         from pipeline.browse.asking import Desk
         from pipeline.retrieval.remote.hosts import is_loopback
-        from pipeline.retrieval.remote.server import bind_socket, serve, server_of
+        from pipeline.retrieval.remote.server import Server, bind_socket, serve
     except ImportError as error:
         raise DependencyError(
             f"steep browse needs the package {error.name}; install it: pip install 'steep[browse]'"
@@ -167,7 +167,7 @@ def _serve(site: Site, host: str, port: int) -> None:
     desk = Desk()
     try:
         serve(
-            server_of(create_app(site, token, desk)),
+            Server(create_app(site, token, desk)),
             on,
             lambda: typer.echo(f"{address}  (Ctrl-C ends it)"),
         )

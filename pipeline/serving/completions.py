@@ -12,7 +12,6 @@ import asyncio
 import json
 import re
 import time
-import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
@@ -23,6 +22,7 @@ from pydantic_core import from_json
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pipeline.core.errors import InputError, SteepError
+from pipeline.retrieval.remote.guard import log_failure, openai_error
 from pipeline.retrieval.remote.wire import MAX_BODY
 from pipeline.serving.policy import Busy
 
@@ -199,22 +199,20 @@ def _object(body: bytes) -> Body:
 
 
 def _failure(error: BaseException) -> str:
-    """The message of an error; an error of another package is also printed."""
+    """The message of an error; an error of another package is also logged."""
     if isinstance(error, SteepError):
         return str(error)
-    traceback.print_exception(error)
+    log_failure("completion", error)
     return f"{type(error).__name__}: {error}; please report it"
 
 
 def _refusal(problem: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    kind = "invalid_request_error" if status < 429 else "server_error"
-    return JSONResponse(_error(problem, kind), status, headers)
+    return JSONResponse(_error(problem, status), status, headers)
 
 
-def _error(problem: str, kind: str) -> dict[str, Any]:
+def _error(problem: str, status: int) -> dict[str, Any]:
     place = _PLACE.match(problem)
-    param = place[0] if place else None
-    return {"error": {"message": problem, "type": kind, "param": param, "code": None}}
+    return openai_error(problem, status, place[0] if place else None)
 
 
 def completion(
@@ -258,7 +256,7 @@ async def _steps(
     try:
         whole = await task
     except Exception as error:  # noqa: BLE001 - the status was sent
-        yield f"data: {json.dumps(_error(_failure(error), 'server_error'))}\n\n"
+        yield f"data: {json.dumps(_error(_failure(error), 500))}\n\n"
         return
     async for event in _chunks({**whole, "id": about["id"]}, apart):
         yield event

@@ -5,7 +5,7 @@ import threading
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.retrieval.remote.server import bind_socket, create_app, server_of
+from pipeline.retrieval.remote.server import Server, bind_socket, create_app
 from tests.waiting import LIMIT
 
 IDENTITY = RetrievalIdentity("corpus-1", "graph-1", "index-1", None, {"top_k": 5, "tau": 0.2})
@@ -45,7 +45,7 @@ class Running:
         self.socket = bind_socket("127.0.0.1", port)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = server_of(app)
+        self.server = Server(app)
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
 
     def __enter__(self):

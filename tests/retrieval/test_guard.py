@@ -221,7 +221,7 @@ ENDLESS = """
 import asyncio, sys
 from multiprocessing import get_context
 from time import sleep
-from pipeline.retrieval.remote.server import bind_socket, guarded_app, serve, server_of
+from pipeline.retrieval.remote.server import bind_socket, guarded_app, serve, Server
 
 app = guarded_app((), None)
 
@@ -234,7 +234,7 @@ if __name__ == "__main__":
     child = get_context("spawn").Process(target=sleep, args=(3600,))
     child.start()
     on = bind_socket("127.0.0.1", 0)
-    serve(server_of(app), on, lambda: print(on.getsockname()[1], child.pid, flush=True))
+    serve(Server(app), on, lambda: print(on.getsockname()[1], child.pid, flush=True))
 """
 
 

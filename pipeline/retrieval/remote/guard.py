@@ -13,6 +13,7 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -51,9 +52,14 @@ class Traffic:
 
 def json_refusal(refusal: Refusal) -> Response:
     """The refusal in the forms of OpenAI and of the retrieval service; clients read either."""
-    kind = "invalid_request_error" if refusal.status < 429 else "server_error"
-    error = {"message": str(refusal), "type": kind, "param": None, "code": None}
-    return JSONResponse({"detail": str(refusal), "error": error}, refusal.status)
+    problem, status = str(refusal), refusal.status
+    return JSONResponse({"detail": problem, **openai_error(problem, status)}, status)
+
+
+def openai_error(problem: str, status: int, param: str | None = None) -> dict[str, Any]:
+    """An error in OpenAI's form; ``param`` is the field of the request that it concerns."""
+    kind = "invalid_request_error" if status < 429 else "server_error"
+    return {"error": {"message": problem, "type": kind, "param": param, "code": None}}
 
 
 class Guard:

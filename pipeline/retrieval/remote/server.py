@@ -225,11 +225,6 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def server_of(app: ASGIApp) -> Server:
-    """The HTTP server of an application."""
-    return Server(app)
-
-
 def serve(
     server: Server, on: socket.socket, ready: Callable[[], None], *private: socket.socket
 ) -> None:
