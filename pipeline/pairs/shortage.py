@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pipeline.config.policy import Pairs
 from pipeline.pairs.select import Candidate, counts_process, is_chosen
 
-_NEARLY_ALL = 0.9
+NEARLY_ALL = 0.9  # share of malformed trajectories from which these are the cause
 _MORE = "raise sampling.samples or sampling.temperature"
 
 
@@ -23,7 +23,7 @@ def shortage(questions: Iterable[Sequence[tuple[Candidate, bool]]], thresholds: 
     if not samples:
         return "no trajectory was sampled without a failure of the retrieval; run sample again"
     malformed = sum(candidate.format < 1 for candidate, _ in samples)
-    if not right and malformed >= _NEARLY_ALL * len(samples):
+    if not right and malformed >= NEARLY_ALL * len(samples):
         return (
             f"{counts}, {malformed:,} malformed; the policy does not write the configuration's "
             "grammar and format: start from one that was trained for them, or train the cold start "

@@ -18,9 +18,9 @@ from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Trajectory
 from pipeline.core.text import one_line
+from pipeline.pairs.shortage import NEARLY_ALL
 from pipeline.run.context import StageContext
 
-NEARLY_ALL = 0.9  # share of malformed trajectories that a stage's line tells
 _REASONS = 3
 FILE = "trajectories.parquet"
 # Fields without a default, which a selection of columns may lack.
