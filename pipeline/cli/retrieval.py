@@ -29,6 +29,8 @@ from pipeline.core.input_files import source_name
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.text import one_line, visible
 
+_LARGEST = 1e100  # number of an embedding, of which a cosine can be computed
+
 
 @dataclasses.dataclass
 class ChunkView:
@@ -162,8 +164,8 @@ def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
     if not view.entities or not query_entities:
         return []
     vectors = np.array(list(view.entities.values()), dtype=np.float64)
-    if not vectors.size or not np.isfinite(vectors).all():
-        raise InputError("entities: an embedding must be a list of finite numbers")
+    if not vectors.size or not (np.abs(vectors) < _LARGEST).all():
+        raise InputError(f"entities: an embedding is a list of numbers below {_LARGEST:g}")
     incidence = Incidence.of([[row_of[n] for n in e] for e in edges.values()], len(row_of))
     rows = [row_of[name] for name in query_entities]
     touched, scores = informativeness(incidence, rows, cosine_to_mean(vectors, rows))
