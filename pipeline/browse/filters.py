@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from pipeline.core.errors import InputError
 
 PAGE_SIZE = 50
-_LAYOUT = ("sort", "order", "page", "chart")  # parameters that filter nothing
+_LAYOUT = ("sort", "order", "page")  # parameters that filter nothing
 _VERDICTS = {
     "over": "{over} > 0",
     "under": "{under} > 0",

@@ -25,7 +25,6 @@ from pipeline.run.store import MANIFEST, Store, manifest_of
 TRAJECTORIES = "trajectories.parquet"
 PAIRS = "pairs.parquet"
 FUNNEL = "funnel.parquet"
-LOG, METRICS, TESTS = "log.json", "metrics.json", "comparison.json"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 Stages = Mapping[tuple[str, int | None], Path]
 
@@ -45,7 +44,6 @@ class Group:
     judged: Path | None = None
     questions: tuple[Path, ...] = ()
     thresholds: Pairs | str = PAPER  # of the pairing, or why they are unknown
-    training: Path | None = None  # the log of the training that made the policy
 
     @property
     def number(self) -> int:
@@ -77,7 +75,6 @@ class RunSources:
     corpus: Path | None = None
     graph: Path | None = None
     hypergraph: Path | None = None
-    evaluation: Path | None = None  # of all policies
     settings: Mapping[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
@@ -114,7 +111,6 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
         corpus=found.of("corpus"),
         graph=found.of("graph"),
         hypergraph=found.of("hypergraph"),
-        evaluation=found.of("evaluate"),
         settings=found.settings(),
         stale=tuple(found.stale),
     )
@@ -210,12 +206,9 @@ def _thresholds(pair: Path | None, number: int) -> Pairs | str:
 def _policies(found: _Found) -> Iterator[Group]:
     for number in found.numbers("evaluate-policy"):
         directory = found.of("evaluate-policy", number)
-        made = (_recorded(directory) or {}).get("policy", "")
-        trained = found.of("train", number, {"train": made}) if number else found.of("sft")
         yield Group(
             f"policy-{number}",
             trajectories=_file(directory, TRAJECTORIES),
-            training=_file(trained, LOG),
             judged=found.of("judge-policy", number),
             questions=_questions(found, ("test", "validation"), None),
         )
