@@ -96,11 +96,6 @@ def _tokens(page: Any) -> None:
     page.locator(".tokens").first.evaluate("element => window.scrollTo(0, element.offsetTop - 60)")
 
 
-def _graph(page: Any) -> None:
-    _trajectory(page)
-    page.get_by_role("link", name="Association graph").first.click()
-
-
 def _passage(page: Any) -> None:
     _trajectory(page)
     page.get_by_text("retrieved items").first.click()
@@ -139,7 +134,6 @@ PICTURES: dict[str, Callable[[Any], None]] = {
     "browse-pairs": _pairs,
     "browse-pair": _pair,
     "browse-tokens": _tokens,
-    "browse-graph": _graph,
     "browse-passage": _passage,
     "browse-compare": _compare,
     "browse-ask": _ask,

@@ -28,9 +28,7 @@ from pipeline.retrieval.remote import guard
 
 _RUN = "/run/{name}"
 # The tab that is marked on each page without its own tab.
-_TABS = {
-    "pair": "pairs", "trajectory": "trajectories", "graph": "trajectories", "versus": "compare",
-}  # fmt: skip
+_TABS = {"pair": "pairs", "trajectory": "trajectories", "versus": "compare"}
 router = APIRouter()
 
 
@@ -166,12 +164,6 @@ def pair(run: Run, group: str, row: int, request: Request) -> Response:
 def trajectory(run: Run, group: str, row: int, request: Request) -> Response:
     values = views.trajectory(run, group, row, request.query_params)
     return _page(request, run, "trajectory", values, f"{group} has no trajectory in row {row}")
-
-
-@router.get(f"{_RUN}/graph/{{group}}/{{row}}/{{step}}")
-def graph(run: Run, group: str, row: int, step: int, request: Request) -> Response:
-    values = views.graph(run, group, row, step)
-    return _page(request, run, "graph", values, f"{group} has no step {step} in row {row}")
 
 
 @router.get(f"{_RUN}/call/{{group}}")

@@ -1,4 +1,4 @@
-"""The values of the pages of one run: lists, pairs, trajectories, graphs, passages.
+"""The values of the pages of one run: lists, pairs, trajectories, passages.
 
 Each function returns the variables of the template with the same name, or None when there is no
 such record. Raises InputError for an impossible filter, StoreError for a file that cannot be read.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.browse.association import HEIGHT, WIDTH, association_graph
 from pipeline.browse.compare import Selection, Side
 from pipeline.browse.filters import PAIRS, TRAJECTORIES, Table
 from pipeline.browse.queries import Row
@@ -227,29 +226,6 @@ def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]
         "pairs": run.queries.pairs_of(found.trajectory_id),
         **around,
         **_trajectory_values(run, group, facts, found),
-    }
-
-
-def graph(run: OpenRun, group: str, row: int, step: int) -> Page | None:
-    """The association graph of a step (from 1)."""
-    found = run.trajectory(group, row)
-    if found is None or not 1 <= step <= len(found.steps):
-        return None
-    of_step = found.steps[step - 1]
-    triplets = (run.knowledge.triplet(i.id) for i in of_step.context if i.kind == "triplet")
-    facts = {triplet.id: triplet for triplet in triplets if triplet is not None}
-    edges = (run.knowledge.hyperedge(i.id) for i in of_step.context if i.kind == "hyperedge")
-    hyperedges = {edge["id"]: edge["entities"] for edge in edges if edge is not None}
-    return {
-        "trajectory": found,
-        "group": run.sources.group(group),
-        "row": row,
-        "step": step_views(found)[step - 1],
-        "steps": len(found.steps),
-        "graph": association_graph(of_step, facts, hyperedges),
-        "width": WIDTH,
-        "height": HEIGHT,
-        "variant": run.sources.settings.get("retrieval"),
     }
 
 

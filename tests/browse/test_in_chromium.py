@@ -142,7 +142,6 @@ def test_keys_move_between_rows_and_records(chromium: Any, address: str) -> None
     [
         "/run/stored/pair/round-1/0",
         "/run/stored/trajectory/round-1/0?tokens=yes",
-        "/run/stored/graph/round-1/0/1",
         "/run/stored/chunk?id=c1",
         "/run/stored/call/round-1?key=key0",
         "/run/stored/pairs?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",

@@ -14,12 +14,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipeline.browse.app import create_app
-from pipeline.browse.association import association_graph
 from pipeline.browse.site import RunEntry, Site
 from pipeline.browse.steps import StepView, first_difference, step_views
 from pipeline.cli.browse import open_site
 from pipeline.cli.options import Chosen
-from pipeline.core.records import ContextItem, Step
+from pipeline.core.records import Step
 from tests.browse.stored_run import NAME, write_stored_run
 from tests.smallest import small_trajectory
 
@@ -92,7 +91,7 @@ def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
                 todo.append(target)
     assert kinds.keys() >= {
         "/", "/pairs", "/pair/round", "/trajectories", "/trajectory/round", "/trajectory/policy",
-        "/graph/round", "/chunk", "/call/round", "/compare", "/compare/question", "/report.html",
+        "/chunk", "/call/round", "/compare", "/compare/question", "/report.html",
     }  # fmt: skip
 
 
@@ -155,24 +154,6 @@ def test_a_record_is_shown_with_its_evidence_facts_and_trajectories(
 ) -> None:
     page = get(client, address)
     assert [text for text in shown if text not in page] == []
-
-
-def test_the_association_graph_has_the_items_their_masses_and_entities(client: TestClient) -> None:
-    page = get(client, "/graph/round-1/3/1")
-    drawn = page[page.index("<svg") : page.index("</svg>")]
-    assert re.findall(r'class="mass"[^>]*>([^<]+)', drawn) == ["0.50", "0.25"]
-    assert re.findall(r'class="node ([a-z ]+)"', drawn) == [
-        "query", "chunk", "triplet", "entity key", "entity",
-    ]  # fmt: skip
-    assert drawn.count("<line") == 8  # the edges of a chunk with its own triplet
-
-
-def test_an_n_ary_fact_is_drawn_with_its_entities() -> None:
-    step = Step(query="Who?", context=[ContextItem("hyperedge", "c1:f0", "", "A met B in C.", 0.9)])
-    graph = association_graph(step, {}, {"c1:f0": ["A", "B", "C", "a"]})
-    assert graph.edges == [
-        ("query", "item:0"), ("item:0", "entity:a"), ("item:0", "entity:b"), ("item:0", "entity:c"),
-    ]  # fmt: skip
 
 
 def test_the_first_step_that_differs_is_named_with_what_differs() -> None:
@@ -267,7 +248,7 @@ def test_a_run_that_finishes_while_the_browser_runs_is_found(tmp_path: Path) -> 
 
 
 def test_every_link_and_control_has_a_name(client: TestClient) -> None:
-    for address in ("/", "/pairs", "/trajectories", "/pair/round-1/2", "/graph/round-1/3/1"):
+    for address in ("/", "/pairs", "/trajectories", "/pair/round-1/2", "/chunk?id=c1"):
         page = get(client, address)
         for attributes, content in re.findall(r"<a\b([^>]*)>(.*?)</a>", page, re.DOTALL):
             text = re.sub(r"<[^>]*>", "", content).strip()
@@ -298,7 +279,6 @@ def test_pairs_without_verdicts_are_not_faultless(client: TestClient, tmp_path: 
         ("/pair/round-1/99", 404, "no pair in row 99"),
         ("/pair/round-9/0", 404, "no pair"),
         ("/trajectory/round-1/first", 404, "must be a number"),
-        ("/graph/round-1/0/9", 404, "no step 9"),
         ("/chunk?id=absent", 404, "no passage or fact"),
         ("/call/round-1?key=absent", 404, "no judge"),
     ],
