@@ -15,7 +15,7 @@ from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
 from pipeline.grammars import grammar
 from pipeline.methods import Method, candidate_terms, method, titled_terms
-from pipeline.rewards.prograph import ProGraphWeights, step_rewards
+from pipeline.rewards.prograph import step_rewards
 from pipeline.rewards.structure import Structure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,9 +111,8 @@ def scored(name: str, rewards: Rewards) -> dict[str, object]:
         steps=[step, Step(subquery="?", search="s", conclusion="c")], answer="Italy", format_ok=name != "search-r1",
     )  # fmt: skip
     if name == "prograph":
-        weights = ProGraphWeights(rewards.prograph.progress, rewards.prograph.structure)
         turns = [Structure(0.5, 0.25), Structure(1.0, 0.0)]
-        return dict(step_rewards(record, turns, [0.1, 0.4, 0.9], weights))
+        return dict(step_rewards(record, turns, [0.1, 0.4, 0.9], rewards.prograph))
     verdicts = [
         [Verdict("t", 0, "under", "no", "m", "k"), Verdict("t", 1, "over", "yes", "m", "k")]
     ]
