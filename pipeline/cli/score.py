@@ -20,6 +20,7 @@ from pipeline.cli.records import (
     ItemView,
     Record,
     TrajectoryView,
+    located,
     read_input,
     read_trajectory,
 )
@@ -120,10 +121,8 @@ def _score_each(source: File, reward: str, terms_of: TermsOf) -> Iterator[Record
         view = read_trajectory(record, source, line, reward)
         terms = None
         if view.stop != "retrieval_error":
-            try:
+            with located(source, line):
                 terms = terms_of(view, record.get("steps") is None)
-            except InputError as error:
-                raise InputError.at(source_name(source), line, str(error)) from None
         yield record | {"rewards": terms}
 
 
