@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -75,7 +74,6 @@ class RunSources:
     corpus: Path | None = None
     graph: Path | None = None
     hypergraph: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
     def group(self, key: str) -> Group | None:
@@ -111,7 +109,6 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
         corpus=found.of("corpus"),
         graph=found.of("graph"),
         hypergraph=found.of("hypergraph"),
-        settings=found.settings(),
         stale=tuple(found.stale),
     )
 
@@ -153,16 +150,6 @@ class _Found:
             if line not in self.stale:
                 self.stale.append(line)
         return directory
-
-    def settings(self) -> dict[str, Any]:
-        """The retrieval settings and the base model of the newest samples."""
-        for number in reversed(self.numbers("sample")):
-            directory = self.of("sample", number)
-            manifest = None if directory is None else manifest_of(directory)
-            if manifest is not None:
-                settings: dict[str, Any] = manifest["key"]["settings"]
-                return settings
-        return {}
 
 
 def _recorded(directory: Path | None) -> Mapping[str, str] | None:
