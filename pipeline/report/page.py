@@ -206,7 +206,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
                 if test["dataset"] == ALL
             )
         ],
-        **_steps_and_tokens(policies, main, read_output(evaluate / "distributions.json")),
+        **_steps(policies, read_output(evaluate / "distributions.json")),
     }
 
 
@@ -294,28 +294,18 @@ def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dic
     }
 
 
-def _steps_and_tokens(
+def _steps(
     policies: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
     distributions: Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]],
 ) -> dict[str, Any]:
     steps = {policy: distributions[policy][ALL]["steps"] for policy in policies}
     stops = {policy: distributions[policy][ALL]["stops"] for policy in policies}
     counts = sorted({int(count) for table in steps.values() for count in table})
-    average = {row["policy"]: row["tokens"] for row in rows if row["dataset"] == ALL}
     return {
         "step_counts": counts,
         "steps": steps,
         "stops": stops,
         "stop_names": list(dict.fromkeys(name for table in stops.values() for name in table)),
-        "tokens_figure": plots.stacked_bars(
-            [policy_title(policy) for policy in policies],
-            {
-                plots.THINKING: [average[policy]["thinking"] for policy in policies],
-                plots.RETRIEVED: [average[policy]["retrieved"] for policy in policies],
-            },
-            "tokens per question",
-        ),
     }
 
 
