@@ -13,7 +13,6 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import (
     Above0,
-    Added,
     AskedModel,
     AtLeastOne,
     Block,
@@ -269,7 +268,7 @@ class Dpo(Trainer):
     Lists hold one value per round; the last value is used for all later rounds.
     """
 
-    loss: Annotated[Literal["sigmoid", "apo_zero", "sft"], Added()] = Field(
+    loss: Literal["sigmoid", "apo_zero", "sft"] = Field(
         "sigmoid",
         description="loss beside the SFT term, by TRL's names: sigmoid is DPO (eq. 16); apo_zero "
         "is APO-zero (arXiv 2408.06266), which treats each side by itself; sft: none, which is "
