@@ -323,13 +323,8 @@ class StageTask(luigi.Task):
             return run_stage(stage, inherited, hint, started, server=server)
         return run_on_cluster(
             stage, self.settings.execution, environment, hint, started, noted,
-            label=self.label, needs=self.asked, machines=self.machines,
+            label=self.label, needs=self.asked,
         )  # fmt: skip
-
-    @property
-    def machines(self) -> int:
-        """The number of machines that run this stage together."""
-        return 1
 
     def check_inputs(self, depth: Depth) -> None:
         """Raise StoreError when the output of a complete upstream stage is damaged.

@@ -29,10 +29,6 @@ class Sft(StageTask):
     hashes_inputs = True
     reads = ("sft", "lora", "model", "seed")
 
-    @property
-    def machines(self) -> int:
-        return self.settings.sft.machines
-
     def upstream(self) -> dict[str, StageTask]:
         return {"sft-data": self.clone(SftData)}
 

@@ -42,10 +42,6 @@ class Train(RoundTask):
             "sft": ADAPTER,
         }
 
-    @property
-    def machines(self) -> int:
-        return self.settings.trainer.machines
-
     def upstream(self) -> dict[str, StageTask]:
         grpo = self.settings.objective == "grpo"
         needs: dict[str, StageTask] = {

@@ -219,29 +219,20 @@ class Trainer(Block):
         description="training processes, each with a copy of the base; fewer start if GPUs are "
         "missing, with the same batch_size",
     )
-    machines: Annotated[Few, Execution()] = Field(
-        1, description="machines that share the processes evenly; needs execution ray or slurm"
-    )
     shard_base: Annotated[bool, Execution()] = Field(
         False,
-        description="divide the frozen base among the processes of a machine (FSDP2)",
+        description="divide the frozen base among the processes (FSDP2)",
     )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False,
         description="recompute activations, on a GPU those that do not fit: less memory, more time",
     )
 
-    @property
-    def processes_per_machine(self) -> int:
-        """The training processes on each machine, rounded up if the division is not even."""
-        return math.ceil(self.processes / self.machines)
-
     @model_validator(mode="after")
     def _base_can_be_divided(self) -> Trainer:
-        if self.shard_base and self.processes_per_machine == 1:
+        if self.shard_base and self.processes == 1:
             raise ValueError(
-                "shard_base needs several processes on a machine, but processes is "
-                f"{self.processes} and machines is {self.machines}; raise processes, or set "
+                "shard_base needs several processes, but processes is 1; raise processes, or set "
                 "shard_base: false"
             )
         if self.shard_base and self.quantization != "none":

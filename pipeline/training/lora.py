@@ -87,12 +87,10 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     import torch
 
     device: Literal["cpu", "cuda"] = "cuda" if cuda_works() else "cpu"
-    here = settings.processes_per_machine
-    if device == "cuda" and here > torch.cuda.device_count():
-        of_machine = f", {here} on each machine" if settings.machines > 1 else ""
+    if device == "cuda" and settings.processes > torch.cuda.device_count():
         raise DependencyError(
-            f"{block}.processes is {settings.processes}{of_machine}; expected at most the number "
-            f"of GPUs, {torch.cuda.device_count()}; lower it"
+            f"{block}.processes is {settings.processes}; expected at most the number of GPUs, "
+            f"{torch.cuda.device_count()}; lower it"
         )
     if device == "cpu" and settings.quantization != "none":
         raise DependencyError(

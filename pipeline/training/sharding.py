@@ -1,4 +1,4 @@
-"""Divide the frozen base of a policy among the training processes of a machine (PyTorch's FSDP2).
+"""Divide the frozen base of a policy among the training processes (PyTorch's FSDP2).
 
 Input: a base model on the CPU. Output: the same model, of whose decoder layers each process holds
 its part. A layer is gathered while it computes, in both directions, and freed afterwards.
@@ -7,10 +7,9 @@ modules.
 
 Adapters come after that, as ordinary parameters. Gradients, optimizer, checkpoints and files are
 the same as in data parallel training, and DistributedDataParallel is told to leave the shards
-alone. The base has no gradients, so nothing of it is reduced, and the machines of a training need
-not exchange it.
+alone. The base has no gradients, so nothing of it is reduced.
 
-Gathering is collective, so all processes of a machine must make the same number of forward passes.
+Gathering is collective, so all processes must make the same number of forward passes.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 def load_sharded(
     load: Callable[[], CausalModel], settings: Trainer, device: Literal["cpu", "cuda"]
 ) -> CausalModel:
-    """The model that ``load`` returns on the CPU, divided among the processes of this machine.
+    """The model that ``load`` returns on the CPU, divided among the training processes.
 
-    Every process of the training calls it. The processes take turns: each holds the whole base
+    Every one of them calls it. The processes take turns: each holds the whole base
     until its part is on its device, so a machine needs RAM for only one base. Raises TrainingError
     for a model without a list of decoder layers.
     """
@@ -40,17 +39,16 @@ def load_sharded(
     from torch.distributed.device_mesh import init_device_mesh
 
     state, model = PartialState(cpu=device == "cpu"), None
-    here = settings.processes_per_machine
-    names = ("machine", "fsdp")  # the second tells PEFT that layers compute with whole weights
-    mesh = init_device_mesh(device, (settings.machines, here), mesh_dim_names=names)["fsdp"]
-    for turn in range(here):
+    # The name tells PEFT that layers compute with whole weights.
+    mesh = init_device_mesh(device, (settings.processes,), mesh_dim_names=("fsdp",))
+    for turn in range(settings.processes):
         if turn == state.local_process_index:
             model = _shard(load(), mesh, state.device)
         state.wait_for_everyone()
     assert model is not None
     if state.is_main_process:
         held, whole = _weights(model)
-        print(f"each of {here} processes holds {held:,} of {whole:,} base weights")
+        print(f"each of {settings.processes} processes holds {held:,} of {whole:,} base weights")
     return model
 
 

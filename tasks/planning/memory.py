@@ -229,9 +229,8 @@ def _vectors(
 
 
 def processes_here(trainer: Trainer, settings: Config, gpus: Sequence[Gpu]) -> int:
-    """The processes that a training starts on each machine."""
-    count = processes_on(trainer, settings.gpus or len(gpus))
-    return trainer.model_copy(update={"processes": count}).processes_per_machine
+    """The processes that a training starts."""
+    return processes_on(trainer, settings.gpus or len(gpus))
 
 
 def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]) -> None:
@@ -253,7 +252,7 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
         dtype=trainer.dtype,
         quantization=trainer.quantization,
         checkpointing=trainer.gradient_checkpointing,
-        processes=processes_on(trainer, settings.gpus or len(gpus)),
+        processes=here,
         parts=here if trainer.shard_base else 1,
     )
     batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"

@@ -88,7 +88,7 @@ def request(**settings: Any) -> Request:
     execution = {"slurm": block | settings, "threads_per_gpu": 8, "threads_without_gpu": 16}
     return Request(
         "slurm job", "train-1", "/shared", "/shared/jobs/train-1", "lower dpo.x", {},
-        machines=1, gpus=4, processes=4, threads=32, settings=execution,
+        gpus=4, processes=4, threads=32, settings=execution,
     )  # fmt: skip
 
 
@@ -115,8 +115,7 @@ def test_the_needs_of_a_stage_are_directives() -> None:
     # Since Slurm 22.05 the step of srun would otherwise have one CPU.
     assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", text, re.MULTILINE)
     assert "#SBATCH --mem-per-cpu=6656M\n" in text
-    other = sbatch(replace(request(memory_per_cpu=None), machines=3, gpus=0))
-    assert "#SBATCH --nodes=3\n" in other
+    other = sbatch(replace(request(memory_per_cpu=None), gpus=0))
     assert "--mem" not in other
     assert "gpus" not in other
 
@@ -153,18 +152,16 @@ def test_documented_jobs_get_the_memory_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "processes", "machines", "threads", "of_process"),
-    [(0, 1, 1, 6, 6), (4, 4, 1, 12, 3), (8, 8, 2, 12, 3), (0, 9, 1, 9, 1)],
+    ("gpus", "processes", "threads", "of_process"),
+    [(0, 1, 6, 6), (4, 4, 12, 3), (0, 9, 9, 1)],
 )
 def test_a_stage_has_the_cpu_threads_of_its_gpus(
-    monkeypatch, gpus, processes, machines, threads, of_process
+    monkeypatch, gpus, processes, threads, of_process
 ) -> None:
     """Its job asks for them, and its process computes with them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     execution = request().settings | {"threads_per_gpu": 3, "threads_without_gpu": 6}
-    asked = replace(
-        request(), gpus=gpus // machines, processes=-(-processes // machines), settings=execution
-    )
+    asked = replace(request(), gpus=gpus, processes=processes, settings=execution)
     given = asked.with_threads(None)
     assert slurm.parameters(given)["cpus_per_task"] == threads
     assert given.environment["OMP_NUM_THREADS"] == str(of_process)
@@ -260,7 +257,7 @@ def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_st
     told: list[str] = []
     watch: Any = SimpleNamespace(look=lambda: None, note=told.append)
     job = SimpleNamespace(job_id="8", paths=paths)
-    outcome = slurm._outcome(job, job, request(), watch, [])
+    outcome = slurm._outcome(job, request(), watch, [])
     assert outcome["message"].startswith(
         f"slurm job 8 ended without a result ({state}; see 77_log.out); {words}"
     )

@@ -109,8 +109,7 @@ def test_processes_without_a_batch_for_the_reference_do_not_leave_the_others_alo
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"processes": 1}, "processes is 1 and machines is 1; raise processes"),
-        ({"processes": 2, "machines": 2}, "processes is 2 and machines is 2; raise processes"),
+        ({"processes": 1}, "processes is 1; raise processes"),
         ({"processes": 2, "quantization": "4bit"}, "does not divide a base in 4bit"),
     ],
 )
