@@ -7,24 +7,16 @@ import re
 import signal
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.run.progress import read_progress
-from tasks.base import walk
 from tasks.execution import cluster, slurm
 from tasks.execution.cluster import Request
-from tasks.needs import needs
-from tasks.planning.plan import make_plan
-from tasks.planning.sizes import published_count, sizes_of
-from tasks.report import Report
 from tasks.run import RunFailed, run
-from tests.docs.test_documented_commands import PAGES, commands
 from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
 from tests.waiting import LIMIT, wait_until
 
@@ -118,37 +110,6 @@ def test_the_needs_of_a_stage_are_directives() -> None:
     other = sbatch(replace(request(memory_per_cpu=None), gpus=0))
     assert "--mem" not in other
     assert "gpus" not in other
-
-
-def documented() -> list[tuple[str, ...]]:
-    """The settings of the documented commands that run a published configuration as Slurm jobs."""
-    found = [
-        tuple(word for before, word in pairwise(command) if before == "--set")
-        for text in PAGES.values()
-        for command in commands(text)
-        if "execution=slurm" in command and "--config" in command
-    ]
-    assert found
-    return found
-
-
-def test_documented_jobs_get_the_memory_of_the_plan() -> None:
-    """A job is one process of a stage: the whole, a shard, or what joins the shards."""
-    for name in ("tearag-qwen2.5-14b", "hiprag-qwen2.5-7b", "prograph-qwen2.5-7b"):
-        for overrides in documented():
-            report = Report(config=name, overrides=(*overrides, "workers=1"))
-            tasks = {one.stage: one for one in walk(report, lambda one: one.inputs)}
-            execution = report.settings.execution.model_dump()
-            sizes = sizes_of(report.settings, published_count)
-            for stage, one in tasks.items():
-                ram = make_plan([one], sizes, [nominal_gpu(80.0)]).ram
-                shard = next(iter(one.shards().values()), one)
-                for asked in {needs(shard), needs(one)}:
-                    job = replace(
-                        request(), settings=execution, gpus=asked.gpus, processes=asked.threads
-                    )
-                    cpus = job.with_threads(None).threads
-                    assert cpus * execution["slurm"]["memory_per_cpu"] > ram / GIB, (stage, asked)
 
 
 @pytest.mark.parametrize(
