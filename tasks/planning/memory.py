@@ -22,7 +22,7 @@ from pipeline.index.memory import (
     is_on_gpu,
     scratch_bytes,
 )
-from pipeline.llm.memory import engine_memory, generate_bytes
+from pipeline.llm.memory import engine_memory
 from pipeline.training.memory import training_memory
 from tasks.opened import Encoder, Engine, Opened, Training, Vectors
 from tasks.planning.sizes import Sizes
@@ -121,14 +121,7 @@ def _known(parts: Parts, model: str) -> ModelShape | None:
 def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
     """An engine in a separate process, and the context of the stage's process."""
     shape, engine, block = _known(parts, opened.name), opened.settings, opened.block
-    if engine.kind == "scripted":
-        return
-    if gpu is None or gpu.memory is None:
-        return
-    if engine.kind == "transformers":
-        if shape is not None:
-            size = generate_bytes(shape, engine.dtype, engine.max_num_seqs, engine.max_model_len)
-            parts.add("engine", size, f"{block}.max_num_seqs")
+    if engine.kind != "vllm" or gpu is None or gpu.memory is None:
         return
     utilization = f"{block}.gpu_memory_utilization"
     share = engine.gpu_memory_utilization * gpu.memory
