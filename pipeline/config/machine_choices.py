@@ -125,11 +125,10 @@ def processes_on(trainer: Trainer, gpus: int) -> int:
 
     They are ``trainer.processes`` unless there are fewer GPUs, but at least one. The number is then
     the largest divisor of ``processes`` with a GPU for each process, so that micro-batches still
-    fill ``batch_size``. With ``shard_base`` it is never lowered: with too few GPUs training then
-    fails at its start.
+    fill ``batch_size``.
     """
     wanted = trainer.processes
-    if trainer.shard_base or gpus == 0 or gpus >= wanted:
+    if gpus == 0 or gpus >= wanted:
         return wanted
     return max(count for count in range(1, gpus + 1) if wanted % count == 0)
 

@@ -219,28 +219,10 @@ class Trainer(Block):
         description="training processes, each with a copy of the base; fewer start if GPUs are "
         "missing, with the same batch_size",
     )
-    shard_base: Annotated[bool, Execution()] = Field(
-        False,
-        description="divide the frozen base among the processes (FSDP2)",
-    )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False,
         description="recompute activations, on a GPU those that do not fit: less memory, more time",
     )
-
-    @model_validator(mode="after")
-    def _base_can_be_divided(self) -> Trainer:
-        if self.shard_base and self.processes == 1:
-            raise ValueError(
-                "shard_base needs several processes, but processes is 1; raise processes, or set "
-                "shard_base: false"
-            )
-        if self.shard_base and self.quantization != "none":
-            raise ValueError(
-                f"shard_base does not divide a base in {self.quantization}; set quantization: "
-                "none, or shard_base: false"
-            )
-        return self
 
 
 class Sft(Trainer):

@@ -206,7 +206,6 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
     shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
     if shape is None:
         return
-    here = processes_here(trainer, settings, gpus)
     length = trainer.max_length
     if block != "sft":  # no trajectory is longer than the engine's limit
         length = min(length, settings.engine.max_model_len)
@@ -220,15 +219,11 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
         dtype=trainer.dtype,
         quantization=trainer.quantization,
         checkpointing=trainer.gradient_checkpointing,
-        processes=here,
-        parts=here if trainer.shard_base else 1,
+        processes=processes_here(trainer, settings, gpus),
     )
     batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"
     more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]
-    smaller = [f"{block}.quantization (4bit)"]
-    if here > 1 and not trainer.shard_base:
-        smaller.append(f"set {block}.shard_base")
-    parts.add("base weights", memory.weights, *smaller)
+    parts.add("base weights", memory.weights, f"{block}.quantization (4bit)")
     parts.add("adapter and Adam", memory.adapter)
     parts.add("layer inputs", memory.layer_inputs, batch, longest)
     parts.add("a layer's activations", memory.layer, batch, *more)
