@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeline.core.gpus import Gpu
 from tasks.base import StageTask
 from tasks.opened import Training
-from tasks.planning.clock import Clock, Rates
+from tasks.planning.clock import Clock
 from tasks.planning.memory import Part, gib, peak, processes_here, smallest
 from tasks.planning.money import Asked, asked, ceiling_faults, money_lines
 from tasks.planning.sizes import Sizes
@@ -90,14 +90,12 @@ class Plan:
                 )
 
 
-def make_plan(
-    tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu], rates: Rates | None = None
-) -> Plan:
+def make_plan(tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu]) -> Plan:
     """The plan of the stages of ``tasks``; without ``gpus`` only disk and requests count.
 
     Stages that hold little are left out.
     """
-    clock, found = Clock(sizes, rates), dict[str, StagePlan]()
+    clock, found = Clock(sizes), dict[str, StagePlan]()
     for task in tasks:
         one = _stage(task, clock, gpus)
         if one is not None:
