@@ -78,7 +78,6 @@ class StageTask(luigi.Task):
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
     reads_at_times: ClassVar[tuple[str, ...]] = ()  # only some configurations need these
-    spare_ram: ClassVar[str] = "use a machine with more"  # if the RAM is too small for the stage
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
     hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
@@ -323,13 +322,8 @@ class StageTask(luigi.Task):
             return run_stage(stage, inherited, hint, started, server=server)
         return run_on_cluster(
             stage, self.settings.execution, environment, hint, started, noted,
-            label=self.label, needs=self.asked, machines=self.machines,
+            label=self.label, needs=self.asked,
         )  # fmt: skip
-
-    @property
-    def machines(self) -> int:
-        """The number of machines that run this stage together."""
-        return 1
 
     def check_inputs(self, depth: Depth) -> None:
         """Raise StoreError when the output of a complete upstream stage is damaged.

@@ -16,7 +16,7 @@ from tasks.graph import Explorable
 from tasks.index import Indexing, knowledge
 from tasks.opened import QUERY_TOKENS, Opened, Vectors, Work, embedder
 from tasks.planning.clock import Clock
-from tasks.planning.sizes import CHUNK_BYTES, LINK_BYTES, LINKING_BYTES
+from tasks.planning.sizes import CHUNK_BYTES, LINK_BYTES
 from tasks.policy import evaluate_command, policy
 from tasks.questions import QUESTIONS_READ, SPLITS, question_sets, questions
 from tasks.sample import RollOutTask
@@ -35,9 +35,7 @@ class PassageIndex(Indexing):
     def work(self, clock: Clock) -> Work:
         chunks = clock.sizes.chunks
         work = self.indexing(clock, chunks, chunks * clock.rates.chunk_tokens)
-        return Work(
-            work.gpu_seconds, max(work.ram, LINKING_BYTES * chunks), work.disk + LINK_BYTES * chunks
-        )
+        return Work(work.gpu_seconds, work.disk + LINK_BYTES * chunks)
 
 
 class Explore(RollOutTask):

@@ -17,7 +17,7 @@ from pipeline.stages.questions import question_files
 from tasks.base import StageTask
 from tasks.opened import Opened, Work
 from tasks.planning.clock import Clock
-from tasks.planning.sizes import CHUNK_BYTES, CORPUS_BYTES_PER_CHUNK
+from tasks.planning.sizes import CHUNK_BYTES
 from tasks.world import DataTask
 
 
@@ -58,8 +58,7 @@ class Corpus(DataTask):
         return ()
 
     def work(self, clock: Clock) -> Work:
-        chunks = clock.sizes.chunks
-        return Work(ram=CORPUS_BYTES_PER_CHUNK * chunks, disk=CHUNK_BYTES * chunks)
+        return Work(disk=CHUNK_BYTES * clock.sizes.chunks)
 
     def faults(self) -> Iterator[str]:
         for file in self._raw_files():

@@ -64,7 +64,6 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
     stage = "evaluate-policy"
     help = "trajectories and metrics of one policy"
     version = 3
-    spare_ram = "retrieve from one process on another machine (retrieval.service)"
     entry = "pipeline.stages.evaluate:run"
     merge_entry = "pipeline.stages.evaluate:merge_shards"
     reads = (

@@ -19,7 +19,6 @@ from tasks.planning.clock import Clock
 from tasks.planning.sizes import (
     ANSWER_BYTES,
     ENTITY_BYTES,
-    GRAPH_BYTES_PER_CHUNK,
     HYPEREDGE_BYTES,
     TRIPLET_BYTES,
 )
@@ -72,8 +71,7 @@ class _Facts(DataTask, DivisibleTask):
         sizes, chunks = clock.sizes, self.read(clock)
         disk = self.fact_bytes * self.facts_of(clock) + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * chunks * self.runs_model
-        ram = GRAPH_BYTES_PER_CHUNK * chunks * (self.source.source != "none")
-        return Work(clock.extraction(self.opens(), chunks), ram, disk)
+        return Work(clock.extraction(self.opens(), chunks), disk)
 
     def faults(self) -> Iterator[str]:
         listed = self.source.source == "annotated"
@@ -111,7 +109,6 @@ class Graph(Explorable, _Facts):
     help = "knowledge graph of the passages"
     version = 4
     shard_version = 3  # the answers, whose reading is no part of a shard
-    spare_ram = "use a machine with more, or a smaller corpus"
     entry = "pipeline.stages.graph:run"
     shard_entry = "pipeline.stages.graph:run_shard"
     merge_entry = "pipeline.stages.graph:merge"

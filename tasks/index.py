@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from tasks.base import STAGES, StageTask
@@ -13,10 +12,8 @@ from tasks.graph import Explorable, Graph, Hypergraph
 from tasks.opened import Opened, Work, embedder
 from tasks.planning import memory
 from tasks.planning.clock import Clock
-from tasks.planning.sizes import LINK_BYTES, LINKING_BYTES
+from tasks.planning.sizes import LINK_BYTES
 from tasks.sharding import DivisibleTask
-
-_TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 
 
 class Indexing(DivisibleTask):
@@ -44,11 +41,9 @@ class Indexing(DivisibleTask):
             **memory.searched(settings, clock.sizes),
             **memory.searched(evaluated, clock.sizes),
         }
-        size, vector = sum(indexes.values()), 4.0 * memory.dimension(settings)
+        vectors = 4.0 * memory.dimension(settings) * texts
         return Work(
-            clock.encoding(embedder(settings), tokens),
-            ram=size + vector * min(texts, _TRAINED_VECTORS),
-            disk=2 * (vector * texts + size),
+            clock.encoding(embedder(settings), tokens), 2 * (vectors + sum(indexes.values()))
         )
 
 
@@ -75,8 +70,7 @@ class Index(Explorable, Indexing):
         work = self.indexing(clock, chunks + entities + sizes.triplets, tokens)
         linked = sizes.chunks * self.settings.index.links
         codes = memory.dimension(self.settings) / 8 * sizes.triplets
-        ram, disk = max(work.ram, LINKING_BYTES * linked), work.disk + LINK_BYTES * linked + codes
-        return replace(work, ram=ram, disk=disk)
+        return Work(work.gpu_seconds, work.disk + LINK_BYTES * linked + codes)
 
 
 class HyperIndex(Indexing):

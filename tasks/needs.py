@@ -44,17 +44,14 @@ def imports_of(task: StageTask) -> tuple[str, ...]:
 
 
 def need_faults(task: StageTask) -> Iterator[str]:
-    """A sentence if the stage, or a shard of it, asks for more GPUs than the setting ``gpus``.
-
-    Training on several machines may ask for this number on each machine.
-    """
+    """A sentence if the stage, or a shard of it, asks for more GPUs than the setting ``gpus``."""
     gpus = task.run_settings.gpus
     one = next(iter(task.shards().values()), task)
-    asked, limit = needs(one, gpus), gpus * task.machines
-    if gpus and asked.gpus > limit:
+    asked = needs(one, gpus)
+    if gpus and asked.gpus > gpus:
         yield (
             f"{asked.setting} is {asked.gpus}, and gpus is {gpus}, so stage {task.label} would "
-            f"never start; set {asked.setting} to at most {limit}, or raise gpus"
+            f"never start; set {asked.setting} to at most {gpus}, or raise gpus"
         )
 
 

@@ -214,10 +214,9 @@ class Needs:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one stage: GPU seconds, RAM (besides its models) and output, in bytes."""
+    """The work of one stage: GPU seconds, and bytes of output."""
 
     gpu_seconds: float = 0.0
-    ram: float = 0.0
     disk: float = 0.0
 
 

@@ -94,7 +94,6 @@ class Sample(RoundTask, RollOutTask):
     stage = "sample"
     help = "trajectories of a round"
     version = 2
-    spare_ram = "lower workers, or retrieve from one process (retrieval.service)"
     shards_block = "sampling"
     entry = "pipeline.stages.sample:run"
     merge_entry = "pipeline.stages.sample:merge"
@@ -141,7 +140,6 @@ class SftSample(RollOutTask):
 
     stage = "sft-sample"
     help = "trajectories of the base model or of a teacher, for the cold start"
-    spare_ram = Sample.spare_ram
     shards_block = "sampling"
     entry = "pipeline.stages.sample:run_teacher"
     merge_entry = "pipeline.stages.sample:merge"

@@ -22,7 +22,6 @@ class Score(RoundTask, DivisibleTask):
 
     stage = "score"
     help = "trajectories of a round with rewards"
-    spare_ram = "lower workers"
     shards_block = "sampling"
     version = 2
     shard_version = 5

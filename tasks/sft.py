@@ -12,26 +12,16 @@ from tasks.opened import Opened, Work, training
 from tasks.planning.clock import Clock
 from tasks.sft_data import SftData
 
-SPARE_RAM = (
-    "lower the trainer's processes, each of which has libraries and a file of the base weights "
-    "in RAM"
-)
-
 
 class Sft(StageTask):
     """LoRA adapter of policy 0, trained on supervised trajectories."""
 
     stage = "sft"
     help = "policy 0, trained on the supervised trajectories"
-    spare_ram = SPARE_RAM
     version = 8
     entry = "pipeline.stages.train:run_sft"
     hashes_inputs = True
     reads = ("sft", "lora", "model", "seed")
-
-    @property
-    def machines(self) -> int:
-        return self.settings.sft.machines
 
     def upstream(self) -> dict[str, StageTask]:
         return {"sft-data": self.clone(SftData)}

@@ -16,7 +16,7 @@ from tasks.planning.clock import Clock
 from tasks.policy import ADAPTER, policy, policy_files
 from tasks.questions import questions
 from tasks.score import Score
-from tasks.sft import SPARE_RAM, Sft
+from tasks.sft import Sft
 
 _SHARED = ("objective", "lora", "model", "seed")
 
@@ -26,7 +26,6 @@ class Train(RoundTask):
 
     stage = "train"
     help = "the policy after a round"
-    spare_ram = SPARE_RAM
     version = 8
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
@@ -41,10 +40,6 @@ class Train(RoundTask):
             "policy": policy_files(self.inputs["policy"]),
             "sft": ADAPTER,
         }
-
-    @property
-    def machines(self) -> int:
-        return self.settings.trainer.machines
 
     def upstream(self) -> dict[str, StageTask]:
         grpo = self.settings.objective == "grpo"

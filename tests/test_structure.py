@@ -35,7 +35,6 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/worker.py",
     "pipeline/run/fork_server.py",  # a socket, and standard input
     "pipeline/run/supervisor.py",
-    "pipeline/run/launch.py",  # an environment variable
     "pipeline/config/yaml_files.py",  # text that `read_text` has read
     "pipeline/corpus/prose.py",  # the front matter of a Markdown file
     "pipeline/llm/chat.py",

@@ -39,7 +39,7 @@ def check(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check settings, files, models, packages, devices, memory and disk before a run.
+    """Check settings, files, models, packages, GPUs, their memory and disk before a run.
 
     Each fault is one line on standard error, and the exit status is 2. Without faults the memory
     and GPU plan is printed. Nothing is written. The network is used only to ask the hub whether it

@@ -201,6 +201,6 @@ MachineOption = Annotated[
     str | None,
     typer.Option(
         "--machine",
-        help="plan for another machine: 8x80 has 8 GPUs of 80 GB; 8x80,1000 also 1,000 GiB of RAM",
+        help="plan for another machine: 8x80 has 8 GPUs of 80 GB",
     ),
 ]

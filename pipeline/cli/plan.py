@@ -1,4 +1,4 @@
-"""``steep plan``: which stages would run, and their memory, disk, GPU hours and requests.
+"""``steep plan``: which stages would run, and their GPU memory, disk, GPU hours and requests.
 
 The table and the JSON of a plan are also for ``steep check``.
 """
@@ -41,7 +41,7 @@ def plan(
     machine: MachineOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the stages that would run, with their memory, disk, GPU hours and cost.
+    """Show the stages that would run, with their GPU memory, disk, GPU hours and cost.
 
     The data may be missing; then the plan covers the whole run.
     """
@@ -95,7 +95,6 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
         return None
     return {
         "gpu_bytes": None if plan.gpu is None else plan.gpu.memory,
-        "ram_bytes": round(plan.ram),
         "disk_bytes": round(plan.disk),
         "gpu_hours": round(plan.gpu_seconds / _HOUR, 2),
         "stages": [
@@ -104,7 +103,6 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
                 "gpus": stage.gpus,
                 "device_bytes": round(stage.device_bytes),
                 "parts": {part.name: round(part.size) for part in stage.device},
-                "ram_bytes": round(stage.ram),
                 "disk_bytes": round(stage.disk),
                 "gpu_hours": round(stage.gpu_seconds / _HOUR, 2),
                 "unknown_models": list(stage.unknown),
@@ -132,7 +130,7 @@ def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -
 
     if not plan.stages:
         return
-    typer.echo("memory in GiB at the peak of each stage, disk and GPU hours of all its rounds")
+    typer.echo("GPU memory in GiB at the peak of each stage, disk and GPU hours of all its rounds")
     console(200).print(_table(plan))
     if plan.asked:
         typer.echo("requests to endpoints and tokens, over all rounds")
@@ -160,7 +158,7 @@ def _table(plan: Plan) -> Table:
     from tasks.planning.memory import gib
 
     on_gpus = plan.gpu is not None
-    amounts = (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "RAM", "disk")
+    amounts = (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "disk")
     made = table(("stage",), amounts, ("parts on each GPU",) if on_gpus else ())
     for stage in plan.stages:
         cells = [stage.stage]
@@ -171,7 +169,7 @@ def _table(plan: Plan) -> Table:
                 gib(stage.device_bytes) if used else "",
                 f"{stage.gpu_seconds / _HOUR:,.1f}" if stage.gpu_seconds else "",
             ]
-        cells += [gib(stage.ram), gib(stage.disk)]
+        cells.append(gib(stage.disk))
         if on_gpus:
             parts = [f"{part.name} {gib(part.size)}" for part in stage.device]
             cells.append(", ".join([*parts, *stage.notes]))

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipeline.config.base import (
-    Added,
     AskedModel,
     AtLeastOne,
     Block,
@@ -51,17 +50,17 @@ class ClosedWorld(Block):
         0.0,
         description="share of chain questions with a hop that the tiny reader knows by heart",
     )
-    comparison_share: Annotated[Share, Added()] = Field(
+    comparison_share: Share = Field(
         0.0,
         description="share of musique_train that compares two facts, so that a guess may be right",
     )
-    common_share: Annotated[Share, Added()] = Field(
+    common_share: Share = Field(
         0.0,
         description="share of the facts about places, organizations, years, dates and professions "
         "with one of three values of their type, so that a wrong path often ends at the right "
         "answer",
     )
-    family_share: Annotated[Share, Added()] = Field(
+    family_share: Share = Field(
         0.0,
         description="share of the persons with one of twelve family names, so that a wrong person "
         "is often a partly right answer",

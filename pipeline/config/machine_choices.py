@@ -121,16 +121,14 @@ def _replaced(value: Any, dtypes: Mapping[str, Dtype], name: str = "") -> Any:
 
 
 def processes_on(trainer: Trainer, gpus: int) -> int:
-    """The training processes that start on all machines if each machine has ``gpus`` GPUs.
+    """The training processes that start on ``gpus`` GPUs.
 
     They are ``trainer.processes`` unless there are fewer GPUs, but at least one. The number is then
     the largest divisor of ``processes`` with a GPU for each process, so that micro-batches still
-    fill ``batch_size``. With ``machines`` above 1 or ``shard_base`` it
-    is never lowered: with too few GPUs training then fails at its start.
+    fill ``batch_size``.
     """
     wanted = trainer.processes
-    fixed = trainer.machines > 1 or trainer.shard_base
-    if fixed or gpus == 0 or gpus >= wanted:
+    if gpus == 0 or gpus >= wanted:
         return wanted
     return max(count for count in range(1, gpus + 1) if wanted % count == 0)
 

@@ -13,7 +13,6 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import (
     Above0,
-    Added,
     AskedModel,
     AtLeastOne,
     Block,
@@ -220,37 +219,10 @@ class Trainer(Block):
         description="training processes, each with a copy of the base; fewer start if GPUs are "
         "missing, with the same batch_size",
     )
-    machines: Annotated[Few, Execution()] = Field(
-        1, description="machines that share the processes evenly; needs execution ray or slurm"
-    )
-    shard_base: Annotated[bool, Execution()] = Field(
-        False,
-        description="divide the frozen base among the processes of a machine (FSDP2)",
-    )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False,
         description="recompute activations, on a GPU those that do not fit: less memory, more time",
     )
-
-    @property
-    def processes_per_machine(self) -> int:
-        """The training processes on each machine, rounded up if the division is not even."""
-        return math.ceil(self.processes / self.machines)
-
-    @model_validator(mode="after")
-    def _base_can_be_divided(self) -> Trainer:
-        if self.shard_base and self.processes_per_machine == 1:
-            raise ValueError(
-                "shard_base needs several processes on a machine, but processes is "
-                f"{self.processes} and machines is {self.machines}; raise processes, or set "
-                "shard_base: false"
-            )
-        if self.shard_base and self.quantization != "none":
-            raise ValueError(
-                f"shard_base does not divide a base in {self.quantization}; set quantization: "
-                "none, or shard_base: false"
-            )
-        return self
 
 
 class Sft(Trainer):
@@ -269,7 +241,7 @@ class Dpo(Trainer):
     Lists hold one value per round; the last value is used for all later rounds.
     """
 
-    loss: Annotated[Literal["sigmoid", "apo_zero", "sft"], Added()] = Field(
+    loss: Literal["sigmoid", "apo_zero", "sft"] = Field(
         "sigmoid",
         description="loss beside the SFT term, by TRL's names: sigmoid is DPO (eq. 16); apo_zero "
         "is APO-zero (arXiv 2408.06266), which treats each side by itself; sft: none, which is "

@@ -69,12 +69,3 @@ def engine_memory(
         token=2 * shape.layers * shape.kv_width * size / n,
         graphs=0.0 if enforce_eager else GRAPH_BYTES,
     )
-
-
-def generate_bytes(shape: ModelShape, dtype: str, sequences: int, tokens: int) -> float:
-    """Bytes of transformers' ``generate`` with ``sequences`` of ``tokens`` each, prompt included.
-
-    There is one batch of padded sequences, so its keys and values are all there at once.
-    """
-    memory = engine_memory(shape, dtype, max_num_seqs=sequences, enforce_eager=True)
-    return memory.least(sequences * tokens) + CONTEXT_BYTES

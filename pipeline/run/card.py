@@ -1,9 +1,10 @@
 """The card of a stage's output: a README.md with which ``datasets.load_dataset`` loads its tables.
 
 Input: the directory and the key of a stage. Output: a YAML header with a configuration for each
-table, what the stage wrote into ``README.md``, fields and row counts, inputs and settings. Tables
-are the Parquet files that have rows, or without these the JSON files, because `datasets` reads one
-format per directory. The text depends on the output alone, so it is the same after a kill.
+table, what the stage wrote into ``README.md``, and the row counts. Tables are the Parquet files
+that have rows, or without these the JSON files, because `datasets` reads one format per directory.
+The text depends on the output alone, so it is the same after a kill. Inputs and settings are in
+``manifest.json``, and the fields in the tables.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ _HISTORY = "history"  # the rows of log.json
 
 @dataclass(frozen=True)
 class Table:
-    """A table file: names and types of its columns, and where ``key`` is set, its key in JSON."""
+    """A table file and, where ``key`` is set, the key of its rows in JSON."""
 
     file: str
     rows: int
-    columns: Mapping[str, str]
     key: str | None = None
 
     @property
@@ -79,19 +79,9 @@ def write_card(directory: Path, key: StageKey, counts: Mapping[str, Any]) -> Non
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
         f"# {title}",
         *([own] if own else []),
-        'Each table loads with `datasets.load_dataset("path/to/this/directory", TABLE)`.',
-        *(_described(table) for table in found),
-        "## Origin",
-        "\n".join(
-            f"- {name}: `{value}`"
-            for name, value in (
-                ("fingerprint", key.fingerprint),
-                *([("method", method)] if method else []),
-                *((f"input {name}", value) for name, value in sorted(key.inputs.items())),
-                *((f"content of {name}", value) for name, value in sorted(key.files.items())),
-            )
-        ),
-        f"Settings:\n\n~~~~yaml\n{yaml.safe_dump(dict(key.settings), allow_unicode=True)}~~~~",
+        'Each table loads with `datasets.load_dataset("path/to/this/directory", TABLE)`:',
+        "\n".join(f"- `{table.name}`: {table.rows:,} rows of `{table.file}`" for table in found),
+        f"`manifest.json` has the settings and inputs of this output, `{key.fingerprint}`.",
     ]
     write_text(path, "\n\n".join(parts) + "\n")
 
@@ -108,20 +98,10 @@ def _configurations(found: list[Table]) -> list[dict[str, Any]]:
     return list(configurations.values())
 
 
-def _described(table: Table) -> str:
-    rows = f"`{table.file}`: {table.rows:,} rows" + (f" in `{table.key}`" if table.key else "")
-    fields = [f"| `{name}` | `{kind}` |" for name, kind in table.columns.items()]
-    return "\n".join(
-        [f"## {Path(table.file).stem}", "", rows, "", "| field | type |", "|---|---|", *fields]
-    )
-
-
 def _parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
-    facts = pq.read_metadata(path)
-    columns = {field.name: str(field.type) for field in facts.schema.to_arrow_schema()}
-    return Table(path.name, facts.num_rows, columns)
+    return Table(path.name, pq.read_metadata(path).num_rows)
 
 
 def _json(directory: Path) -> list[Table]:
@@ -137,11 +117,7 @@ def _json(directory: Path) -> list[Table]:
         key = _HISTORY if isinstance(value, dict) and _HISTORY in value else None
         rows = value[key] if key else value
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
-            lists.append(Table(path.name, len(rows), _types(rows[0]), key))
+            lists.append(Table(path.name, len(rows), key))
         elif isinstance(rows, dict):
-            objects.append(Table(path.name, 1, _types(rows)))
+            objects.append(Table(path.name, 1))
     return lists or objects
-
-
-def _types(row: Mapping[str, Any]) -> dict[str, str]:
-    return {name: type(value).__name__ for name, value in row.items()}

@@ -1,4 +1,4 @@
-"""Training over several GPUs and machines: one stage function in several processes.
+"""Training over several GPUs: one stage function in several processes.
 
 Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files,
 its counts and its notes. One process per GPU runs ``python -m pipeline.run.launch
@@ -10,23 +10,19 @@ stage's process group does not reach them.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import select
-import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import Trainer
 from pipeline.config.machine_choices import fewer_processes, processes_on
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import ConfigError, SteepError, TrainingError
+from pipeline.core.errors import SteepError, TrainingError
 from pipeline.core.gpus import VISIBLE
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
@@ -36,38 +32,9 @@ from pipeline.run.fork_server import ForkServer
 from pipeline.run.worker import call_stage
 from pipeline.training.lora import pick_device
 
-ENDED = "ended"  # the file that tells the other machines that the stage has ended
-_MACHINES = "STEEP_MACHINES"
 _JOB = "job.json"
 _RESULT = "result.json"
-_PLAN = "launch.json"
 _ACCELERATE = "accelerate.json"
-_LOOK = 0.2  # seconds between two looks for the plan
-
-
-@dataclass(frozen=True)
-class Machines:
-    """The machines of a stage that trains on several.
-
-    ``count`` is their number and ``rank`` the number of this machine, from 0. ``folder`` is a
-    shared directory of this attempt. The other machines can reach this machine at ``address``, a
-    name or IP address.
-    """
-
-    count: int
-    rank: int
-    folder: str
-    address: str
-
-    def as_environment(self) -> dict[str, str]:
-        """The environment variable with which a process reads it (`machines_here`)."""
-        return {_MACHINES: json.dumps(asdict(self))}
-
-
-def machines_here() -> Machines | None:
-    """The machines of this process's stage; None when the stage has one machine."""
-    text = os.environ.get(_MACHINES)
-    return None if text is None else Machines(**json.loads(text))
 
 
 def write_job(context: StageContext, entry: str) -> Path:
@@ -85,36 +52,19 @@ def read_job(path: Path) -> tuple[str, StageContext]:
     return job["entry"], StageContext.from_json(job["context"])
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How the machines of one training start; the plan is the same on all of them.
-
-    ``processes`` counts the processes of all ``machines`` together. ``accelerate_config`` is the
-    configuration file of accelerate. The main process listens at ``address`` and ``port``; port 0
-    lets it choose, which works only with one machine.
-    """
-
-    job: str
-    processes: int
-    mixed_precision: str
-    accelerate_config: str
-    machines: int = 1
-    address: str | None = None
-    port: int = 0
-
-
-def command(plan: Plan, rank: int = 0) -> list[str]:
-    """The ``accelerate launch`` command line of the machine with number ``rank``."""
+def command(job: Path, settings: Trainer, accelerate_config: Path) -> list[str]:
+    """The ``accelerate launch`` command line of the processes of ``job``."""
     words = [sys.executable, "-m", process.MODULE, "accelerate.commands.launch"]
     # The stage sees its own devices alone, so it uses all of them.
-    words += ["--config_file", plan.accelerate_config, "--gpu_ids", "all"]
-    words += ["--num_machines", str(plan.machines), "--num_processes", str(plan.processes)]
-    words += ["--mixed_precision", plan.mixed_precision, "--dynamo_backend", "no"]
-    if plan.machines > 1:
-        words += ["--machine_rank", str(rank), "--main_process_ip", str(plan.address)]
-        words += ["--rdzv_backend", "static"]
-    words += ["--main_process_port", str(plan.port)]
-    return [*words, "-m", process.MODULE, "pipeline.run.launch", plan.job]
+    words += ["--config_file", str(accelerate_config), "--gpu_ids", "all"]
+    words += ["--num_machines", "1", "--num_processes", str(settings.processes)]
+    words += ["--mixed_precision", _mixed_precision(settings), "--dynamo_backend", "no"]
+    words += ["--main_process_port", "0"]  # the launcher chooses it
+    return [*words, "-m", process.MODULE, "pipeline.run.launch", str(job)]
+
+
+def _mixed_precision(settings: Trainer) -> str:
+    return "bf16" if settings.dtype == "bfloat16" else "no"
 
 
 def with_processes(context: StageContext, block: str) -> StageContext:
@@ -157,29 +107,18 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
 
     The notes of the main process are added to the notes of ``context``.
     ``block`` is the configuration block of ``settings``. Raises DependencyError for a missing
-    device, ConfigError for machines that no executor has given, and TrainingError with the message
-    of a worker or naming the exit status.
+    device, and TrainingError with the message of a worker or naming the exit status.
     """
     device = pick_device(settings, block)  # a missing device is reported before any process starts
-    machines = _machines(settings, block)
     job = write_job(context, entry)
     result_file = context.checkpoint_dir / _RESULT
     result_file.unlink(missing_ok=True)
-    plan = Plan(
-        job=str(job),
-        processes=settings.processes,
-        mixed_precision="bf16" if settings.dtype == "bfloat16" else "no",
-        accelerate_config=str(write_accelerate_config(context.checkpoint_dir)),
-        machines=settings.machines,
-    )
-    if machines is not None:
-        plan = replace(plan, address=machines.address, port=_free_port())
-        write_json(Path(machines.folder) / _PLAN, asdict(plan))
     server = fork_server.inherited
-    if server is not None and device == "cpu" and machines is None:
+    if server is not None and device == "cpu":
         status = _fork_ranks(server, job, settings)
     else:
-        status = subprocess.run(command(plan), env=_environment(), check=False).returncode
+        words = command(job, settings, write_accelerate_config(context.checkpoint_dir))
+        status = subprocess.run(words, env=_environment(), check=False).returncode
     result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
     if "error" in result:
         raise TrainingError(result["error"])
@@ -237,7 +176,7 @@ def _rank_environment(rank: int, settings: Trainer, port: int) -> dict[str, str]
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "ACCELERATE_MIXED_PRECISION": "bf16" if settings.dtype == "bfloat16" else "no",
+        "ACCELERATE_MIXED_PRECISION": _mixed_precision(settings),
         "ACCELERATE_DYNAMO_BACKEND": "NO",
     }
 
@@ -247,47 +186,10 @@ def forked() -> int:
     return main(Path(sys.argv[1]))
 
 
-def follow(machines: Machines) -> int:
-    """Start the launcher of a machine other than the first once the plan is there.
-
-    Returns its exit status; 0 when the stage ended without training, because it was complete or
-    failed before.
-    """
-    folder = Path(machines.folder)
-    while not (folder / _PLAN).exists():
-        if (folder / ENDED).exists():
-            return 0
-        with contextlib.suppress(OSError):
-            list(folder.iterdir())  # a network file system then asks its server again
-        time.sleep(_LOOK)
-    plan = Plan(**read_json(folder / _PLAN))
-    return subprocess.run(command(plan, machines.rank), env=_environment(), check=False).returncode
-
-
-def _machines(settings: Trainer, block: str) -> Machines | None:
-    """The machines that an executor gave; None for one machine."""
-    if settings.machines == 1:
-        return None
-    machines = machines_here()
-    if machines is None or machines.count != settings.machines:
-        raise ConfigError(
-            f"{block}.machines is {settings.machines}, and this stage has one machine; set "
-            f"execution to ray or slurm, or {block}.machines to 1"
-        )
-    return machines
-
-
 def _environment() -> dict[str, str]:
     root = str(Path(__file__).parents[2])  # workers import this package, whether installed or not
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return {**os.environ, **process.child_environment(), "PYTHONPATH": search}
-
-
-def _free_port() -> int:
-    """A port that nothing uses at present."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
 
 
 def main(path: Path) -> int:
@@ -310,13 +212,5 @@ def main(path: Path) -> int:
     return 0
 
 
-def _main(arguments: list[str]) -> int:
-    if arguments == ["--follow"]:
-        machines = machines_here()
-        assert machines is not None  # the executor gives them
-        return follow(machines)
-    return main(Path(arguments[0]))
-
-
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))
+    sys.exit(main(Path(sys.argv[1])))

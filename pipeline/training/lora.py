@@ -38,7 +38,6 @@ from pipeline.llm.adapter_files import (
     does_not_fit,
     empty_model,
 )
-from pipeline.training.sharding import load_sharded
 from pipeline.training.trl_types import CausalModel, PeftModel
 
 if TYPE_CHECKING:
@@ -87,12 +86,10 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     import torch
 
     device: Literal["cpu", "cuda"] = "cuda" if cuda_works() else "cpu"
-    here = settings.processes_per_machine
-    if device == "cuda" and here > torch.cuda.device_count():
-        of_machine = f", {here} on each machine" if settings.machines > 1 else ""
+    if device == "cuda" and settings.processes > torch.cuda.device_count():
         raise DependencyError(
-            f"{block}.processes is {settings.processes}{of_machine}; expected at most the number "
-            f"of GPUs, {torch.cuda.device_count()}; lower it"
+            f"{block}.processes is {settings.processes}; expected at most the number of GPUs, "
+            f"{torch.cuda.device_count()}; lower it"
         )
     if device == "cpu" and settings.quantization != "none":
         raise DependencyError(
@@ -106,9 +103,8 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     """The base model, in 4 or 8 bit with ``settings.quantization``; PEFT freezes it later.
 
     With a GPU, each tensor goes from its file to the GPU of this process, so that several processes
-    do not hold the model in RAM at the same time. With ``settings.shard_base`` each process holds a
-    part of it (`pipeline.training.sharding`). Raises DependencyError when the weights do not load
-    or the device is missing.
+    do not hold the model in RAM at the same time. Raises DependencyError when the weights do not
+    load or the device is missing.
     """
     import torch
     from safetensors import SafetensorError
@@ -119,25 +115,19 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     if device == "cuda":
         number = int(os.environ.get("LOCAL_RANK", 0))  # accelerate launch numbers the processes
         torch.cuda.set_device(number)  # PEFT loads adapters to the current device
-        if not settings.shard_base:
-            kwargs["device_map"] = {"": number}
+        kwargs["device_map"] = {"": number}
     if settings.quantization != "none":
         kwargs["quantization_config"] = quantization_config(settings)
 
-    def load() -> CausalModel:
-        try:
-            model: CausalModel = AutoModelForCausalLM.from_pretrained(
-                directory, trust_remote_code=False, **kwargs
-            )
-        except (OSError, ValueError, SafetensorError) as error:
-            raise DependencyError(
-                f"{directory}: the model cannot be loaded: {model_problem(error)}"
-            ) from None
-        return model
-
-    if settings.shard_base:
-        return load_sharded(load, settings, device)
-    return load() if settings.quantization == "none" else prepare_quantized(load(), settings)
+    try:
+        model: CausalModel = AutoModelForCausalLM.from_pretrained(
+            directory, trust_remote_code=False, **kwargs
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DependencyError(
+            f"{directory}: the model cannot be loaded: {model_problem(error)}"
+        ) from None
+    return model if settings.quantization == "none" else prepare_quantized(model, settings)
 
 
 def quantization_config(settings: Trainer) -> BitsAndBytesConfig:

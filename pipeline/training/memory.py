@@ -7,9 +7,7 @@ bfloat16 (4 in float32), and a the parameters of the adapter::
 
     weights      P b; in 4 bit .52 bytes for each weight of the layers' projections (NF4 with double
                  quantization), in 8 bit 1; the rest, embeddings included, is then in float32
-                 (PEFT's prepare_model_for_kbit_training). With ``shard_base`` over n processes each
-                 holds 1 / n of the projections, and two whole layers: the one in work and the next
-                 one
+                 (PEFT's prepare_model_for_kbit_training)
     adapter      16 a: weights, gradients and two Adam moments in float32, and with several
                  processes 4 a of gradient buckets
     layer inputs T L h b                                    with gradient checkpointing
@@ -81,13 +79,8 @@ def training_memory(
     quantization: str = "none",
     checkpointing: bool = True,
     processes: int = 1,
-    parts: int = 1,
 ) -> TrainingMemory:
-    """The peak of one process, for ``rows`` of which the longest has ``length`` tokens.
-
-    ``parts`` are the processes of a machine that share the base (``shard_base``); 1: each holds all
-    of it.
-    """
+    """The peak of one process, for ``rows`` of which the longest has ``length`` tokens."""
     tokens = rows * length
     size, h, i = _NUMBER_BYTES[dtype], shape.hidden, shape.intermediate
     q, kv = shape.query_width, shape.kv_width
@@ -107,7 +100,7 @@ def training_memory(
     mask = rows * float(length) ** 2 * (1 + size * copies) if padded else 0.0
     head = min(tokens, 4096) / 4096 * _TILE_BYTES + tokens * h * 4.0
     return TrainingMemory(
-        weights=weight_bytes(shape, dtype, quantization) - _elsewhere(shape, dtype, parts),
+        weights=weight_bytes(shape, dtype, quantization),
         adapter=float(adapter),
         layer_inputs=float(inputs),
         layer=float(held),
@@ -115,13 +108,6 @@ def training_memory(
         head=head,
         overhead=CONTEXT_BYTES + _FRAGMENTATION * (inputs + held + mask + head),
     )
-
-
-def _elsewhere(shape: ModelShape, dtype: str, parts: int) -> float:
-    """Bytes of the base weights that only the other ``parts`` of a sharded base hold."""
-    layers = shape.linear_parameters * _NUMBER_BYTES[dtype]
-    here = layers / parts + 2 * layers / shape.layers
-    return max(layers - here, 0.0) if parts > 1 else 0.0
 
 
 def weight_bytes(shape: ModelShape, dtype: str, quantization: str = "none") -> float:

@@ -31,7 +31,7 @@ def reference_logps(
 
     ``lengths`` are the tokens of each row. ``batch_logps`` maps a collated batch and its row
     indices to one value per row, under the reference. Batches hold rows of similar length; each
-    process computes every n-th batch, as many as the others, and receives the results of all.
+    process computes every n-th batch, and receives the results of all.
     Dropout is off. ``progress`` counts the records of this process.
     """
     from accelerate.utils import gather_object
@@ -40,19 +40,13 @@ def reference_logps(
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     own = batches[trainer.args.process_index :: trainer.args.world_size]
-    turns = -(-len(batches) // trainer.args.world_size)
     progress = progress or Progress()
     progress.start(sum(map(len, own)), "records under the reference")
     values: list[tuple[int, Value]] = []
     trainer.model.eval()
-    for turn in range(turns):
-        # A process without a batch repeats the first batch. With a sharded base the other processes
-        # need its part.
-        indices = own[turn] if turn < len(own) else batches[0]
+    for indices in own:
         batch = trainer._prepare_inputs(trainer.data_collator([dataset[at] for at in indices]))
-        logps = batch_logps(batch, indices)
-        if turn < len(own):
-            values += zip(indices, logps, strict=True)
-            progress.advance(len(indices))
+        values += zip(indices, batch_logps(batch, indices), strict=True)
+        progress.advance(len(indices))
     by_index: dict[int, Value] = dict(gather_object(values))
     return [by_index[index] for index in range(len(lengths))]

@@ -31,7 +31,6 @@ from pipeline.training.history import History
 from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.progress_callback import progress_callback
-from pipeline.training.sharding import leave_shards_alone
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
@@ -99,8 +98,7 @@ def refuse_sharding() -> None:
     """Raise ConfigError when the environment asks accelerate to shard the model.
 
     Log-probabilities of the reference are computed before accelerate would shard it, and adapters
-    and checkpoints are written from the weights of one process. `pipeline.training.sharding`
-    divides the base alone.
+    and checkpoints are written from the weights of one process.
     """
     from accelerate.utils import parse_flag_from_env
 
@@ -108,7 +106,7 @@ def refuse_sharding() -> None:
         if parse_flag_from_env(name):
             raise ConfigError(
                 f"{name} is set in the environment, which would shard the adapter too; unset it, "
-                "and set shard_base: true for a base that does not fit on one GPU"
+                "and set quantization: 4bit for a base that does not fit on one GPU"
             )
 
 
@@ -173,9 +171,7 @@ def sorted_steps(
             args._n_gpu = min(args.n_gpu, 1)
             with keeping_precision(model):
                 super().__init__(model=model, args=args, **arguments)
-            if settings.shard_base:
-                leave_shards_alone(self.model)
-            elif settings.gradient_checkpointing and args.device.type == "cuda":
+            if settings.gradient_checkpointing and args.device.type == "cuda":
                 keep_what_fits(self.model, settings)
 
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:

@@ -26,7 +26,7 @@ from tasks.checks.models import (
     template_notes,
 )
 from tasks.checks.packages import package_faults
-from tasks.checks.space import folder_faults, ram_faults, space_faults
+from tasks.checks.space import folder_faults, space_faults
 from tasks.execution.start import execution_faults
 from tasks.needs import need_faults
 from tasks.opened import Opened, Remote
@@ -137,7 +137,6 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
         lambda: execution_faults(settings) if machine.here else (),
         lambda: folder_faults(settings) if machine.here else (),
         lambda: plan.faults(),
-        lambda: ram_faults(plan, machine) if here_or_described else (),
         lambda: space_faults(settings, plan, space, held) if machine.here else (),
     )
     return Checked(tuple(dict.fromkeys(faults)), plan, fetched)

@@ -1,4 +1,4 @@
-"""Folders, disk and RAM: whether the run may write, and whether there is room for its plan."""
+"""Folders and disk: whether the run may write, and whether there is room for its plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.config import Config
-from tasks.checks.machine import Machine
 from tasks.planning.memory import gib
 from tasks.planning.plan import Plan
 
@@ -47,13 +46,3 @@ def space_faults(settings: Config, plan: Plan, fetched: float, held: float = 0.0
             f"{gib(largest.disk)}, models {gib(fetched)}), and {existing(settings.run_dir)} has "
             f"{gib(free)} free; make room, or set runs_dir"
         )
-
-
-def ram_faults(plan: Plan, machine: Machine) -> Iterator[str]:
-    """A sentence for each stage that needs more RAM than the machine has."""
-    for stage in plan.stages:
-        if machine.ram is not None and stage.ram > machine.ram:
-            yield (
-                f"{stage.stage} needs {gib(stage.ram)} GiB of RAM, and the machine has "
-                f"{gib(machine.ram)}; {stage.spare}"
-            )

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +24,7 @@ from typing import Any
 from pipeline.config import Executor
 from pipeline.core.errors import StoreError
 from pipeline.core.process_variables import thread_variables
-from pipeline.run import process
 from pipeline.run.failures import explain_os_error
-from pipeline.run.launch import ENDED, Machines
 from pipeline.run.progress import JOB
 from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import StageFailed, run_stage
@@ -46,8 +43,8 @@ class Request:
     """A stage for a cluster; every value is a JSON value.
 
     ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the
-    directory of the job's files. ``gpus``, ``processes`` and CPU ``threads`` are per machine, for
-    each of the ``machines``. ``settings`` is the block ``execution``, and ``job`` a `StageJob`.
+    directory of the job's files. ``gpus``, ``processes`` and CPU ``threads`` are its needs,
+    ``settings`` is the block ``execution``, and ``job`` a `StageJob`.
     """
 
     name: str
@@ -56,7 +53,6 @@ class Request:
     folder: str
     memory_hint: str
     environment: dict[str, str]
-    machines: int
     gpus: int
     processes: int
     settings: dict[str, Any]
@@ -85,12 +81,11 @@ def run_on_cluster(
     *,
     label: str,
     needs: Needs,
-    machines: int,
 ) -> dict[str, int]:
     """Run a stage through the driver of its cluster; returns its row counts.
 
-    ``noted`` is called with notes of the cluster, ``needs`` are over all ``machines`` that train
-    together, and the other arguments are as in `run_stage`. Raises StageFailed.
+    ``noted`` is called with notes of the cluster, and the other arguments are as in `run_stage`.
+    Raises StageFailed.
     """
     here = settings.kind == "slurm" and settings.slurm.cluster == "local"
     hidden = () if here else _DEVICES  # the cluster decides which GPUs the stage sees
@@ -104,9 +99,8 @@ def run_on_cluster(
             folder=str(folder),
             memory_hint=memory_hint,
             environment=own,
-            machines=machines,
-            gpus=-(-needs.gpus // machines),
-            processes=max(1, -(-needs.threads // machines)),
+            gpus=needs.gpus,
+            processes=max(1, needs.threads),
             settings=settings.model_dump(mode="json"),
         )
         counts = run_stage(
@@ -188,14 +182,11 @@ def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
     return int(outcome.get("status", 0))
 
 
-def run_here(
-    request: Request, job: str, rank: int = 0, attempt: str = "0", address: str | None = None
-) -> dict[str, Any]:
-    """Run a stage on this machine of the cluster, or train with the first when ``rank`` is above 0.
+def run_here(request: Request, job: str) -> dict[str, Any]:
+    """Run a stage on this machine of the cluster; ``job`` names the job.
 
-    ``job`` names the job, ``attempt`` is one text for all machines of an attempt, and ``address``
-    is the address of this machine. Returns ``{"counts": ROWS}`` or, when the stage failed,
-    ``{"status", "message", "busy", "log"}``; it is empty for a rank above 0 that has ended well.
+    Returns ``{"counts": ROWS}`` or, when the stage failed, ``{"status", "message", "busy",
+    "log"}``.
     """
     where = f"{request.name} {job} on {socket.gethostname()}"
     task = StageJob(**request.job)
@@ -204,14 +195,6 @@ def run_here(
         if not visible(path):
             return failed(f"{where} does not see {path}; {_SHARED}")
     os.chdir(request.directory)
-    folder = Path(request.folder) / f"attempt-{attempt}"
-    folder.mkdir(exist_ok=True)
-    environment = {**os.environ, **request.environment, JOB: where}
-    if request.machines > 1:
-        own = address or socket.gethostname()
-        environment |= Machines(request.machines, rank, str(folder), own).as_environment()
-    if rank > 0:
-        return _follow(environment, where)
     if not _run_holds_lock(request):
         return failed(
             f"{where}: no process holds the lock of the run in {request.folder}; the run has "
@@ -225,13 +208,11 @@ def run_here(
             stream.write(json.dumps({"log": str(log), "where": where}) + "\n")
 
     try:
+        environment = {**os.environ, **request.environment, JOB: where}
         return {"counts": run_stage(task, environment, request.memory_hint, started)}
     except StageFailed as failure:
         log = None if failure.log is None else str(failure.log)
         return {**failed(failure.cause, failure.exit_status), "busy": failure.busy, "log": log}
-    finally:
-        with suppress(OSError):
-            (folder / ENDED).touch()
 
 
 def _run_holds_lock(request: Request) -> bool:
@@ -255,14 +236,3 @@ def visible(path: Path, seconds: float = _VISIBLE_SECONDS) -> bool:
                 list(folder.iterdir())  # NFS then asks its server again
         time.sleep(0.5)
     return True
-
-
-def _follow(environment: Mapping[str, str], where: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", process.MODULE, "pipeline.run.launch", "--follow"],
-        env={**environment, **process.child_environment()},
-        check=False,
-    )
-    if done.returncode == 0:
-        return {}
-    return failed(f"training ended with status {done.returncode} in {where}; see the job's output")

@@ -1,8 +1,7 @@
 """The driver of a stage on a Ray cluster: the stage is a Ray task with its GPUs and CPU threads.
 
 Ray starts the task again on another node when its node or worker is lost (``max_retries``), and
-ends it when this process ends. Training on several machines is a placement group with one bundle on
-each node; Ray does not start it again. Ray stands above the engines and is never vLLM's distributed
+ends it when this process ends. Ray stands above the engines and is never vLLM's distributed
 executor.
 """
 
@@ -18,20 +17,18 @@ from pipeline.core.text import one_line
 from tasks.execution.cluster import Request, Watch, drive, failed, run_here
 
 _LOOK = 0.5  # seconds between two looks at the stage
-_CAUSE_SECONDS = 60.0  # to wait for the first machine, which knows the cause, when another failed
 _LONGEST = 500  # characters of a message of Ray
 _NEW_STARTS = 3  # of a stage whose node or worker was lost: a fourth loss has another cause
 # A stage does not get these variables of this process: it keeps its node's values.
 _OWN = ("RAY_", "CUDA_VISIBLE", "SLURM_", "HOSTNAME", "PWD", "OLDPWD", "TMPDIR", "STEEP_PARENT")
 
 
-def on_node(request: dict[str, Any], environment: dict[str, str], rank: int) -> dict[str, Any]:
-    """The function of the Ray task: the stage, or its machine of number ``rank``."""
+def on_node(request: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+    """The function of the Ray task."""
     import ray
 
     os.environ.update(environment)
-    task = ray.get_runtime_context().get_task_id()[:16]
-    return run_here(Request(**request), task, rank, address=ray.util.get_node_ip_address())
+    return run_here(Request(**request), ray.get_runtime_context().get_task_id()[:16])
 
 
 def run(request: Request, watch: Watch) -> dict[str, Any]:
@@ -58,12 +55,11 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
     most = cpus_for(request, nodes)
     if most is None:
         return failed(
-            f"{request.machines} node{'s' * (request.machines > 1)} with {request.gpus} GPUs and "
-            f"{request.processes} CPUs needed, and the Ray cluster has {nodes}; add nodes, or "
-            "lower what the stage needs"
+            f"a node with {request.gpus} GPUs and {request.processes} CPUs needed, and the Ray "
+            f"cluster has {nodes}; add nodes, or lower what the stage needs"
         )
     try:
-        return _outcome(ray, _tasks(ray, request.with_threads(most)), watch)
+        return _outcome(ray, request.with_threads(most), watch)
     except lost.OutOfMemoryError:
         return failed(
             f"Ray ended it because the memory of its node ran out; {request.memory_hint}", 1
@@ -78,56 +74,34 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
         return failed(one_line(str(getattr(error, "cause", None) or error), _LONGEST), 1)
 
 
-def _tasks(ray: Any, request: Request) -> list[Any]:
-    """Start the Ray task of each machine of the stage."""
+def _outcome(ray: Any, request: Request, watch: Watch) -> dict[str, Any]:
+    """Start the stage as a Ray task; returns its outcome."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
     task = ray.remote(on_node).options(
         num_cpus=request.threads,
         num_gpus=request.gpus,
-        max_retries=_NEW_STARTS if request.machines == 1 else 0,
+        max_retries=_NEW_STARTS,
         name=request.label,
     )
-    placed = [task]
-    if request.machines > 1:
-        from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Bundle
-
-        bundle = {"CPU": float(request.threads)} | (
-            {"GPU": float(request.gpus)} if request.gpus else {}
-        )
-        group = placement_group([bundle] * request.machines, strategy="STRICT_SPREAD")
-        placed = [
-            task.options(scheduling_strategy=Bundle(group, placement_group_bundle_index=rank))
-            for rank in range(request.machines)
-        ]
-    return [each.remote(asdict(request), environment, rank) for rank, each in enumerate(placed)]
-
-
-def _outcome(ray: Any, tasks: list[Any], watch: Watch) -> dict[str, Any]:
-    """The outcome of the first machine, or of a failed one if the first does not end with it."""
-    first, *others = tasks
-    while not ray.wait([first], timeout=_LOOK)[0]:
+    stage = task.remote(asdict(request), environment)
+    while not ray.wait([stage], timeout=_LOOK)[0]:
         watch.look()
-        for ended in ray.wait(others, num_returns=len(others), timeout=0)[0] if others else ():
-            failure: dict[str, Any] = ray.get(ended)
-            if failure and not ray.wait([first], timeout=_CAUSE_SECONDS)[0]:
-                return failure
-    outcome: dict[str, Any] = ray.get(first)
+    outcome: dict[str, Any] = ray.get(stage)
     return outcome
 
 
 def cpus_for(request: Request, nodes: list[Mapping[str, float]]) -> int | None:
-    """The most CPUs that a stage can take on each of its machines; None when there are too few.
+    """The most CPUs that a stage can take on a node; None when no node is large enough.
 
     On a node with GPUs they are the share of the stage's GPUs, so that stages can use all of its
     GPUs at once.
     """
-    shares = sorted(
+    shares = [
         node.get("CPU", 0) * (request.gpus / node["GPU"] if request.gpus else 1)
         for node in nodes
         if node.get("GPU", 0) >= request.gpus and node.get("CPU", 0) >= request.processes
-    )
-    return int(shares[-request.machines]) if len(shares) >= request.machines else None
+    ]
+    return int(max(shares)) if shares else None
 
 
 if __name__ == "__main__":

@@ -47,9 +47,7 @@ class StageCall:
     def __call__(self) -> dict[str, Any]:
         import submitit
 
-        job = submitit.JobEnvironment()
-        restart = os.environ.get("SLURM_RESTART_COUNT", "0")
-        return run_here(self.request, job.job_id, job.global_rank, restart, job.hostname)
+        return run_here(self.request, submitit.JobEnvironment().job_id)
 
     def checkpoint(self) -> Any:
         """Called at the signal before the time limit; the stage's checkpoints are in the store."""
@@ -59,60 +57,50 @@ class StageCall:
 
 
 def parameters(request: Request) -> dict[str, Any]:
-    """The parameters of submitit's AutoExecutor for a stage."""
+    """The parameters of submitit's AutoExecutor for a stage; None: left to the cluster."""
     settings = request.settings["slurm"]
-    shared: dict[str, Any] = {
+    memory = settings["memory_per_cpu"]
+    more = [directive.removeprefix("--").partition("=") for directive in settings["extra"]]
+    return {
         "name": f"steep-{request.label}",
-        "gpus_per_node": request.gpus,
+        "gpus_per_node": request.gpus or None,  # clusters without GPUs do not know the directive
         "cpus_per_task": request.threads,
         "stderr_to_stdout": True,
-    }
-    if settings["cluster"] == "local":  # one machine: its tasks stand for machines
-        return shared | {"tasks_per_node": request.machines, "timeout_min": _LOCAL_MINUTES}
-    shared |= {"nodes": request.machines, "tasks_per_node": 1, "timeout_min": settings["time"]}
-    if not request.gpus:
-        del shared["gpus_per_node"]  # clusters without GPUs do not know the directive
-    if settings["memory_per_cpu"] is not None:
-        shared["slurm_mem_per_cpu"] = f"{round(settings['memory_per_cpu'] * 1024)}M"
-    extra: dict[str, Any] = {"requeue": True}
-    for directive in settings["extra"]:
-        name, equals, value = directive.removeprefix("--").partition("=")
-        extra[name] = value if equals else True
-    own = {
-        # Since Slurm 22.05 srun does not take the number of CPUs from its job.
-        "slurm_srun_args": [f"--cpus-per-task={request.threads}", *settings["srun_args"]],
+        "timeout_min": _LOCAL_MINUTES,
+        "slurm_time": settings["time"],
+        "slurm_nodes": 1,
+        "slurm_ntasks_per_node": 1,
         "slurm_partition": settings["partition"],
         "slurm_account": settings["account"],
+        "slurm_mem_per_cpu": memory and f"{round(memory * 1024)}M",
         "slurm_signal_delay_s": _SIGNAL_SECONDS,
-        "slurm_additional_parameters": extra,
+        # Since Slurm 22.05 srun does not take the number of CPUs from its job.
+        "slurm_srun_args": [f"--cpus-per-task={request.threads}", *settings["srun_args"]],
+        "slurm_additional_parameters": {
+            "requeue": True,
+            **{name: value if equals else True for name, equals, value in more},
+        },
     }
-    return shared | {name: value for name, value in own.items() if value is not None}
-
-
-def executor(request: Request) -> Any:
-    """submitit's executor for a stage. Raises RuntimeError without Slurm's commands."""
-    import submitit
-
-    settings = request.settings["slurm"]
-    queue = submitit.AutoExecutor(
-        folder=Path(request.folder) / "%j",
-        cluster=settings["cluster"],
-        slurm_max_num_timeout=_REQUEUES,
-        local_max_num_timeout=_REQUEUES,
-    )
-    queue.update_parameters(**parameters(request))
-    return queue
 
 
 def run(request: Request, watch: Watch) -> dict[str, Any]:
     """Submit the stage, wait, and return its outcome; SIGTERM and SIGINT cancel the job."""
+    import submitit
+
     signals: list[int] = []
     for each in (signal.SIGTERM, signal.SIGINT):  # a shell in the background ignores SIGINT
         signal.signal(each, lambda number, frame: signals.append(number))
     here = request.settings["slurm"]["cluster"] == "local"
     request = request.with_threads(len(os.sched_getaffinity(0)) if here else None)
     try:
-        job = executor(request).submit(StageCall(request))
+        queue = submitit.AutoExecutor(
+            folder=Path(request.folder) / "%j",
+            cluster=request.settings["slurm"]["cluster"],
+            slurm_max_num_timeout=_REQUEUES,
+            local_max_num_timeout=_REQUEUES,
+        )
+        queue.update_parameters(**parameters(request))
+        job = queue.submit(StageCall(request))
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return failed(
             f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine "
@@ -120,46 +108,43 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
             "execution.slurm"
         )
     watch.note(f"submitted as {request.name} {job.job_id}")
-    first = job if request.machines == 1 else job.task(0)
     try:
-        return _outcome(job, first, request, watch, signals)
+        return _outcome(job, request, watch, signals)
     finally:
-        if request.machines > 1 or not first.paths.result_pickle.exists():
+        if not job.paths.result_pickle.exists():
             with suppress(OSError, subprocess.SubprocessError):
                 job.cancel(check=False)
 
 
-def _outcome(
-    job: Any, first: Any, request: Request, watch: Watch, signals: list[int]
-) -> dict[str, Any]:
-    """Wait for the result of the first machine's task, or for the job's end without a result."""
+def _outcome(job: Any, request: Request, watch: Watch, signals: list[int]) -> dict[str, Any]:
+    """Wait for the result of the job, or for its end without one."""
     from submitit.core.utils import UncompletedJobError
 
     name = f"{request.name} {job.job_id}"
     here = request.settings["slurm"]["cluster"] == "local"
     asked, ended, told = time.monotonic(), "", ""
-    while not first.paths.result_pickle.exists():
+    while not job.paths.result_pickle.exists():
         if signals:
             return failed("interrupted", 128 + signals[0])
         watch.look()
         if time.monotonic() - asked >= (_LOOK if here else _ASK):
-            state, reason = (first.state, "") if here else queue_state(job)
+            state, reason = (job.state, "") if here else queue_state(job)
             if reason not in ("", told):
                 watch.note(f"{name} waits in the queue: {reason}")
                 told = reason
             if state in _ENDED and state == ended:  # seen twice: it is not about to be queued again
                 remedy = _REMEDIES.get(state, _AGAIN).format(request.memory_hint)
-                output = first.paths.stdout
+                output = job.paths.stdout
                 return failed(f"{name} ended without a result ({state}; see {output}); {remedy}", 1)
             asked, ended = time.monotonic(), state
         time.sleep(_LOOK)
     watch.look()
     try:
-        outcome: dict[str, Any] = first.result()
+        outcome: dict[str, Any] = job.result()
     except UncompletedJobError as error:  # an exception of the job, with submitit's words around it
         lines = [line for line in str(error).splitlines() if "rror" in line and "/" not in line]
         cause = one_line(lines[-1] if lines else str(error), _LONGEST)
-        return failed(f"{name} failed: {cause} (see {first.paths.stdout}); {_AGAIN}", 1)
+        return failed(f"{name} failed: {cause} (see {job.paths.stdout}); {_AGAIN}", 1)
     return outcome
 
 

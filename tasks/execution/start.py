@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from pipeline.config import Config, Trainer
+from pipeline.config import Config
 from pipeline.core.errors import ConfigError
 
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # by extra
@@ -15,7 +15,7 @@ _CONNECT_SECONDS = 10.0
 
 
 def execution_faults(settings: Config) -> Iterator[str]:
-    """A sentence for a missing package, a cluster that does not answer, and unfit machines."""
+    """A sentence for a missing package, and for a cluster that does not answer."""
     kind = settings.execution.kind
     if (module := _PACKAGES.get(kind)) and importlib.util.find_spec(module) is None:
         yield (
@@ -25,21 +25,6 @@ def execution_faults(settings: Config) -> Iterator[str]:
         yield from _address_faults(
             settings.execution.ray.address or os.environ.get("RAY_ADDRESS", "")
         )
-    for name in ("sft", "dpo", "grpo"):
-        trainer: Trainer | None = getattr(settings, name)
-        if trainer is None:
-            continue
-        if trainer.machines > 1 and kind == "local":
-            yield (
-                f"{name}.machines is {trainer.machines}, and execution is local, which has one "
-                f"machine; set {name}.machines to 1, or execution to ray or slurm"
-            )
-        if trainer.processes % trainer.machines:
-            yield (
-                f"{name}.processes is {trainer.processes} and {name}.machines is "
-                f"{trainer.machines}; expected the same number of processes on each machine; set "
-                f"{name}.processes to a multiple of it"
-            )
 
 
 def check_execution(settings: Config) -> None:

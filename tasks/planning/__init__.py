@@ -1,4 +1,4 @@
-"""The plan of a run: memory, disk and GPU hours of its stages, from the configuration alone.
+"""The plan of a run: GPU memory, disk and GPU hours of its stages, from the configuration alone.
 
 `plan.make_plan` asks every stage for the parts that it opens and for its amount of work. `memory`
 and `clock` compute with the shapes of the models, `sizes` has the amounts of the data, and `rates`

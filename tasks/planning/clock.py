@@ -89,8 +89,10 @@ class Clock:
     A model of unknown shape counts as Llama-3-8B.
     """
 
-    def __init__(self, sizes: Sizes, chosen: Rates | None = None) -> None:
-        self.sizes, self.rates = sizes, chosen or Rates()
+    rates = Rates()
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
 
     def trajectory(self, opened: Iterable[Opened]) -> float:
         """One roll-out with its retrievals, by the engine and the reranker in ``opened``."""

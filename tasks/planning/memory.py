@@ -1,4 +1,4 @@
-"""Memory of the parts that a stage opens: engines, encoders, vector indexes and trainings.
+"""GPU memory of the parts that a stage opens: engines, encoders, vector indexes and trainings.
 
 Input: the settings of a stage, the sizes of its data, and a GPU. Output: `Parts`, the memory of one
 process. The arithmetic is in `pipeline.training.memory`, `pipeline.llm.memory` and
@@ -22,19 +22,11 @@ from pipeline.index.memory import (
     is_on_gpu,
     scratch_bytes,
 )
-from pipeline.llm.memory import DTYPE_BYTES, engine_memory, generate_bytes
-from pipeline.training.memory import training_memory, weight_bytes
+from pipeline.llm.memory import engine_memory
+from pipeline.training.memory import training_memory
 from tasks.opened import Encoder, Engine, Opened, Training, Vectors
-from tasks.planning.sizes import (
-    CHUNK_BYTES,
-    ENTITY_BYTES,
-    HYPEREDGE_BYTES,
-    LINK_BYTES,
-    TRIPLET_BYTES,
-    Sizes,
-)
+from tasks.planning.sizes import Sizes
 
-_WEIGHT_FILE_BYTES = 5e9  # of the largest file of a checkpoint; published models have 4 to 5 GB
 _SMALLEST = PUBLISHED["Qwen/Qwen2.5-0.5B-Instruct"]  # in the place of a model of unknown shape
 
 
@@ -61,8 +53,6 @@ class Parts:
         faults: engines whose share of the GPU is too small for their model.
         unknown: models of unknown shape.
         notes: remarks on the parts.
-        ram: bytes of RAM.
-        mapped: bytes of files that all processes of a host map.
     """
 
     device: list[Part] = field(default_factory=list)
@@ -70,8 +60,6 @@ class Parts:
     faults: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    ram: float = 0.0
-    mapped: float = 0.0
 
     @property
     def size(self) -> float:
@@ -92,8 +80,6 @@ class Parts:
             other if other.size > self.size else self,
             faults=self.faults + other.faults,
             unknown=self.unknown + other.unknown,
-            ram=max(self.ram, other.ram),
-            mapped=max(self.mapped, other.mapped),
         )
 
 
@@ -135,18 +121,7 @@ def _known(parts: Parts, model: str) -> ModelShape | None:
 def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
     """An engine in a separate process, and the context of the stage's process."""
     shape, engine, block = _known(parts, opened.name), opened.settings, opened.block
-    if engine.kind == "scripted":
-        return
-    if gpu is None:
-        weights = 0.0 if shape is None else shape.parameters * DTYPE_BYTES[engine.dtype]
-        parts.ram += weights + engine.cpu_kv_cache_gib * GIB * (engine.kind == "vllm")
-        return
-    if gpu.memory is None:
-        return
-    if engine.kind == "transformers":
-        if shape is not None:
-            size = generate_bytes(shape, engine.dtype, engine.max_num_seqs, engine.max_model_len)
-            parts.add("engine", size, f"{block}.max_num_seqs")
+    if engine.kind != "vllm" or gpu is None or gpu.memory is None:
         return
     utilization = f"{block}.gpu_memory_utilization"
     share = engine.gpu_memory_utilization * gpu.memory
@@ -213,14 +188,7 @@ def searched(settings: Config, sizes: Sizes, *, on_gpu: bool = False) -> Mapping
 def _vectors(
     parts: Parts, opened: Vectors, settings: Config, sizes: Sizes, gpu: Gpu | None
 ) -> None:
-    """Indexes in RAM, from where a GPU gets a copy, and the tables of the items that they find."""
-    parts.ram += sum(searched(settings, sizes).values())
-    parts.mapped += CHUNK_BYTES * sizes.chunks + ENTITY_BYTES * sizes.entities
-    parts.mapped += LINK_BYTES * sizes.chunks * settings.retrieval.over_links
-    if settings.retrieval.over_hypergraph:
-        parts.mapped += HYPEREDGE_BYTES * sizes.hyperedges
-    else:
-        parts.mapped += TRIPLET_BYTES * sizes.triplets
+    """The copies of the indexes on a GPU."""
     indexes = searched(settings, sizes, on_gpu=True) if opened.on_gpu else {}
     if indexes:
         parts.add("FAISS indexes", sum(indexes.values()), "index.gpu (set it to false)")
@@ -229,17 +197,15 @@ def _vectors(
 
 
 def processes_here(trainer: Trainer, settings: Config, gpus: Sequence[Gpu]) -> int:
-    """The processes that a training starts on each machine."""
-    count = processes_on(trainer, settings.gpus or len(gpus))
-    return trainer.model_copy(update={"processes": count}).processes_per_machine
+    """The processes that a training starts."""
+    return processes_on(trainer, settings.gpus or len(gpus))
 
 
 def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]) -> None:
-    """One process of a training; its RAM is the RAM of loading the base."""
+    """One process of a training."""
     shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
     if shape is None:
         return
-    here = processes_here(trainer, settings, gpus)
     length = trainer.max_length
     if block != "sft":  # no trajectory is longer than the engine's limit
         length = min(length, settings.engine.max_model_len)
@@ -253,15 +219,11 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
         dtype=trainer.dtype,
         quantization=trainer.quantization,
         checkpointing=trainer.gradient_checkpointing,
-        processes=processes_on(trainer, settings.gpus or len(gpus)),
-        parts=here if trainer.shard_base else 1,
+        processes=processes_here(trainer, settings, gpus),
     )
     batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"
     more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]
-    smaller = [f"{block}.quantization (4bit)"]
-    if here > 1 and not trainer.shard_base:
-        smaller.append(f"set {block}.shard_base")
-    parts.add("base weights", memory.weights, *smaller)
+    parts.add("base weights", memory.weights, f"{block}.quantization (4bit)")
     parts.add("adapter and Adam", memory.adapter)
     parts.add("layer inputs", memory.layer_inputs, batch, longest)
     parts.add("a layer's activations", memory.layer, batch, *more)
@@ -269,8 +231,3 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
     parts.add("head", memory.head)
     parts.add("context and fragmentation", memory.overhead)
     parts.remedies.reverse()
-    whole = weight_bytes(shape, trainer.dtype)
-    if trainer.shard_base:  # one process after the other holds the whole base
-        parts.ram += whole / here
-    else:  # with a GPU, a file of the weights is read at a time, and moved there
-        parts.ram += min(whole, _WEIGHT_FILE_BYTES) if gpus else whole

@@ -53,7 +53,7 @@ class _Meter(Clock):
     """Counts what one endpoint is asked, in the place of the GPU seconds of engines."""
 
     def __init__(self, clock: Clock, remote: Remote, count: _Count) -> None:
-        super().__init__(clock.sizes, clock.rates)
+        super().__init__(clock.sizes)
         self._remote, self._count = remote, count
 
     def answer(

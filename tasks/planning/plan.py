@@ -1,8 +1,6 @@
-"""The plan of a run: memory, disk and GPU hours of every stage, from the configuration alone.
+"""The plan of a run: GPU memory, disk and GPU hours of every stage, from the configuration alone.
 
-Input: the tasks of a run, the sizes of its data, and the GPUs of a machine. Output: a `Plan`. RAM
-of a stage counts all its processes on one host; files that are mapped into memory are shared and
-counted once.
+Input: the tasks of a run, the sizes of its data, and the GPUs of a machine. Output: a `Plan`.
 """
 
 from __future__ import annotations
@@ -10,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.core.gpus import GIB, Gpu
+from pipeline.core.gpus import Gpu
 from tasks.base import StageTask
 from tasks.opened import Training
-from tasks.planning.clock import Clock, Rates
-from tasks.planning.memory import Part, Parts, gib, peak, processes_here, smallest
+from tasks.planning.clock import Clock
+from tasks.planning.memory import Part, gib, peak, processes_here, smallest
 from tasks.planning.money import Asked, asked, ceiling_faults, money_lines
 from tasks.planning.sizes import Sizes
-
-# RAM of a process: with a GPU libraries and the state of CUDA, else a reader of mapped files.
-_GPU_PROCESS_BYTES, _CPU_PROCESS_BYTES = 4 * GIB, GIB
 
 
 @dataclass(frozen=True)
@@ -29,11 +24,9 @@ class StagePlan:
     Attributes:
         gpus: GPUs on each machine; 0 if the stage uses none.
         device: the parts of the memory of each GPU.
-        ram: bytes on the host.
         disk: bytes of all outputs.
         gpu_seconds: of all rounds and policies.
         remedies: settings that lower the parts on the GPU.
-        spare: a way to lower its RAM.
         faults: engines whose share of the GPU is too small for their model.
         unknown: models of unknown shape.
         notes: remarks on the parts.
@@ -43,11 +36,9 @@ class StagePlan:
     stage: str
     gpus: int
     device: tuple[Part, ...]
-    ram: float
     disk: float
     gpu_seconds: float
     remedies: tuple[str, ...]
-    spare: str
     faults: tuple[str, ...]
     unknown: tuple[str, ...]
     notes: tuple[str, ...]
@@ -65,11 +56,6 @@ class Plan:
 
     stages: tuple[StagePlan, ...]
     gpu: Gpu | None
-
-    @property
-    def ram(self) -> float:
-        """The peak in RAM, by the largest stage."""
-        return max((stage.ram for stage in self.stages), default=0.0)
 
     @property
     def disk(self) -> float:
@@ -104,14 +90,12 @@ class Plan:
                 )
 
 
-def make_plan(
-    tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu], rates: Rates | None = None
-) -> Plan:
-    """The plan of the stages of ``tasks``; without ``gpus`` only RAM and disk count.
+def make_plan(tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu]) -> Plan:
+    """The plan of the stages of ``tasks``; without ``gpus`` only disk and requests count.
 
     Stages that hold little are left out.
     """
-    clock, found = Clock(sizes, rates), dict[str, StagePlan]()
+    clock, found = Clock(sizes), dict[str, StagePlan]()
     for task in tasks:
         one = _stage(task, clock, gpus)
         if one is not None:
@@ -122,7 +106,7 @@ def make_plan(
 
 def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
     """One stage over two rounds or policies: the maximum of memory, and the sum of the rest."""
-    larger = max(first, second, key=lambda stage: (stage.device_bytes, stage.ram))
+    larger = max(first, second, key=lambda stage: stage.device_bytes)
     values = {
         **vars(larger),
         "disk": first.disk + second.disk,
@@ -135,21 +119,17 @@ def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
 def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | None:
     """The plan of one task; None for a task that opens nothing and holds little."""
     opened, work = list(task.opens()), task.work(clock)
-    if not opened and not (work.ram or work.disk):
+    if not opened and not work.disk:
         return None
     parts = peak(task.settings, opened, clock.sizes, gpus)
     uses_gpu = bool(gpus and parts.device)
-    used, processes = _processes(task, parts, gpus)
-    each = parts.ram + (_GPU_PROCESS_BYTES if uses_gpu else _CPU_PROCESS_BYTES)
     return StagePlan(
         task.whole,
-        gpus=used * processes if uses_gpu else 0,
+        gpus=_gpus(task, gpus) if uses_gpu else 0,
         device=tuple(parts.device) if uses_gpu else (),
-        ram=work.ram + processes * each + parts.mapped,
         disk=work.disk,
         gpu_seconds=work.gpu_seconds if gpus else 0.0,
         remedies=tuple(dict.fromkeys(parts.remedies)),
-        spare=task.spare_ram,
         faults=tuple(parts.faults) if uses_gpu else (),
         unknown=tuple(dict.fromkeys(parts.unknown)),
         notes=tuple(parts.notes) if uses_gpu else (),
@@ -157,30 +137,24 @@ def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | No
     )
 
 
-def _processes(task: StageTask, parts: Parts, gpus: Sequence[Gpu]) -> tuple[int, int]:
-    """The GPUs of each process of a stage, and its processes that run at once on a machine."""
+def _gpus(task: StageTask, gpus: Sequence[Gpu]) -> int:
+    """The GPUs that a stage uses at once."""
     opened, run = list(task.opens()), task.run_settings
     for one in opened:
         if isinstance(one, Training):
-            return 1, processes_here(one.settings, run, gpus)
+            return processes_here(one.settings, run, gpus)
     each = max((one.gpus for one in opened), default=0)
     shards = len(task.shards()) or 1
     owned = run.gpus or len(gpus)
-    at_once = min(run.workers or owned + 1, shards) if parts.device or opened else 1
-    if owned and each:
-        at_once = min(at_once, owned // each)
-    return each, max(1, at_once)
+    at_once = min(run.workers or owned + 1, shards)
+    return each * max(1, min(at_once, owned // max(1, each)))
 
 
 def summary(plan: Plan | None, downloads: Sequence[tuple[str, float | None]]) -> Iterator[str]:
-    """A plan in a few lines: memory of GPUs and host, disk, GPU hours, and models to fetch."""
+    """A plan in a few lines: memory of GPUs, disk, GPU hours, and models to fetch."""
     if plan is None or not plan.stages:
         return
-    ram = max(plan.stages, key=lambda stage: stage.ram)
-    yield (
-        f"{_devices(plan)}RAM at most {gib(ram.ram)} GiB ({ram.stage}), "
-        f"disk about {gib(plan.disk)} GiB"
-    )
+    yield f"{_devices(plan)}disk about {gib(plan.disk)} GiB"
     if plan.gpu_seconds:
         yield f"about {plan.gpu_seconds / 3600:,.1f} GPU hours, computed and not measured"
     yield from money_lines(plan.asked)

@@ -51,11 +51,8 @@ HYPEREDGES_PER_CHUNK = 4.0
 # Bytes of a record on disk, and in the pages of mapped files (docs/scale.md).
 CHUNK_BYTES, TRIPLET_BYTES, ENTITY_BYTES, HYPEREDGE_BYTES = 650, 102.6, 26.8, 160
 LINK_BYTES = 530  # of a chunk: BM25 and links on disk, in the pages of mapped files
-LINKING_BYTES = 2900  # of a chunk: RAM while BM25 is built; links take less
 ANSWER_BYTES = 3600  # of a cached answer of a model, prompt included
 TRAJECTORY_BYTES = 12_000  # of 1,100 tokens: ids, log-probabilities, text and prompt
-GRAPH_BYTES_PER_CHUNK = 34e9 / 21_015_324  # RAM while the graph is built (docs/scale.md)
-CORPUS_BYTES_PER_CHUNK = 116  # RAM while the corpus is cut
 _WORDS_OF_PARAGRAPH = 80
 _CHUNK_TEXT = 600  # bytes of running text for each passage of 100 words
 _RECORDS = 20  # from which the size of a record is estimated

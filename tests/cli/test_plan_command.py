@@ -23,11 +23,11 @@ def test_a_run_is_planned_without_its_data_and_for_another_machine(folder):
     assert "the state of its stages is unknown: psgs_w100.tsv: no such file" in unknown
     assert stages.startswith("28 stages would run: corpus, graph, index, ")
     assert ", evaluate-policy (4), sample (3), score (3), pair (3), train (3), " in stages
-    assert heading.startswith("memory in GiB")
+    assert heading.startswith("GPU memory in GiB")
     (train,) = [row for row in rows if row.startswith("│ train")]
     assert [cell.strip() for cell in train.split("│")[2:5]] == ["8", "41.7", "6.6"]
     assert rows[-2].startswith(
-        "8 GPUs, at most 75.6 GiB of 78.8 (evaluate-policy); RAM at most 115.4 GiB"
+        "8 GPUs, at most 75.6 GiB of 78.8 (evaluate-policy); disk about 1,29"
     )
     assert rows[-1] == "about 374.1 GPU hours, computed and not measured"
     made = json.loads(steep([*options, "--json"])[1])

@@ -24,11 +24,6 @@ def test_each_process_has_a_gpu_and_the_micro_batches_fill_the_batch(
     assert 2 * count * micro_batches == 48
 
 
-@pytest.mark.parametrize("change", [{"machines": 2}, {"shard_base": True}])
-def test_a_number_that_is_asked_for_is_not_lowered(change: dict[str, Any]) -> None:
-    assert processes_on(trainer(**change), 1) == 4
-
-
 def test_the_embedded_run_trains_in_one_process_on_one_gpu() -> None:
     settings = load("embedded")
     for block in (settings.sft, settings.dpo):

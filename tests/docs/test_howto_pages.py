@@ -217,12 +217,12 @@ def test_the_configuration_for_80_gb_fits_one_gpu(tmp_path: Path) -> None:
     (tmp_path / "one-80gb.yaml").write_text(text.replace("base: ", f"base: {CONFIGS}/", 1))
     data = write_data(tmp_path / "data")
     few = ("--set", "sft_data.min_share=0")  # the data of the test are a few questions
-    machine = ("--machine", "1x80,256", *few)
+    machine = ("--machine", "1x80", *few)
     options = ["--config", str(tmp_path / "one-80gb.yaml"), "--data", str(data)]
     status, printed, complaint = steep(["check", *options, *machine])
     assert (status, complaint) == (0, "")
     assert "no faults" in printed
-    assert steep(["check", *options, "--machine", "1x24,256", *few])[0] == 2
+    assert steep(["check", *options, "--machine", "1x24", *few])[0] == 2
 
 
 def test_the_commands_of_the_page_about_rewards_run(

@@ -9,17 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import Sft
-from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.core.errors import DependencyError
 from pipeline.run.context import StageContext
-from pipeline.run.launch import ENDED, Machines
 from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lora import pick_device
@@ -91,70 +88,31 @@ def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -
 
 
 @pytest.mark.slow
-def test_two_processes_and_two_machines_train_the_policy_of_one(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without dropout, and with steps that the processes divide. Both machines are this one."""
+def test_two_processes_train_the_policy_of_one(run: Run) -> None:
+    """Without dropout, and with steps that the processes divide."""
     import torch
 
     run_sft(run.context("sft", "sft"))
     contexts: list[StageContext] = []
-    for processes, machines in ((1, 1), (2, 1), (2, 2)):
-        dpo = {
-            "per_device_batch_size": 1,
-            "processes": processes,
-            "machines": machines,
-            "learning_rate": 1e-3,
-        }
-        name = f"of-{processes}-{machines}"
-        context = run.context("train", name, lora={"dropout": 0.0}, dpo=dpo)
-        if machines == 1:
-            progress = ProgressFile(run.root / f"{name}.progress.json")
-            run_round(replace(context, progress=progress))
-            record = read_progress(progress.path)
-            assert record is not None
-            assert (record.done, record.total, record.unit) == (4, 4, "steps")
-        else:
-            with second_machine(run.root / name, monkeypatch) as other:
-                run_round(context)
-            assert other.returncode == 0
+    for processes in (1, 2):
+        dpo = {"per_device_batch_size": 1, "processes": processes, "learning_rate": 1e-3}
+        context = run.context("train", f"of-{processes}", lora={"dropout": 0.0}, dpo=dpo)
+        progress = ProgressFile(run.root / f"of-{processes}.progress.json")
+        run_round(replace(context, progress=progress))
+        record = read_progress(progress.path)
+        assert record is not None
+        assert (record.done, record.total, record.unit) == (4, 4, "steps")
         contexts.append(context)
-    of_one, *of_two = (weights_of(context.output) for context in contexts)
-    rows_one, *rows_two = (
+    of_one, of_two = (weights_of(context.output) for context in contexts)
+    rows_one, rows_two = (
         json.loads((context.output / "log.json").read_text())["history"] for context in contexts
     )
-    for adapter, rows in zip(of_two, rows_two, strict=True):
-        for name, value in of_one.items():
-            torch.testing.assert_close(adapter[name], value, rtol=0, atol=1e-5)
-        assert [row["step"] for row in rows] == [1, 2, 3, 4]
-        assert [row["loss"] for row in rows] == pytest.approx(
-            [row["loss"] for row in rows_one], rel=1e-4
-        )
-
-
-@contextmanager
-def second_machine(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[subprocess.Popen[bytes]]:
-    """This machine as the first of two, and a process that stands for the second."""
-    attempt = folder / "attempt"
-    attempt.mkdir(parents=True)
-    first, second = (Machines(2, rank, str(attempt), "127.0.0.1") for rank in (0, 1))
-    for name, value in first.as_environment().items():
-        monkeypatch.setenv(name, value)
-    with subprocess.Popen(
-        [sys.executable, "-m", "pipeline.run.launch", "--follow"],
-        cwd=ROOT,
-        env={**os.environ, **second.as_environment()},
-    ) as other:
-        yield other
-        (attempt / ENDED).touch()
-
-
-def test_machines_that_no_executor_gave_are_refused(run: Run) -> None:
-    context = run.context("sft", "lonely", sft={"processes": 2, "machines": 2})
-    with pytest.raises(ConfigError, match=r"sft.machines is 2, .*set execution to ray or slurm"):
-        run_sft(context)
+    for name, value in of_one.items():
+        torch.testing.assert_close(of_two[name], value, rtol=0, atol=1e-5)
+    assert [row["step"] for row in rows_two] == [1, 2, 3, 4]
+    assert [row["loss"] for row in rows_two] == pytest.approx(
+        [row["loss"] for row in rows_one], rel=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -192,13 +150,13 @@ def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     assert "processes" not in alone.notes
 
 
-def test_each_machine_needs_the_gpus_of_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_needs_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    sixteen = Sft(learning_rate=1e-4, batch_size=16, processes=16, machines=2)
-    assert pick_device(sixteen, "sft") == "cuda"
-    more = sixteen.model_copy(update={"processes": 18})
-    with pytest.raises(DependencyError, match=r"sft.processes is 18, 9 on each machine; expected"):
+    eight = Sft(learning_rate=1e-4, batch_size=16, processes=8)
+    assert pick_device(eight, "sft") == "cuda"
+    more = eight.model_copy(update={"processes": 9})
+    with pytest.raises(DependencyError, match=r"sft.processes is 9; expected"):
         pick_device(more, "sft")

@@ -87,14 +87,7 @@ def test_more_gpus_than_the_run_has_are_refused_with_the_setting_also_of_a_divid
 
 
 def test_training_asks_for_the_gpus_that_there_are():
-    """Of the run, or of each of its machines."""
     sft = task_for("sft", "embedded")
     assert needs(sft, 1) == Needs(1, 1, "sft.processes")
     assert needs(sft, 0) == Needs(0, 2, "sft.processes")  # two processes on the CPU
     assert not list(need_faults(task_for("sft", "hiprag-qwen2.5-3b", ("gpus=3",))))
-    two = ("execution=slurm", "sft.machines=2", "gpus=4")
-    for processes, refused in ((8, False), (10, True)):
-        spread = task_for("sft", "hiprag-qwen2.5-3b", (*two, f"sft.processes={processes}"))
-        assert (
-            any("to at most 8, or raise gpus" in fault for fault in need_faults(spread)) == refused
-        )

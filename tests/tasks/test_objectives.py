@@ -39,9 +39,7 @@ def test_training_reads_only_the_settings_of_its_objective() -> None:
 
 
 def test_a_loss_makes_another_policy_of_the_same_pairs() -> None:
-    """The default is in no fingerprint, so that policies from before the setting are found."""
     dpo = train()
-    assert "loss" not in dpo.key.settings["dpo"]
     for loss in ("apo_zero", "sft"):
         other = train(f"dpo.loss={loss}")
         assert other.key != dpo.key

@@ -56,13 +56,10 @@ def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(workspace, nodes, monk
 def test_stages_share_the_cpus_of_a_node_by_its_gpus() -> None:
     nodes = [{"CPU": 4.0}, {"CPU": 24.0, "GPU": 8.0}, {"CPU": 64.0, "GPU": 4.0}]
 
-    def most(gpus: int, machines: int = 1, processes: int = 1) -> int | None:
-        asked = replace(request(), gpus=gpus, machines=machines, processes=processes)
-        return cpus_for(asked, nodes)
+    def most(gpus: int, processes: int = 1) -> int | None:
+        return cpus_for(replace(request(), gpus=gpus, processes=processes), nodes)
 
     assert [most(gpus) for gpus in (0, 1, 4, 8, 9)] == [64, 16, 64, 24, None]
-    assert [most(gpus, machines=2) for gpus in (0, 4)] == [24, 12]  # each of two nodes has them
-    assert most(4, machines=3) is None
     assert most(0, processes=65) is None
 
 

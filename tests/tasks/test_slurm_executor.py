@@ -7,24 +7,16 @@ import re
 import signal
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.run.progress import read_progress
-from tasks.base import walk
 from tasks.execution import cluster, slurm
 from tasks.execution.cluster import Request
-from tasks.needs import needs
-from tasks.planning.plan import make_plan
-from tasks.planning.sizes import published_count, sizes_of
-from tasks.report import Report
 from tasks.run import RunFailed, run
-from tests.docs.test_documented_commands import PAGES, commands
 from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
 from tests.waiting import LIMIT, wait_until
 
@@ -88,7 +80,7 @@ def request(**settings: Any) -> Request:
     execution = {"slurm": block | settings, "threads_per_gpu": 8, "threads_without_gpu": 16}
     return Request(
         "slurm job", "train-1", "/shared", "/shared/jobs/train-1", "lower dpo.x", {},
-        machines=1, gpus=4, processes=4, threads=32, settings=execution,
+        gpus=4, processes=4, threads=32, settings=execution,
     )  # fmt: skip
 
 
@@ -115,56 +107,22 @@ def test_the_needs_of_a_stage_are_directives() -> None:
     # Since Slurm 22.05 the step of srun would otherwise have one CPU.
     assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", text, re.MULTILINE)
     assert "#SBATCH --mem-per-cpu=6656M\n" in text
-    other = sbatch(replace(request(memory_per_cpu=None), machines=3, gpus=0))
-    assert "#SBATCH --nodes=3\n" in other
+    other = sbatch(replace(request(memory_per_cpu=None), gpus=0))
     assert "--mem" not in other
     assert "gpus" not in other
 
 
-def documented() -> list[tuple[str, ...]]:
-    """The settings of the documented commands that run a published configuration as Slurm jobs."""
-    found = [
-        tuple(word for before, word in pairwise(command) if before == "--set")
-        for text in PAGES.values()
-        for command in commands(text)
-        if "execution=slurm" in command and "--config" in command
-    ]
-    assert found
-    return found
-
-
-def test_documented_jobs_get_the_memory_of_the_plan() -> None:
-    """A job is one process of a stage: the whole, a shard, or what joins the shards."""
-    for name in ("tearag-qwen2.5-14b", "hiprag-qwen2.5-7b", "prograph-qwen2.5-7b"):
-        for overrides in documented():
-            report = Report(config=name, overrides=(*overrides, "workers=1"))
-            tasks = {one.stage: one for one in walk(report, lambda one: one.inputs)}
-            execution = report.settings.execution.model_dump()
-            sizes = sizes_of(report.settings, published_count)
-            for stage, one in tasks.items():
-                ram = make_plan([one], sizes, [nominal_gpu(80.0)]).ram
-                shard = next(iter(one.shards().values()), one)
-                for asked in {needs(shard), needs(one)}:
-                    job = replace(
-                        request(), settings=execution, gpus=asked.gpus, processes=asked.threads
-                    )
-                    cpus = job.with_threads(None).threads
-                    assert cpus * execution["slurm"]["memory_per_cpu"] > ram / GIB, (stage, asked)
-
-
 @pytest.mark.parametrize(
-    ("gpus", "processes", "machines", "threads", "of_process"),
-    [(0, 1, 1, 6, 6), (4, 4, 1, 12, 3), (8, 8, 2, 12, 3), (0, 9, 1, 9, 1)],
+    ("gpus", "processes", "threads", "of_process"),
+    [(0, 1, 6, 6), (4, 4, 12, 3), (0, 9, 9, 1)],
 )
 def test_a_stage_has_the_cpu_threads_of_its_gpus(
-    monkeypatch, gpus, processes, machines, threads, of_process
+    monkeypatch, gpus, processes, threads, of_process
 ) -> None:
     """Its job asks for them, and its process computes with them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     execution = request().settings | {"threads_per_gpu": 3, "threads_without_gpu": 6}
-    asked = replace(
-        request(), gpus=gpus // machines, processes=-(-processes // machines), settings=execution
-    )
+    asked = replace(request(), gpus=gpus, processes=processes, settings=execution)
     given = asked.with_threads(None)
     assert slurm.parameters(given)["cpus_per_task"] == threads
     assert given.environment["OMP_NUM_THREADS"] == str(of_process)
@@ -260,7 +218,7 @@ def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_st
     told: list[str] = []
     watch: Any = SimpleNamespace(look=lambda: None, note=told.append)
     job = SimpleNamespace(job_id="8", paths=paths)
-    outcome = slurm._outcome(job, job, request(), watch, [])
+    outcome = slurm._outcome(job, request(), watch, [])
     assert outcome["message"].startswith(
         f"slurm job 8 ended without a result ({state}; see 77_log.out); {words}"
     )

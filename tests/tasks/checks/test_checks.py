@@ -79,9 +79,6 @@ def test_fewer_gpus_than_the_configuration_uses_are_a_fault() -> None:
     faults = list(device_faults(*run, gpus(4)))
     assert any(fault.startswith("gpus is 8, and this machine has 4") for fault in faults)
     assert not list(device_faults(*run, gpus(8)))
-    two = ("dpo.machines=2", "dpo.processes=15", "execution=slurm")
-    found = checked("tearag-llama3-8b", ["train"], gpus(8), *two).faults
-    assert any("dpo.processes is 15 and dpo.machines is 2" in fault for fault in found)
 
 
 def test_heads_that_a_model_cannot_divide_are_a_fault() -> None:

@@ -9,7 +9,6 @@ import pytest
 from pipeline.config import load
 from pipeline.core.gpus import nominal_gpu
 from tasks.base import walk
-from tasks.planning.clock import Rates
 from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.report import Report
@@ -19,24 +18,24 @@ from tests.tasks.declared import stages
 LLAMA = "meta-llama/Meta-Llama-3-8B-Instruct"
 
 
-def hours(chosen: Rates, *names: str, base: str = LLAMA, sampled: int = 10_000) -> list[float]:
-    """GPU hours of the named stages of TeaRAG, by ``chosen`` rates, for ``sampled`` questions."""
+def hours(*names: str, base: str = LLAMA, sampled: int = 10_000) -> list[float]:
+    """GPU hours of the named stages of TeaRAG for ``sampled`` questions."""
     overrides = (f"model.base={base}",)
     sizes = sizes_of(load("tearag-llama3-8b", overrides), published_count)
     sizes = replace(sizes, questions={**sizes.questions, "sampling": sampled})
     tasks = stages("tearag-llama3-8b", names, overrides)
-    plan = make_plan(tasks, sizes, [nominal_gpu(80)] * 8, chosen)
+    plan = make_plan(tasks, sizes, [nominal_gpu(80)] * 8)
     return [stage.gpu_seconds / 3600 for stage in plan.stages]
 
 
 def test_gpu_hours_grow_with_the_questions() -> None:
-    few, more = (hours(Rates(), "index", "sample", sampled=n) for n in (100, 200))
+    few, more = (hours("index", "sample", sampled=n) for n in (100, 200))
     assert more == pytest.approx([few[0], 2 * few[1]])
 
 
 def test_hours_are_those_of_the_models_without_the_waiting_of_the_paper_s_loop() -> None:
     """TeaRAG, table 9, has 376 minutes of sampling and 220 of rewards on 8 GPUs."""
-    minutes = [60 / 8 * one for one in hours(Rates(), "sample", "score")]
+    minutes = [60 / 8 * one for one in hours("sample", "score")]
     assert minutes == pytest.approx([125, 9], rel=0.02)
 
 
@@ -49,7 +48,7 @@ def test_the_page_about_scale_has_the_gpu_hours_of_the_published_runs() -> None:
             continue
         sizes = sizes_of(load(name), published_count)
         tasks = walk(Report(config=name), lambda one: one.inputs)
-        found.append(make_plan(tasks, sizes, [nominal_gpu(80)], Rates()).gpu_seconds / 3600)
+        found.append(make_plan(tasks, sizes, [nominal_gpu(80)]).gpu_seconds / 3600)
     assert row == f"| all | {' | '.join(f'{value:,.0f}' for value in found)} |"
 
 
@@ -57,7 +56,7 @@ def test_a_paper_on_one_gpu_is_planned_within_a_day_as_its_page_says() -> None:
     name = "tearag-qwen3-4b-one-gpu"
     page = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text(encoding="utf-8")
     tasks = walk(Report(config=name), lambda one: one.inputs)
-    plan = make_plan(tasks, sizes_of(load(name), published_count), [nominal_gpu(80)], Rates())
+    plan = make_plan(tasks, sizes_of(load(name), published_count), [nominal_gpu(80)])
     assert list(plan.faults()) == []
     shown = {
         stage.stage: f"{stage.gpu_seconds / 3600:.1f}"
