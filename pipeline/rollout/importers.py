@@ -36,7 +36,7 @@ from pipeline.core.row_files import iterate_rows
 from pipeline.corpus.questions.answers import GOLD, gold_answers, literal
 from pipeline.corpus.questions.own import QUESTION, evidence_texts, question_text
 from pipeline.corpus.questions.republished import with_answers
-from pipeline.corpus.questions.shared import HOP
+from pipeline.corpus.questions.native import HOP
 from pipeline.corpus.raw_records import RawRecord
 from pipeline.grammars import Grammar, ParsedOutput, grammar
 from pipeline.grammars.spans import covering, extend
