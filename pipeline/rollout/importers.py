@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,9 +34,9 @@ from pipeline.core.methods import DEFAULT_IMPORT
 from pipeline.core.records import GrammarName, HopType, Span, Stop, Trajectory
 from pipeline.core.row_files import iterate_rows
 from pipeline.corpus.questions.answers import GOLD, gold_answers, literal
-from pipeline.corpus.questions.own import QUESTION, evidence_texts, question_text
-from pipeline.corpus.questions.republished import with_answers
 from pipeline.corpus.questions.native import HOP
+from pipeline.corpus.questions.own import QUESTION, evidence_texts, question_text
+from pipeline.corpus.questions.republished import prompted_question, with_answers
 from pipeline.corpus.raw_records import RawRecord
 from pipeline.grammars import Grammar, ParsedOutput, grammar
 from pipeline.grammars.spans import covering, extend
@@ -126,9 +126,8 @@ class _Rows:
     notes: Counter[str]
 
     def trajectory(self, record: RawRecord, policy: str) -> Trajectory:
-        row = record.value
-        messages = _logged(row)
-        read = self._tagged(row) if messages is None else self._conversation(messages)
+        messages = _logged(record)
+        read = self._tagged(record) if messages is None else self._conversation(messages)
         parsed = read.parsed
         if not (question := question_text(record) or read.asked):
             raise InputError(f"no question; looked for {', '.join(QUESTION)}")
@@ -137,7 +136,7 @@ class _Rows:
         dataset = (record.identifier("dataset") or record.identifier("data_source") or "").lower()
         identity = f"{dataset}\n{question}".encode(errors="surrogatepass")
         name = f"{dataset or 'question'}-{hashlib.sha256(identity).hexdigest()[:12]}"
-        stated: HopType | None = row.get("hop")
+        stated: HopType | None = record.find("hop")
         known = HOP.get(dataset, self.hop or "unknown")
         self.notes["user messages after an answer, dropped"] += read.dropped
         return Trajectory(
@@ -161,17 +160,22 @@ class _Rows:
             stop=_stop(parsed, read.spans),
         )
 
-    def _tagged(self, row: dict[str, Any]) -> _Read:
-        text = separate(_text(row, _OUTPUT, "model output"), self.grammar_name, _searches(row))
+    def _tagged(self, record: RawRecord) -> _Read:
+        given = _text(record.value, _OUTPUT, "model output")
+        pieces = separate(given, self.grammar_name, record.find("searches"))
+        output, ends = "".join(text for text, _ in pieces), accumulate(len(t) for t, _ in pieces)
+        placed = zip(pieces, ends, strict=True)
+        retrieved = [(end - len(text), end) for (text, is_block), end in placed if is_block]
         tags = _REQUIRED_TAGS.get(self.grammar_name, ())
-        if tags and not any(tag in text.output for tag in tags):
+        if tags and not any(tag in output for tag in tags):
             raise InputError(
                 f"the output has none of {', '.join(tags)}, so its grammar is not "
                 f"{self.grammar_name}"
             )
         parser = grammar(self.grammar_name)
-        spans = _spans(text.output, text.observations, parser)
-        return _Read(text.output, spans, parser.parse(text.output, spans), _asked(row))
+        spans = _spans(output, retrieved, parser)
+        asked = "" if question_text(record) else prompted_question(record) or ""
+        return _Read(output, spans, parser.parse(output, spans), asked)
 
     def _conversation(self, log: list[Any]) -> _Read:
         """A log of messages; the last message of the user before the first turn asks."""
@@ -202,8 +206,9 @@ class _Read:
     dropped: int = 0  # messages after the answer
 
 
-def _logged(row: dict[str, Any]) -> list[Any] | None:
+def _logged(record: RawRecord) -> list[Any] | None:
     """The messages of a row, in any form; None for a row with an output of text."""
+    row = record.value
     output = _first(row, (_R1_OUTPUT, *_OUTPUT))
     for name in (*_MESSAGES, *_OUTPUT):
         value = row.get(name)
@@ -218,8 +223,9 @@ def _logged(row: dict[str, Any]) -> list[Any] | None:
         system = row.get("system") or row.get("instructions")
         return [*([{"role": "system", "content": system}] if system else []), *opening, *value]
     if _R1_OUTPUT in row or "<|begin_of_query|>" in output:
-        asked = {"role": "user", "content": _asked(row) or _text(row, QUESTION, "question")}
-        return [asked, *r1_searcher_messages(output, _searches(row))]
+        question = question_text(record) or prompted_question(record)
+        asked = {"role": "user", "content": question or _text(row, QUESTION, "question")}
+        return [asked, *r1_searcher_messages(output, record.find("searches"))]
     lists = [name for name, value in row.items() if isinstance(value, list | dict) and value]
     if not output and (named := [name for name in lists if name not in (*GOLD, "evidence")]):
         raise InputError(
@@ -232,12 +238,6 @@ def _logged(row: dict[str, Any]) -> list[Any] | None:
 def _is_prompt(messages: list[Any]) -> bool:
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
     return all(role in ("system", "user") for role in roles)
-
-
-def _searches(row: dict[str, Any]) -> int | None:
-    """The number of searches that the row states."""
-    searches = row.get("searches")
-    return None if isinstance(searches, bool) or not isinstance(searches, int) else searches
 
 
 def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -> list[Span]:
@@ -253,13 +253,6 @@ def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -
         else:
             merged.append((start, end))
     return covering(len(output), merged)
-
-
-def _asked(row: dict[str, Any]) -> str:
-    """The question at the end of a prompt of text with a line for each role, as verl dumps it."""
-    user = re.split(r"(?m)^(?:<\|im_start\|>)?user$", _first(row, ("input",)))[-1]
-    user = re.split(r"(?m)^(?:<\|im_start\|>)?assistant$", user)[0]
-    return user.rpartition("Question:")[2].replace("<|im_end|>", "").strip()
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> str:

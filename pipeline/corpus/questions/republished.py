@@ -39,7 +39,7 @@ def with_answers(row: RawRecord) -> RawRecord:
     number = part.identifier("index")
     parts = {
         "golden_answers": truth,
-        "question": part.optional_text("question") or _asked(row),
+        "question": part.optional_text("question") or prompted_question(row),
         # verl's recipe calls Search-R1's data sets searchR1_nq, searchR1_hotpotqa and so on.
         "dataset": (row.optional_text("data_source") or "").removeprefix("searchR1_"),
         "id": number and "_".join(filter(None, (part.optional_text("split"), number))),
@@ -48,8 +48,8 @@ def with_answers(row: RawRecord) -> RawRecord:
     return replace(row, value=row.value | missing)
 
 
-def _asked(row: RawRecord) -> str | None:
-    """The question at the end of the last message of the prompt, or of a whole prompt."""
+def prompted_question(row: RawRecord) -> str | None:
+    """The question at the end of the last message of the prompt, or of a whole prompt as text."""
     if isinstance(text := row.find("input"), str):  # of verl's dump of roll-outs
         turn = _LAST_TURN.search(text)
         content = turn[1] if turn else text
