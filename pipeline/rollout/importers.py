@@ -31,7 +31,7 @@ from pipeline.conversations.steps import FORMATS, parse
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT
-from pipeline.core.records import GrammarName, HopType, Span, Stop, Trajectory
+from pipeline.core.records import GrammarName, HopType, Span, Trajectory
 from pipeline.core.row_files import iterate_rows
 from pipeline.corpus.questions.answers import GOLD, gold_answers, literal
 from pipeline.corpus.questions.native import HOP
@@ -127,40 +127,24 @@ class _Rows:
 
     def trajectory(self, record: RawRecord, policy: str) -> Trajectory:
         messages = _logged(record)
-        read = self._tagged(record) if messages is None else self._conversation(messages)
-        parsed = read.parsed
-        if not (question := question_text(record) or read.asked):
+        made = self._tagged(record) if messages is None else self._conversation(messages)
+        made.question = question_text(record) or made.question
+        made.answers = gold_answers(record)
+        if not made.question:
             raise InputError(f"no question; looked for {', '.join(QUESTION)}")
-        if not (answers := gold_answers(record)):
+        if not made.answers:
             raise InputError(f"no gold answers; looked for {', '.join(GOLD)}")
         dataset = (record.identifier("dataset") or record.identifier("data_source") or "").lower()
-        identity = f"{dataset}\n{question}".encode(errors="surrogatepass")
+        identity = f"{dataset}\n{made.question}".encode(errors="surrogatepass")
         name = f"{dataset or 'question'}-{hashlib.sha256(identity).hexdigest()[:12]}"
         stated: HopType | None = record.find("hop")
         known = HOP.get(dataset, self.hop or "unknown")
-        self.notes["user messages after an answer, dropped"] += read.dropped
-        return Trajectory(
-            trajectory_id="",
-            question_id=record.identifier("question_id") or name,
-            dataset=dataset,
-            question=question,
-            hop=stated if stated is not None and stated in get_args(HopType) else known,
-            answers=answers,
-            evidence=evidence_texts(record),
-            grammar=self.grammar_name,
-            output=read.output,
-            format="tools" if read.messages else "tags",
-            messages=read.messages,
-            policy=policy,
-            spans=read.spans,
-            steps=parsed.steps,
-            answer=parsed.answer,
-            format_ok=parsed.format_ok,
-            format_error=parsed.format_error,
-            stop=_stop(parsed, read.spans),
-        )
+        made.hop = stated if stated is not None and stated in get_args(HopType) else known
+        made.question_id = record.identifier("question_id") or name
+        made.dataset, made.policy, made.evidence = dataset, policy, evidence_texts(record)
+        return made
 
-    def _tagged(self, record: RawRecord) -> _Read:
+    def _tagged(self, record: RawRecord) -> Trajectory:
         given = _text(record.value, _OUTPUT, "model output")
         pieces = separate(given, self.grammar_name, record.find("searches"))
         output, ends = "".join(text for text, _ in pieces), accumulate(len(t) for t, _ in pieces)
@@ -174,10 +158,10 @@ class _Rows:
             )
         parser = grammar(self.grammar_name)
         spans = _spans(output, retrieved, parser)
-        asked = "" if question_text(record) else prompted_question(record) or ""
-        return _Read(output, spans, parser.parse(output, spans), asked)
+        asked = "" if question_text(record) else prompted_question(record)
+        return self._made(parser.parse(output, spans), output, spans, asked or "")
 
-    def _conversation(self, log: list[Any]) -> _Read:
+    def _conversation(self, log: list[Any]) -> Trajectory:
         """A log of messages; the last message of the user before the first turn asks."""
         own = FORMATS[self.grammar_name].tool["function"]["name"]
         name_searches(given := read_messages(log), own, self.search_tools)
@@ -188,22 +172,23 @@ class _Rows:
         for text, writer in by_turns([message for turn in turns for message in turn]):
             output, spans = output + text, extend(spans, len(text), writer)
         asked = [message["content"] for message in prompt if message["role"] == "user"]
+        self.notes["user messages after an answer, dropped"] += len(given) - len(messages)
         text = json.dumps(messages, ensure_ascii=False)
-        return _Read(
-            output, spans, parsed, asked[-1] if asked else "", text, len(given) - len(messages)
-        )
+        return self._made(parsed, output, spans, asked[-1] if asked else "", text)
 
-
-@dataclass(frozen=True)
-class _Read:
-    """The parsed text of a row; ``messages`` are the JSON text of a conversation."""
-
-    output: str
-    spans: list[Span]
-    parsed: ParsedOutput
-    asked: str  # the question, where the row has none of its own
-    messages: str = ""
-    dropped: int = 0  # messages after the answer
+    def _made(
+        self, parsed: ParsedOutput, output: str, spans: list[Span], asked: str, messages: str = ""
+    ) -> Trajectory:
+        """A trajectory with ``asked`` as its question, whose other facts the row says."""
+        made = Trajectory("", "", "", asked, "unknown", [], [], self.grammar_name, output)
+        made.format, made.messages = "tools" if messages else "tags", messages
+        made.spans, made.steps, made.answer = spans, parsed.steps, parsed.answer
+        made.format_ok, made.format_error = parsed.format_ok, parsed.format_error
+        if made.answer is not None:
+            made.stop = "answer"
+        else:
+            made.stop = "max_steps" if spans and spans[-1][2] == "observation" else "malformed"
+        return made
 
 
 def _logged(record: RawRecord) -> list[Any] | None:
@@ -264,9 +249,3 @@ def _text(row: dict[str, Any], names: Sequence[str], description: str) -> str:
     if text := _first(row, names):
         return text
     raise InputError(f"no {description}; looked for {', '.join(names)}")
-
-
-def _stop(parsed: ParsedOutput, spans: Sequence[Span]) -> Stop:
-    if parsed.answer is not None:
-        return "answer"
-    return "max_steps" if spans and spans[-1][2] == "observation" else "malformed"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError
@@ -102,14 +103,14 @@ def read_questions(
 
     def found(row: RawRecord) -> Iterator[tuple[RawRecord, Question]]:
         # Raw fields first: a record that the filter excludes may be malformed.
-        if not matches(row.value, required, unmet):
+        if not matches(row.value, required, unmet, whole=False):
             return
         for part in unfolded(row):
             if "answerable" not in required and is_unanswerable(part):
                 notes.counts[NO_ANSWER_IN_TEXT] += 1
             elif (question := _parse(part, dataset)) is None:
                 notes.counts[UNANSWERED] += 1
-            elif matches(question, required, unmet, raw=part.value):
+            elif matches(_fields(question) | part.value, required, unmet, whole=True):
                 notes.counts.update(part.notes)
                 yield part, question
 
@@ -117,6 +118,10 @@ def read_questions(
         _number_repeat(question, ids)
         yield row, question
     notes.count_malformed(bad)
+
+
+def _fields(question: Question) -> dict[str, Any]:
+    return {name: getattr(question, name) for name in Question.__dataclass_fields__}
 
 
 def load_questions(
@@ -160,12 +165,8 @@ def load_questions(
             raise InputError(notes.malformed[-1])
         raise InputError(_nothing_kept(path, required or {}, unmet, counts, unanswerable))
     chosen = choose(kept, select, limit, seed)
-    notes.counts[WITHOUT_EVIDENCE] += sum(
-        question.hop == "multi" and not question.evidence for question in chosen
-    )
-    notes.counts[UNKNOWN_HOPS] += sum(
-        question.hop == "unknown" and not question.evidence for question in chosen
-    )
+    for reason, hop in ((WITHOUT_EVIDENCE, "multi"), (UNKNOWN_HOPS, "unknown")):
+        notes.counts[reason] += sum(one.hop == hop and not one.evidence for one in chosen)
     if not for_training:
         names = {question.question_id for question in chosen}
         unanswerable = {name: place for name, place in unanswerable.items() if name in names}
