@@ -109,8 +109,10 @@ def _answers(row: RawRecord, dataset: str) -> list[str]:
         texts = row.checked_items(listed(row, "possible_answers"), "possible_answers")
         return answers(row, texts, field="possible_answers")
     name, value = row.present("answer", "Answer", "answers")
-    aliases = row.optional_items("answer_aliases")
-    return answers(row, value, *([aliases] if aliases else []), field=name)
+    given = [value]
+    if row.find("answer_aliases"):
+        given.append(row.items("answer_aliases"))
+    return answers(row, *given, field=name)
 
 
 def _golden(row: RawRecord, dataset: str) -> Golden:
