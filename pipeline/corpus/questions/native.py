@@ -110,7 +110,7 @@ def _answers(row: RawRecord, dataset: str) -> list[str]:
         return answers(row, texts, field="possible_answers")
     name, value = row.present("answer", "Answer", "answers")
     given = [value]
-    if row.find("answer_aliases"):
+    if row.find("answer_aliases") is not None:
         given.append(row.items("answer_aliases"))
     return answers(row, *given, field=name)
 
