@@ -34,7 +34,7 @@ _PARTS = "question_decomposition"
 
 @dataclass(frozen=True)
 class Native:
-    """How the records of a data set name what they hold.
+    """The names of the fields in the records of a data set.
 
     ``hops`` is the number of hops of every question, 0 if they differ. ``kind`` are the fields of
     the question's type. ``passages`` are the fields of the list of passages, of the text of each,
