@@ -46,7 +46,7 @@ def compare(runs: Iterable[str]) -> Comparison:
 
 
 def find_run(run: str) -> Path:
-    """The directory of a run, given by it or by a name below ``runs/``; InputError if there is none."""
+    """The directory of a run, given by it or by a name below ``runs/``. Raises InputError."""
     places = [Path(run), RUNS / run]
     found = next((place for place in places if (place / "store").is_dir()), None)
     if found is None:
