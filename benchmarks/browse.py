@@ -78,7 +78,7 @@ def pages(store: Path) -> Iterator[tuple[str, str]]:
     yield "start", f"{run}/"
     yield "pair", f"{run}/pair/round-1/{counts['pairs'] // 2}"
     yield "trajectory", f"{run}/trajectory/round-1/{counts['trajectories'] // 2}"
-    yield "question", f"{run}/question?id={quote(pair.question_id)}"
+    yield "question", f"{run}/trajectories?question={quote(pair.question_id)}"
     yield "compare", "/compare?a=round-1&b=round-1"
 
 

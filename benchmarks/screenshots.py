@@ -74,11 +74,11 @@ def _pairs(page: Any) -> None:
 
 def _pair(page: Any) -> None:
     """A pair of the rarest kind: a wrong answer that is partly right, or else any."""
-    rarest = page.locator('a[href*="kind=hard"]')
-    if rarest.count():
-        rarest.first.click()
-    else:
-        _tab(page, "Pairs")
+    page.get_by_text("More filters").click()
+    kinds = page.get_by_label("Kind")
+    if kinds.locator('option[value="hard"]').count():
+        kinds.select_option("hard")
+        page.get_by_role("button", name="Apply").click()
     page.locator(".rows tbody a").first.click()
     page.get_by_role("heading", name="Why this pair").wait_for()
 
@@ -94,11 +94,6 @@ def _tokens(page: Any) -> None:
     page.keyboard.press("t")
     page.locator(".tokens").first.scroll_into_view_if_needed()
     page.locator(".tokens").first.evaluate("element => window.scrollTo(0, element.offsetTop - 60)")
-
-
-def _graph(page: Any) -> None:
-    _trajectory(page)
-    page.get_by_role("link", name="Association graph").first.click()
 
 
 def _passage(page: Any) -> None:
@@ -136,11 +131,9 @@ def _tab(page: Any, name: str) -> None:
 
 
 PICTURES: dict[str, Callable[[Any], None]] = {
-    "browse-start": _start,
     "browse-pairs": _pairs,
     "browse-pair": _pair,
     "browse-tokens": _tokens,
-    "browse-graph": _graph,
     "browse-passage": _passage,
     "browse-compare": _compare,
     "browse-ask": _ask,

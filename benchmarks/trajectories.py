@@ -258,17 +258,16 @@ def _with_own_question(item: Trajectory) -> Trajectory:
 
 
 def _report(folder: Path) -> None:
-    from pipeline.methods import titled_terms
+    from pipeline.methods import method
     from pipeline.report import recall_section as recall
-    from pipeline.report.data import pair_examples, pair_kinds
+    from pipeline.report.data import pair_kinds
     from pipeline.report.rewards_section import reward_terms
 
     inputs = {"score-1": folder / "score-1", "pair-1": folder / "outputs" / "pair"}
     inputs["questions-sampling"] = folder / "questions"
-    reward_terms(folder / "score-1", titled_terms())
+    reward_terms(folder / "score-1", method("tearag").reward_titles)
     recall.values(inputs, "test")
     pair_kinds(inputs)
-    pair_examples(inputs)
 
 
 STAGES: dict[str, Callable[[Path], None]] = {

@@ -14,7 +14,7 @@ class Evaluate(LightTask):
 
     stage = "evaluate"
     help = "metrics of all policies"
-    version = 5  # with words of answers
+    version = 6  # without example trajectories
     entry = "pipeline.stages.evaluate:merge"
     reads = ("seed",)
     reads_at_times = ("evaluation.policies",)  # they are inputs

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import luigi
 
@@ -26,14 +27,12 @@ from tasks.sft import Sft
 class UntrainedPolicy(LightTask):
     """Base of the tasks below: the directory of the base model, or of a copy of an adapter."""
 
+    setting: ClassVar[str]
+    """The setting that names the policy."""
+
     @property
     def given(self) -> str:
         """``base``, or the directory of an adapter or policy."""
-        raise NotImplementedError
-
-    @property
-    def setting(self) -> str:
-        """The setting that names the policy."""
         raise NotImplementedError
 
     def files(self) -> dict[str, Path | str]:

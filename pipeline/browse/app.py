@@ -20,7 +20,6 @@ from pipeline.browse import views
 from pipeline.browse.asking import Desk, take_question
 from pipeline.browse.compare import Side, comparison, selection, side
 from pipeline.browse.filters import PAIRS, TRAJECTORIES
-from pipeline.browse.home import home
 from pipeline.browse.rendering import render, script, stylesheet
 from pipeline.browse.security import FORM_TYPE, LONGEST, WRITTEN_POLICY, Form, Forms, Guard
 from pipeline.browse.site import OpenRun, Site
@@ -29,9 +28,7 @@ from pipeline.retrieval.remote import guard
 
 _RUN = "/run/{name}"
 # The tab that is marked on each page without its own tab.
-_TABS = {
-    "pair": "pairs", "trajectory": "trajectories", "graph": "trajectories", "versus": "compare",
-}  # fmt: skip
+_TABS = {"pair": "pairs", "trajectory": "trajectories", "versus": "compare"}
 router = APIRouter()
 
 
@@ -139,8 +136,11 @@ def start(runs: Runs) -> Response:
 
 
 @router.get(f"{_RUN}/")
-def start_of_run(run: Run, request: Request) -> Response:
-    return _page(request, run, "home", home(run))
+def start_of_run(run: Run) -> Response:
+    """The list of pairs, or of trajectories in a run without pairs."""
+    has_pairs = any(group.pairs for group in run.sources.groups)
+    first = "pairs" if has_pairs else "trajectories"
+    return RedirectResponse(f"/run/{quote(run.name, safe='')}/{first}", 303)
 
 
 @router.get(f"{_RUN}/pairs")
@@ -166,18 +166,6 @@ def trajectory(run: Run, group: str, row: int, request: Request) -> Response:
     return _page(request, run, "trajectory", values, f"{group} has no trajectory in row {row}")
 
 
-@router.get(f"{_RUN}/graph/{{group}}/{{row}}/{{step}}")
-def graph(run: Run, group: str, row: int, step: int, request: Request) -> Response:
-    values = views.graph(run, group, row, step)
-    return _page(request, run, "graph", values, f"{group} has no step {step} in row {row}")
-
-
-@router.get(f"{_RUN}/question")
-def question(run: Run, request: Request, id: str = "") -> Response:
-    missing = f"no trajectory has the question {id!r:.80}"
-    return _page(request, run, "question", views.question(run, id), missing)
-
-
 @router.get(f"{_RUN}/call/{{group}}")
 def call(run: Run, group: str, request: Request, key: str = "") -> Response:
     missing = f"{group} has no judge's call {key!r:.80}"
@@ -186,12 +174,9 @@ def call(run: Run, group: str, request: Request, key: str = "") -> Response:
 
 @router.get(f"{_RUN}/chunk")
 def chunk(run: Run, request: Request, id: str = "") -> Response:
-    return _page(request, run, "chunk", views.chunk(run, id), f"no passage has the id {id!r:.80}")
-
-
-@router.get(f"{_RUN}/fact")
-def fact(run: Run, request: Request, id: str = "") -> Response:
-    return _page(request, run, "fact", views.fact(run, id), f"no fact has the id {id!r:.80}")
+    return _page(
+        request, run, "chunk", views.chunk(run, id), f"no passage or fact has the id {id!r:.80}"
+    )
 
 
 def _sides(site: Site, given: Mapping[str, str]) -> tuple[Side, Side]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from pipeline.browse.figures import category_bars
 from pipeline.browse.filters import PAGE_SIZE, Filters, page_number
 from pipeline.browse.queries import Listing
 from pipeline.browse.rendering import FAILURE_MEANINGS
@@ -175,7 +174,7 @@ def selection(sides: tuple[Side, Side], parameters: Mapping[str, str]) -> Select
 
 
 def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, Any]:
-    """The variables of the page: counts as bars that filter, and one page of questions.
+    """The variables of the page: counts of the values of each filter, and one page of questions.
 
     Raises InputError for a page that is not a number.
     """
@@ -195,12 +194,9 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
         "listing": Listing(
             [{"row": row} for row in shown[start : start + PAGE_SIZE]], len(shown), page
         ),
-        "bars": {
-            name: category_bars(
-                {v: counts[v] for v in _FILTERS[name] if counts[v] or name != "failure"},
-                lambda value, name=name: filters.address(**{name: value}),  # type: ignore[misc]
-                _FILTERS[name],
-            )
+        "facets": {
+            name: {value: counts[value] for value in _FILTERS[name] if counts[value]}
             for name, counts in counted.items()
         },
+        "meanings": _FILTERS,
     }

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from pipeline.core.errors import InputError
 
 PAGE_SIZE = 50
-_LAYOUT = ("sort", "order", "page", "chart")  # parameters that filter nothing
+_LAYOUT = ("sort", "order", "page")  # parameters that filter nothing
 _VERDICTS = {
     "over": "{over} > 0",
     "under": "{under} > 0",
@@ -73,12 +73,8 @@ TRAJECTORIES = Table(
     {
         "group": '"group"', "dataset": "dataset", "hop": "hop", "hops": "hops", "type": "type",
         "failure": "failure", "bin": "bin", "stop": "stop", "question": "question_id",
-        "id": "trajectory_id",
     },
-    {
-        "steps": "steps", "searches": "searches", "tokens": "coalesce(tokens, characters)",
-        "characters": "characters", "over": "over", "under": "under",
-    },
+    {"steps": "steps", "tokens": "coalesce(tokens, characters)"},
     ("n",),
     over="over",
     under="under",
@@ -89,11 +85,7 @@ PAIRS = Table(
         "group": '"group"', "dataset": "dataset", "hop": "hop", "hops": "hops", "kind": "kind",
         "failure": "failure", "question": "question_id",
     },
-    {
-        "steps": "steps_chosen", "tokens": "tokens_chosen + tokens_rejected",
-        "tokens_chosen": "tokens_chosen", "tokens_rejected": "tokens_rejected",
-        "steps_chosen": "steps_chosen", "steps_rejected": "steps_rejected",
-    },
+    {"steps": "steps_chosen", "tokens": "tokens_chosen + tokens_rejected"},
     ("n_chosen", "n_rejected"),
     over="greatest(over_chosen, over_rejected)",  # null only where neither side was judged
     under="greatest(under_chosen, under_rejected)",

@@ -1,4 +1,4 @@
-"""Questions to the side table: lists, facets, distributions, and single rows.
+"""Questions to the side table: lists, facets, and single rows.
 
 Input: a connection to the tables of `pipeline.browse.index` and `Filters`. Output: plain values for
 the pages. A connection answers one request at a time, so each call uses a new cursor.
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Row = dict[str, Any]
-BARS = 20  # of a histogram
 MOST_WORDS = 12  # of a search; further words are ignored
 
 
@@ -35,15 +34,6 @@ class Listing:
     def pages(self) -> int:
         """The number of pages, at least 1."""
         return max(1, -(-self.total // PAGE_SIZE))
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar of a distribution: the values from ``low`` to ``high``, and their number."""
-
-    low: float
-    high: float
-    count: int
 
 
 class Queries:
@@ -118,16 +108,6 @@ class Queries:
         sql = f"SELECT count(*) FROM {table.name} WHERE {filters.where}"
         return int(self.rows_of(sql, filters.values)[0][0])
 
-    def counts(self, table: str, column: str) -> dict[str, dict[str, int]]:
-        """The number of rows for each value of a column, by group."""
-        result: dict[str, dict[str, int]] = {}
-        for group, value, count in self.rows_of(
-            f'SELECT "group", "{column}", count(*) FROM {table} WHERE "{column}" IS NOT NULL '
-            "GROUP BY ALL ORDER BY ALL"
-        ):
-            result.setdefault(group, {})[value] = count
-        return result
-
     def facets(self, table: Table, filters: Filters) -> dict[str, dict[str, int]]:
         """The number of rows for each value of the columns with few values, by column."""
         names = _FACETS[table.name]
@@ -160,28 +140,6 @@ class Queries:
         before, after = found[0] if found else (None, None)
         return before, after
 
-    def histogram(self, table: Table, filters: Filters, column: str) -> list[Bar]:
-        """The distribution of a number; one bar for each value if it has few values."""
-        if column not in self.sort_columns(table):
-            raise InputError(f"chart is {column!r:.60}; expected a number of the list")
-        of = f'FROM {table.name} WHERE {filters.where} AND "{column}" IS NOT NULL'
-        values = self.rows_of(
-            f'SELECT "{column}"::DOUBLE AS v, count(*) {of} GROUP BY v ORDER BY v LIMIT {BARS + 1}',
-            filters.values,
-        )
-        if len(values) <= BARS:
-            return [Bar(value, value, count) for value, count in values]
-        low, high = self.rows_of(f'SELECT min("{column}"), max("{column}") {of}', filters.values)[0]
-        width = (high - low) / BARS
-        rows = dict(
-            self.rows_of(
-                f'SELECT least(floor(("{column}" - ?) / ?), {BARS - 1})::BIGINT AS b, count(*) '
-                f"{of} GROUP BY b",
-                [low, width, *filters.values],
-            )
-        )
-        return [Bar(low + i * width, low + (i + 1) * width, rows.get(i, 0)) for i in range(BARS)]
-
     def one(self, table: Table, group: str, row: int) -> Row | None:
         """A row by its place in its file, or None."""
         sql = f'SELECT * FROM {table.name} WHERE "group" = ? AND "row" = ?'
@@ -192,21 +150,17 @@ class Queries:
         sql = 'SELECT * FROM trajectories WHERE "group" = ? AND trajectory_id = ?'
         return next(iter(self.records(sql, [group, trajectory_id])), None)
 
-    def of_question(self, question_id: str, group: str | None = None) -> list[Row]:
-        """All trajectories of a question: of a group, or in every round and of every policy."""
+    def of_question(self, question_id: str, group: str) -> list[Row]:
+        """The trajectories of a question in a group."""
         return self.records(
-            'SELECT * FROM trajectories WHERE question_id = ? AND "group" = coalesce(?, "group") '
-            "ORDER BY n",
+            'SELECT * FROM trajectories WHERE question_id = ? AND "group" = ? ORDER BY n',
             [question_id, group],
         )
 
-    def pairs_of(self, trajectory_ids: Sequence[str]) -> list[Row]:
-        """All pairs in which one of the trajectories is chosen or rejected."""
-        return self.records(
-            "SELECT * FROM pairs WHERE list_contains(?, chosen_id) "
-            "OR list_contains(?, rejected_id)",
-            [list(trajectory_ids)] * 2,
-        )
+    def pairs_of(self, trajectory_id: str) -> list[Row]:
+        """All pairs in which the trajectory is chosen or rejected."""
+        sql = "SELECT * FROM pairs WHERE chosen_id = ? OR rejected_id = ?"
+        return self.records(sql, [trajectory_id] * 2)
 
     def verdicts_of(self, group: str, trajectory_id: str) -> dict[int, Row]:
         """The verdicts on the steps of a trajectory, by step from 0."""
@@ -215,12 +169,6 @@ class Queries:
             [group, trajectory_id],
         )
         return {row["step"]: row for row in rows}
-
-    def retrieved_by(self, item: str, limit: int = 20) -> tuple[int, list[Row]]:
-        """The number of trajectories that retrieved an item, and the first of them."""
-        among = "FROM trajectories WHERE n IN (SELECT n FROM items WHERE item = ?)"
-        total = self.rows_of(f"SELECT count(*) {among}", [item])[0][0]
-        return int(total), self.records(f"SELECT * {among} ORDER BY n LIMIT {limit}", [item])
 
 
 _SORTS = {

@@ -67,7 +67,6 @@ def _environment() -> Any:
         "value": _value,
         "select_numbers": scalar_terms,
         "short": one_line,
-        "signed": lambda value: f"{value:+.1f}".replace("-", "−"),
         "path": lambda value: quote(str(value), safe=""),
         "words": lambda value: str(value).replace("_", " ").replace("-", " "),
     }

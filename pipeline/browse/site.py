@@ -72,11 +72,7 @@ class OpenRun:
     @property
     def report(self) -> Path | None:
         """The page that the run wrote at its end, if it did."""
-        return self.written("report.html")
-
-    def written(self, name: str) -> Path | None:
-        """A file in the directory of the run, or None."""
-        path = self._entry.store.parent / name
+        path = self._entry.store.parent / "report.html"
         return path if path.is_file() else None
 
     @property

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -25,7 +24,6 @@ from pipeline.run.store import MANIFEST, Store, manifest_of
 TRAJECTORIES = "trajectories.parquet"
 PAIRS = "pairs.parquet"
 FUNNEL = "funnel.parquet"
-LOG, METRICS, TESTS = "log.json", "metrics.json", "comparison.json"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 Stages = Mapping[tuple[str, int | None], Path]
 
@@ -45,7 +43,6 @@ class Group:
     judged: Path | None = None
     questions: tuple[Path, ...] = ()
     thresholds: Pairs | str = PAPER  # of the pairing, or why they are unknown
-    training: Path | None = None  # the log of the training that made the policy
 
     @property
     def number(self) -> int:
@@ -77,8 +74,6 @@ class RunSources:
     corpus: Path | None = None
     graph: Path | None = None
     hypergraph: Path | None = None
-    evaluation: Path | None = None  # of all policies
-    settings: Mapping[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
     def group(self, key: str) -> Group | None:
@@ -114,8 +109,6 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
         corpus=found.of("corpus"),
         graph=found.of("graph"),
         hypergraph=found.of("hypergraph"),
-        evaluation=found.of("evaluate"),
-        settings=found.settings(),
         stale=tuple(found.stale),
     )
 
@@ -157,16 +150,6 @@ class _Found:
             if line not in self.stale:
                 self.stale.append(line)
         return directory
-
-    def settings(self) -> dict[str, Any]:
-        """The retrieval settings and the base model of the newest samples."""
-        for number in reversed(self.numbers("sample")):
-            directory = self.of("sample", number)
-            manifest = None if directory is None else manifest_of(directory)
-            if manifest is not None:
-                settings: dict[str, Any] = manifest["key"]["settings"]
-                return settings
-        return {}
 
 
 def _recorded(directory: Path | None) -> Mapping[str, str] | None:
@@ -210,12 +193,9 @@ def _thresholds(pair: Path | None, number: int) -> Pairs | str:
 def _policies(found: _Found) -> Iterator[Group]:
     for number in found.numbers("evaluate-policy"):
         directory = found.of("evaluate-policy", number)
-        made = (_recorded(directory) or {}).get("policy", "")
-        trained = found.of("train", number, {"train": made}) if number else found.of("sft")
         yield Group(
             f"policy-{number}",
             trajectories=_file(directory, TRAJECTORIES),
-            training=_file(trained, LOG),
             judged=found.of("judge-policy", number),
             questions=_questions(found, ("test", "validation"), None),
         )

@@ -1,4 +1,4 @@
-"""The values of the pages of one run: lists, pairs, trajectories, graphs, questions, passages.
+"""The values of the pages of one run: lists, pairs, trajectories, passages.
 
 Each function returns the variables of the template with the same name, or None when there is no
 such record. Raises InputError for an impossible filter, StoreError for a file that cannot be read.
@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.browse.association import HEIGHT, WIDTH, association_graph
 from pipeline.browse.compare import Selection, Side
-from pipeline.browse.figures import BarView, category_bars, histogram_bars
-from pipeline.browse.filters import PAIRS, TRAJECTORIES, Filters, Table
+from pipeline.browse.filters import PAIRS, TRAJECTORIES, Table
 from pipeline.browse.queries import Row
 from pipeline.browse.site import OpenRun, read_call
 from pipeline.browse.steps import (
@@ -45,41 +43,19 @@ if TYPE_CHECKING:
 
 Page = dict[str, Any]
 Found = tuple[Row | None, Trajectory | None]
-_CHARTS = {"trajectories": "term_total", "pairs": "margin_total"}
 
 
 def listing(run: OpenRun, table: Table, parameters: Mapping[str, str]) -> Page:
-    """One page of a list, with its filters, facets and a distribution."""
+    """One page of a list, with its filters and the values that they can take."""
     filters = run.queries.parse(table, parameters)
-    facets = run.queries.facets(table, filters)
-    charts = run.queries.sort_columns(table)
-    default = _CHARTS[table.name]
-    chart = filters.get("chart") or (default if default in charts else charts[0])
     return {
         "filters": filters,
         "listing": run.queries.page(table, filters),
-        "facets": {
-            name: category_bars(counts, lambda value, name=name: filters.address(**{name: value}))  # type: ignore[misc]
-            for name, counts in facets.items()
-        },
+        "facets": run.queries.facets(table, filters),
         "groups": run.sources.groups,
-        "chart": chart,
-        "charts": charts,
+        "numbers": run.queries.sort_columns(table),
         "terms": run.queries.terms(table),
-        "bars": _bars(run, table, filters, chart),
     }
-
-
-def _bars(run: OpenRun, table: Table, filters: Filters, chart: str) -> list[BarView]:
-    is_term = chart in run.queries.terms(table)
-    names = ("from", "to") if is_term else (f"{chart}_from", f"{chart}_to")
-
-    def address(low: float, high: float) -> str:
-        """Both ends have all their digits, so that the range includes the rows at its ends."""
-        ends = dict(zip(names, (repr(low), repr(high)), strict=True))
-        return filters.address(**ends, **({"term": chart} if is_term else {}))
-
-    return histogram_bars(run.queries.histogram(table, filters, chart), address)
 
 
 def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
@@ -247,78 +223,25 @@ def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]
         "pieces": pieces(found),
         "tokens": shown and tokens(run.tokenizer, found.token_ids, found.token_spans, found),
         "terms": scalar_terms(found.rewards),
-        "pairs": run.queries.pairs_of([found.trajectory_id]),
+        "pairs": run.queries.pairs_of(found.trajectory_id),
         **around,
         **_trajectory_values(run, group, facts, found),
     }
 
 
-def graph(run: OpenRun, group: str, row: int, step: int) -> Page | None:
-    """The association graph of a step (from 1)."""
-    found = run.trajectory(group, row)
-    if found is None or not 1 <= step <= len(found.steps):
-        return None
-    of_step = found.steps[step - 1]
-    triplets = (run.knowledge.triplet(i.id) for i in of_step.context if i.kind == "triplet")
-    facts = {triplet.id: triplet for triplet in triplets if triplet is not None}
-    edges = (run.knowledge.hyperedge(i.id) for i in of_step.context if i.kind == "hyperedge")
-    hyperedges = {edge["id"]: edge["entities"] for edge in edges if edge is not None}
-    return {
-        "trajectory": found,
-        "group": run.sources.group(group),
-        "row": row,
-        "step": step_views(found)[step - 1],
-        "steps": len(found.steps),
-        "graph": association_graph(of_step, facts, hyperedges),
-        "width": WIDTH,
-        "height": HEIGHT,
-        "variant": run.sources.settings.get("retrieval"),
-    }
-
-
-def question(run: OpenRun, question_id: str) -> Page | None:
-    """All trajectories and pairs of a question, by round and policy."""
-    rows = run.queries.of_question(question_id)
-    if not rows:
-        return None
-    present = {row["group"] for row in rows}
-    return {
-        "rows": rows,
-        "groups": [group for group in run.sources.groups if group.key in present],
-        "first": run.trajectory(rows[0]["group"], rows[0]["row"]),
-        "pairs": run.queries.pairs_of([row["trajectory_id"] for row in rows]),
-    }
-
-
-def chunk(run: OpenRun, chunk_id: str) -> Page | None:
-    """A passage, its facts, and the trajectories that retrieved it."""
+def chunk(run: OpenRun, id: str) -> Page | None:
+    """A passage with its facts; ``id`` is its own or that of one of its facts."""
+    fact = run.knowledge.triplet(id)
+    edge = run.knowledge.hyperedge(id) if fact is None else None
+    chunk_id = fact.chunk_id if fact is not None else edge["chunk_id"] if edge is not None else id
     found = run.knowledge.chunk(chunk_id)
     if found is None:
         return None
-    total, rows = run.queries.retrieved_by(chunk_id)
     return {
         "chunk": found,
+        "fact_id": id if id != chunk_id else None,
         "triplets": run.knowledge.triplets_of(chunk_id),
         "hyperedges": run.knowledge.hyperedges_of(chunk_id),
-        "total": total,
-        "rows": rows,
-    }
-
-
-def fact(run: OpenRun, fact_id: str) -> Page | None:
-    """A triplet or an n-ary fact, its passage, and the trajectories that retrieved it."""
-    triplet, edge = run.knowledge.triplet(fact_id), run.knowledge.hyperedge(fact_id)
-    if triplet is None and edge is None:
-        return None
-    total, rows = run.queries.retrieved_by(fact_id)
-    chunk_id = triplet.chunk_id if triplet is not None else (edge or {})["chunk_id"]
-    return {
-        "fact_id": fact_id,
-        "triplet": triplet,
-        "hyperedge": edge,
-        "chunk": run.knowledge.chunk(chunk_id),
-        "total": total,
-        "rows": rows,
     }
 
 

@@ -8,21 +8,21 @@ own. Output: AUC and calibration of every reward, by step and by trajectory
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from pipeline.cli.options import (
     Chosen,
     JsonOption,
+    MarkdownOption,
     OptionalSource,
     RoundOption,
     refuse_options,
     with_configuration,
 )
-from pipeline.cli.printing import print_json, print_tables
+from pipeline.cli.printing import check_markdown, show_tables
 from pipeline.cli.records import read_input, read_trajectory
-from pipeline.core.atomic import text_output
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.records import Trajectory
@@ -35,25 +35,19 @@ def audit_rewards(
     source: OptionalSource = None,
     round: RoundOption = None,
     as_json: JsonOption = False,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Markdown or HTML file for the tables")
-    ] = None,
+    output: MarkdownOption = None,
 ) -> None:
     """Measure rewards against the truth of a closed world: AUC and calibration.
 
     FILE has scored trajectories of the configuration, with any further numbers among their rewards.
     Without FILE the scored trajectories of the round are read. The outcome (EM) is the baseline.
     """
-    form = "html" if str(output).endswith(".html") else "md"
-    if output not in (None, "-") and not output.endswith(f".{form}"):
-        raise InputError(f"--output is {output}; name a .md or .html file")
+    check_markdown(output)
     if source is not None:
         refuse_options(context, ["round"], "with FILE; remove one of them")
     from pipeline.closed_world.truth import Truth
-    from pipeline.evaluation.comparison_tables import markdown
     from pipeline.evaluation.reward_audit import audit, audited, tables
     from pipeline.methods import method
-    from pipeline.report.html_pages import tables_page
     from pipeline.stages.files.trajectory_columns import FILE
 
     config = chosen.load()
@@ -68,14 +62,7 @@ def audit_rewards(
     trained = method(config.rewards.kind)
     of_steps = {f"step.{term}": f"{title}, step" for term, title in trained.step_titles.items()}
     shown = tables(rows, {**trained.reward_titles, **of_steps})
-    if output is not None:
-        title = f"Rewards of {config.name} against the truth"
-        with text_output(output) as write:
-            write(markdown(shown) if form == "md" else tables_page(title, shown))
-    if as_json:
-        print_json([row.as_json() for row in rows])
-    elif output != "-":
-        print_tables(shown)
+    show_tables(shown, output, [row.as_json() for row in rows] if as_json else None)
 
 
 def _scored(source: str) -> Iterator[tuple[Trajectory, Mapping[str, Any]]]:

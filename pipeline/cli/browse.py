@@ -1,4 +1,4 @@
-"""``steep browse``: pairs, trajectories, graphs and runs as pages in the web browser."""
+"""``steep browse``: pairs, trajectories and runs as pages in the web browser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def browse(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = PORT,
 ) -> None:
-    """Show pairs, trajectories, graphs and runs in the web browser.
+    """Show pairs, trajectories and runs in the web browser.
 
     The other runs in the same directory can be opened and compared too. `browse` writes one file
     of a run: store/.hashes.json, which remembers the content of model files.

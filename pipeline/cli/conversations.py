@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.records import File, Record, parse_view
+from pipeline.cli.records import Record
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import parse_json, source_name
+from pipeline.core.input_files import parse_json
 from pipeline.corpus.raw_records import encodable
 
 if TYPE_CHECKING:
@@ -31,25 +30,8 @@ class ConversationView:
     tools: list[dict[str, Any]] | str = dataclasses.field(default_factory=list)
 
 
-@contextmanager
-def _named(source: File, line: int) -> Iterator[None]:
-    """Add file and line to errors in messages and templates."""
-    try:
-        yield
-    except RecursionError:
-        raise InputError.at(source_name(source), line, "messages: nested too deeply") from None
-    except InputError as error:
-        raise InputError.at(source_name(source), line, str(error)) from error
-
-
 def parsed_messages(
-    record: Record,
-    grammar: str,
-    source: File,
-    line: int,
-    search_tools: Sequence[str],
-    *,
-    whole: bool,
+    view: ConversationView, grammar: str, search_tools: Sequence[str], *, whole: bool
 ) -> Record:
     """Steps, answer and format verdict of a conversation.
 
@@ -58,11 +40,9 @@ def parsed_messages(
     from pipeline.conversations.messages import name_searches, read_messages
     from pipeline.conversations.steps import FORMATS, parse
 
-    view = parse_view(ConversationView, record, source, line)
-    with _named(source, line):
-        search = FORMATS[grammar].tool["function"]["name"]
-        name_searches(messages := read_messages(view.messages), search, search_tools)
-        return dataclasses.asdict(parse(grammar, messages, whole=whole))
+    search = FORMATS[grammar].tool["function"]["name"]
+    name_searches(messages := read_messages(view.messages), search, search_tools)
+    return dataclasses.asdict(parse(grammar, messages, whole=whole))
 
 
 class ConversationMasks:
@@ -76,27 +56,24 @@ class ConversationMasks:
         self.thinking = thinking
         self._templates: dict[str, ChatTemplate] = {}
 
-    def fields(self, record: Record, source: File, line: int) -> Record:
+    def fields(self, view: ConversationView) -> Record:
         """``prompt_ids``, ``token_ids``, ``token_spans``, ``mismatch``, ``trained``, ``masked``."""
         from pipeline.conversations.messages import read_messages
         from pipeline.grammars.tokens import decode_mask
 
-        view = parse_view(ConversationView, record, source, line)
         if not encodable([view.messages, view.tools]):
-            problem = "half of a surrogate pair has no tokens; replace it"
-            raise InputError.at(source_name(source), line, problem)
-        with _named(source, line):
-            template = self._template(view.tools, source, line)
-            messages = read_messages(view.messages)
-            _check_kept(template, messages)
-            built = template.build(messages)
+            raise InputError("half of a surrogate pair has no tokens; replace it")
+        template = self._template(view.tools)
+        messages = read_messages(view.messages)
+        _check_kept(template, messages)
+        built = template.build(messages)
         decoded = decode_mask(built.token_ids, built.token_spans, self.tokenizer)
         return dataclasses.asdict(built) | dataclasses.asdict(decoded)
 
-    def _template(self, tools: list[dict[str, Any]] | str, source: File, line: int) -> ChatTemplate:
+    def _template(self, tools: list[dict[str, Any]] | str) -> ChatTemplate:
         from pipeline.conversations.chat_template import ChatTemplate
 
-        declared = parse_json(tools, source, line) if isinstance(tools, str) else tools
+        declared = parse_json(tools, "tools") if isinstance(tools, str) else tools
         if not isinstance(declared, list):
             raise InputError("tools: expected a list of JSON schemas")
         for number, tool in enumerate(declared):

@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.cli.options import Chosen, JsonOption, NoCheckOption, with_configuration
-from pipeline.cli.printing import add_row, console, print_json, print_tables, table
+from pipeline.cli.options import (
+    Chosen,
+    JsonOption,
+    MarkdownOption,
+    NoCheckOption,
+    with_configuration,
+)
+from pipeline.cli.printing import (
+    add_row,
+    check_markdown,
+    console,
+    print_json,
+    show_tables,
+    table,
+)
 from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
 
@@ -147,30 +160,16 @@ def compare(
         typer.Option(help="data set, single-hop, multi-hop, or all: the average over data sets"),
     ] = "all",
     as_json: JsonOption = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Markdown file for the tables",
-        ),
-    ] = None,
+    output: MarkdownOption = None,
 ) -> None:
     """Compare finished runs by round, with their spread over seeds and paired tests.
 
     Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
     """
-    if output not in (None, "-") and Path(output).suffix != ".md":
-        raise InputError(f"--output is {output}, and the tables are Markdown; name a .md file")
-    from pipeline.evaluation.comparison_tables import markdown, tables
+    check_markdown(output)
+    from pipeline.evaluation.comparison_tables import tables
     from pipeline.report.finished_run import compare as compare_finished
 
     comparison = compare_finished(runs)
-    shown = list(tables(comparison, dataset))
-    if output is not None:
-        with text_output(output) as write:
-            write(markdown(shown))
-    if as_json:
-        print_json(comparison.to_json())
-    elif output != "-":
-        print_tables(shown)
+    shown = tables(comparison, dataset)
+    show_tables(shown, output, comparison.to_json() if as_json else None)

@@ -64,6 +64,9 @@ PolicyOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+MarkdownOption = Annotated[
+    str | None, typer.Option("--output", "-o", help="Markdown file for the tables")
+]
 Source = Annotated[str, typer.Argument(metavar="FILE", help="JSONL or Parquet file; - is stdin")]
 OptionalSource = Annotated[
     str | None,

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.cli.conversations import ConversationMasks, parsed_messages
+from pipeline.cli.conversations import ConversationMasks, ConversationView, parsed_messages
 from pipeline.cli.options import Output, Source
 from pipeline.cli.records import (
     File,
     Record,
     check_spans,
+    extended,
+    located,
     parse_view,
     read_input,
     read_trajectory,
@@ -108,34 +110,31 @@ def parse(
     load_tools(tools)
     parser = grammars.grammar(grammar)
 
-    def parsed() -> Iterator[Record]:
-        for line, record in read_input(source):
-            if format == "tools":
-                yield record | parsed_messages(
-                    record, grammar, source, line, search_tool or (), whole=answer == "whole"
-                )
-                continue
-            view = parse_view(OutputView, record, source, line)
-            check_spans(view.output, view.spans, "spans", source, line)
-            yield record | dataclasses.asdict(parser.parse(view.output, view.spans))
+    def parsed(view: OutputView) -> Record:
+        check_spans(view.output, view.spans, "spans")
+        return dataclasses.asdict(parser.parse(view.output, view.spans))
 
-    write_jsonl(output, parsed())
+    def of_messages(view: ConversationView) -> Record:
+        return parsed_messages(view, grammar, search_tool or (), whole=answer == "whole")
+
+    if format == "tools":
+        write_jsonl(output, extended(source, ConversationView, of_messages))
+    else:
+        write_jsonl(output, extended(source, OutputView, parsed))
 
 
 def metrics(source: Source, output: Output = "-") -> None:
     """Add em, f1 and cem (cover exact match) of answer against answers."""
     from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
 
-    def measured() -> Iterator[Record]:
-        for line, record in read_input(source):
-            view = parse_view(AnswerView, record, source, line)
-            yield record | {
-                "em": exact_match(view.answer, view.answers),
-                "f1": f1(view.answer, view.answers),
-                "cem": cover_exact_match(view.answer, view.answers),
-            }
+    def measured(view: AnswerView) -> Record:
+        return {
+            "em": exact_match(view.answer, view.answers),
+            "f1": f1(view.answer, view.answers),
+            "cem": cover_exact_match(view.answer, view.answers),
+        }
 
-    write_jsonl(output, measured())
+    write_jsonl(output, extended(source, AnswerView, measured))
 
 
 def mask(
@@ -188,35 +187,35 @@ def add_masks(
         nonlocal differing
         for line, record in read_input(source):
             if record.get("messages") is not None and not record.get("output"):
-                fields = conversations.fields(record, source, line)
+                conversation = parse_view(ConversationView, record, source, line)
+                with located(source, line):
+                    fields = conversations.fields(conversation)
             else:
                 view = parse_view(TokensView, record, source, line)
-                _check_tokens(view, vocabulary, source, line)
-                fields = _masked(view, codec)
+                with located(source, line):
+                    _check_tokens(view, vocabulary)
+                    fields = _masked(view, codec)
             differing += bool(fields["mismatch"])
             yield record | fields
 
     return write_jsonl(output, masked()), differing
 
 
-def _check_tokens(view: TokensView, vocabulary: int, source: File, line: int) -> None:
+def _check_tokens(view: TokensView, vocabulary: int) -> None:
     """Raise InputError unless the record has text or ids, covered by its spans."""
     if not view.token_ids and not view.output:
-        problem = "needs token_ids and token_spans, or output, or messages"
-        raise InputError.at(source_name(source), line, problem)
-    check_spans(view.output, view.spans, "spans", source, line)
+        raise InputError("needs token_ids and token_spans, or output, or messages")
+    check_spans(view.output, view.spans, "spans")
     if not encodable(view.output):
-        problem = "output: half of a surrogate pair has no tokens; replace it"
-        raise InputError.at(source_name(source), line, problem)
+        raise InputError("output: half of a surrogate pair has no tokens; replace it")
     if view.token_ids or view.token_spans:
-        check_spans(view.token_ids, view.token_spans, "token_spans", source, line, True)
+        check_spans(view.token_ids, view.token_spans, "token_spans", True)
     for position, token_id in enumerate(view.token_ids):
         if not 0 <= token_id < vocabulary:
-            problem = (
+            raise InputError(
                 f"token_ids.{position}: {token_id} is not an id of the tokenizer, which has "
                 f"0 to {vocabulary - 1}"
             )
-            raise InputError.at(source_name(source), line, problem)
 
 
 def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, int]:

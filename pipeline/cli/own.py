@@ -220,7 +220,7 @@ def _decomposed(question: Question) -> bool:
 def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from tasks.planning.money import is_public
+    from pipeline.config.base import is_public
 
     root = Path(os.path.commonpath([path.resolve() for path in (*wanted.docs, *wanted.questions)]))
     while not root.is_dir() or root in {path.resolve() for path in wanted.docs}:

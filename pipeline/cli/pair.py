@@ -25,18 +25,16 @@ from pipeline.cli.options import (
     refuse_options,
     with_configuration,
 )
-from pipeline.cli.records import File, check_spans, parse_view, read_input
+from pipeline.cli.records import File, check_spans, located, parse_view, read_input
 from pipeline.conversations.steps import declared_tools
 from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Message, Pair, PairKind, Span, Stop
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Pairs
-    from pipeline.pairs.questions import QuestionPairs
     from pipeline.pairs.select import Candidate
 
 
@@ -158,15 +156,12 @@ def _read_trajectories(source: File) -> _Questions:
     seen: set[str] = set()
     for line, record in read_input(source):
         view = parse_view(ScoredView, record, source, line)
-        if view.trajectory_id in seen:
-            problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
-            raise InputError.at(source_name(source), line, problem)
-        seen.add(view.trajectory_id)
-        check_spans(view.token_ids, view.token_spans, "token_spans", source, line)
-        try:
+        with located(source, line):
+            if view.trajectory_id in seen:
+                raise InputError(f"trajectory_id: {view.trajectory_id!r} occurs twice")
+            check_spans(view.token_ids, view.token_spans, "token_spans")
             _ = _candidate(view, 0)
-        except InputError as error:
-            raise InputError.at(source_name(source), line, str(error)) from None
+        seen.add(view.trajectory_id)
         packed = zlib.compress(pickle.dumps(view, pickle.HIGHEST_PROTOCOL), 1)
         held.setdefault(view.question_id, []).append(packed)
     return held
@@ -219,24 +214,17 @@ def _pairs(
             by_id.update((view.trajectory_id, view) for view in views)
             yield question_id, [_candidate(view, place) for place, view in enumerate(views)]
 
-    for question in _located(source, pair_questions(candidates(), thresholds)):
-        if write is not None:
-            for outcome in question.outcomes:
-                write(json_text(as_json(outcome)) + "\n")
-        for pair in question.pairs:
-            chosen, rejected = by_id[pair.chosen.id], by_id[pair.rejected.id]
-            yield as_json(_whole(chosen, rejected, pair.kind, system)) | {
-                "chosen_total": counted_total(pair.chosen, thresholds),
-                "rejected_total": counted_total(pair.rejected, thresholds),
-            }
-
-
-def _located(source: File, questions: Iterator[QuestionPairs]) -> Iterator[QuestionPairs]:
-    """The questions, as they come; errors in them name the file."""
-    try:
-        yield from questions
-    except InputError as error:
-        raise InputError.at(source_name(source), None, str(error)) from None
+    with located(source, None):
+        for question in pair_questions(candidates(), thresholds):
+            if write is not None:
+                for outcome in question.outcomes:
+                    write(json_text(as_json(outcome)) + "\n")
+            for pair in question.pairs:
+                chosen, rejected = by_id[pair.chosen.id], by_id[pair.rejected.id]
+                yield as_json(_whole(chosen, rejected, pair.kind, system)) | {
+                    "chosen_total": counted_total(pair.chosen, thresholds),
+                    "rejected_total": counted_total(pair.rejected, thresholds),
+                }
 
 
 def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, system: str) -> Pair:

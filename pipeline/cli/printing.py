@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pipeline.core.atomic import json_text
+from pipeline.core.atomic import STDOUT, json_text, text_output
+from pipeline.core.errors import InputError
 from pipeline.core.text import visible
 
 if TYPE_CHECKING:
@@ -60,6 +61,25 @@ def print_tables(shown: Iterable[TextTable]) -> None:
         for row in each.rows:
             add_row(grid, *row)
         console().print(grid)
+
+
+def check_markdown(output: str | None) -> None:
+    """Raise InputError unless the file for tables has a name of Markdown; ``-`` is stdout."""
+    if output not in (None, STDOUT) and not output.endswith(".md"):
+        raise InputError(f"--output is {output}, and the tables are Markdown; name a .md file")
+
+
+def show_tables(shown: Sequence[TextTable], output: str | None, value: Any) -> None:
+    """Write tables to ``output`` as Markdown, and print ``value`` as JSON, or without it them."""
+    from pipeline.evaluation.comparison_tables import markdown
+
+    if output is not None:
+        with text_output(output) as write:
+            write(markdown(shown))
+    if value is not None:
+        print_json(value)
+    elif output != STDOUT:
+        print_tables(shown)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

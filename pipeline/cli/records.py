@@ -8,7 +8,8 @@ Steps, answer and format verdict of a trajectory are parsed from ``output`` if a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -44,20 +45,35 @@ def parse_view(
     return parse_record(kind, defaults | values, source_name(source), line)
 
 
+@contextmanager
+def located(source: File, line: int | None) -> Iterator[None]:
+    """Add file and line to the errors of a record."""
+    try:
+        yield
+    except RecursionError:
+        raise InputError.at(source_name(source), line, "messages: nested too deeply") from None
+    except InputError as error:
+        raise InputError.at(source_name(source), line, str(error)) from error
+
+
+def extended(source: File, kind: type[View], fields: Callable[[View], Record]) -> Iterator[Record]:
+    """The records with the further ``fields`` of their views; errors name file and line."""
+    for line, record in read_input(source):
+        view = parse_view(kind, record, source, line)
+        with located(source, line):
+            added = fields(view)
+        yield record | added
+
+
 def check_spans(
-    sequence: str | list[int],
-    spans: Sequence[Span],
-    field: str,
-    source: File,
-    line: int,
-    required: bool = False,
+    sequence: str | list[int], spans: Sequence[Span], field: str, required: bool = False
 ) -> None:
     """Raise InputError unless the spans cover the sequence or, if not ``required``, are empty."""
     from pipeline.grammars.spans import cover_error
 
     problem = cover_error(spans, len(sequence)) if spans or required else None
     if problem is not None:
-        raise InputError.at(source_name(source), line, f"{field}: {problem}")
+        raise InputError(f"{field}: {problem}")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -112,18 +128,15 @@ class TrajectoryView(Trajectory):
     values: list[float] | None = None
 
 
-def _parsed(view: TrajectoryView, source: File, line: int) -> ParsedOutput:
+def _parsed(view: TrajectoryView) -> ParsedOutput:
     from pipeline.conversations.messages import prompt_and_turns
     from pipeline.conversations.steps import parse
     from pipeline.grammars import grammar
 
     if not view.messages:
         return grammar(view.grammar).parse(view.output, view.spans)
-    try:
-        prompt, turns = prompt_and_turns(view.messages)
-        return parse(view.grammar, [*prompt, *turns])
-    except InputError as error:
-        raise InputError.at(source_name(source), line, str(error)) from error
+    prompt, turns = prompt_and_turns(view.messages)
+    return parse(view.grammar, [*prompt, *turns])
 
 
 def read_trajectory(
@@ -143,12 +156,13 @@ def read_trajectory(
     if not given and None in (record.get("steps"), record.get("format_ok")):
         missing.append("needs output, messages, or steps with format_ok")
     view = parse_view(TrajectoryView, record, source, line, grammar=grammar)
-    if missing:
-        raise InputError.at(source_name(source), line, missing[0])
-    check_spans(view.output, view.spans, "spans", source, line)
-    if view.steps is None or view.format_ok is None:
-        parsed = _parsed(view, source, line)
-        view.steps = parsed.steps if view.steps is None else view.steps  # type: ignore[assignment]
-        view.format_ok = parsed.format_ok if view.format_ok is None else view.format_ok
-        view.answer = record.get("answer", parsed.answer)
+    with located(source, line):
+        if missing:
+            raise InputError(missing[0])
+        check_spans(view.output, view.spans, "spans")
+        if view.steps is None or view.format_ok is None:
+            parsed = _parsed(view)
+            view.steps = parsed.steps if view.steps is None else view.steps  # type: ignore[assignment]
+            view.format_ok = parsed.format_ok if view.format_ok is None else view.format_ok
+            view.answer = record.get("answer", parsed.answer)
     return view

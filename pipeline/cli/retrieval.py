@@ -8,7 +8,6 @@ ranks hyperedges by informativeness (ProGraph-R1, eq. 6 to 10). Both read JSONL 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -23,11 +22,12 @@ from pipeline.cli.options import (
     with_configuration,
 )
 from pipeline.cli.printing import print_json, print_tables, silence_model_loading
-from pipeline.cli.records import Record, View, parse_view, read_input
+from pipeline.cli.records import Record, extended
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import source_name
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.text import one_line, visible
+
+_LARGEST = 1e100  # number of an embedding, of which a cosine can be computed
 
 
 @dataclasses.dataclass
@@ -85,22 +85,10 @@ class HyperView:
 
 def kag(source: Source, output: Output = "-") -> None:
     """Add the PageRank of all chunks and triplets of a step, and the selected ids."""
-    write_jsonl(output, _ranked(source, RetrievedView, _rank_nodes))
+    write_jsonl(output, extended(source, RetrievedView, _rank_nodes))
 
 
-def _ranked(
-    source: str, kind: type[View], rank: Callable[[View], dict[str, object]]
-) -> Iterator[Record]:
-    """The records with the fields that ``rank`` adds; raises InputError with file and line."""
-    for line, record in read_input(source):
-        view = parse_view(kind, record, source, line)
-        try:
-            yield record | rank(view)
-        except InputError as error:
-            raise InputError.at(source_name(source), line, str(error)) from None
-
-
-def _rank_nodes(view: RetrievedView) -> dict[str, object]:
+def _rank_nodes(view: RetrievedView) -> Record:
     """All nodes, best first, and the selected ids; raises InputError for impossible settings."""
     from pipeline.retrieval.base import ScoredChunk, ScoredTriplet
     from pipeline.retrieval.kag import rank
@@ -124,10 +112,10 @@ def _rank_nodes(view: RetrievedView) -> dict[str, object]:
 
 def hyper(source: Source, output: Output = "-") -> None:
     """Add ranking, the k best hyperedges that share an entity with the query."""
-    write_jsonl(output, _ranked(source, HyperView, _rank_edges))
+    write_jsonl(output, extended(source, HyperView, _rank_edges))
 
 
-def _rank_edges(view: HyperView) -> dict[str, object]:
+def _rank_edges(view: HyperView) -> Record:
     return {"ranking": [{"id": name, "score": score} for name, score in _rank_hyperedges(view)]}
 
 
@@ -162,8 +150,8 @@ def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
     if not view.entities or not query_entities:
         return []
     vectors = np.array(list(view.entities.values()), dtype=np.float64)
-    if not vectors.size or not np.isfinite(vectors).all():
-        raise InputError("entities: an embedding must be a list of finite numbers")
+    if not vectors.size or not (np.abs(vectors) < _LARGEST).all():
+        raise InputError(f"entities: an embedding is a list of numbers below {_LARGEST:g}")
     incidence = Incidence.of([[row_of[n] for n in e] for e in edges.values()], len(row_of))
     rows = [row_of[name] for name in query_entities]
     touched, scores = informativeness(incidence, rows, cosine_to_mean(vectors, rows))

@@ -20,6 +20,7 @@ from pipeline.cli.records import (
     ItemView,
     Record,
     TrajectoryView,
+    located,
     read_input,
     read_trajectory,
 )
@@ -120,16 +121,13 @@ def _score_each(source: File, reward: str, terms_of: TermsOf) -> Iterator[Record
         view = read_trajectory(record, source, line, reward)
         terms = None
         if view.stop != "retrieval_error":
-            try:
+            with located(source, line):
                 terms = terms_of(view, record.get("steps") is None)
-            except InputError as error:
-                raise InputError.at(source_name(source), line, str(error)) from None
         yield record | {"rewards": terms}
 
 
 def _judged_terms(settings: Rewards, verdicts: File | None) -> TermsOf:
     """HiPRAG's rewards."""
-    from pipeline.methods.hiprag import weights_of
     from pipeline.rewards.hiprag import score as score_trajectories
 
     rulings_of = None if verdicts is None else _rulings(verdicts)
@@ -139,7 +137,7 @@ def _judged_terms(settings: Rewards, verdicts: File | None) -> TermsOf:
             rulings = [getattr(step, "verdict", None) for step in view.steps or ()]
         else:
             rulings = [ruling for _, ruling in sorted(rulings_of.get(view.trajectory_id, []))]
-        [terms] = score_trajectories([view], [rulings], weights_of(settings))
+        [terms] = score_trajectories([view], [rulings], settings.hiprag)
         return terms
 
     return terms_of
@@ -164,10 +162,8 @@ def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
 
 def _turn_terms(settings: Rewards) -> TermsOf:
     """ProGraph-R1's rewards of each step (eq. 11 to 15)."""
-    from pipeline.rewards.prograph import ProGraphWeights, step_rewards
+    from pipeline.rewards.prograph import step_rewards
     from pipeline.rewards.structure import RecordedEntities, structure
-
-    weights = ProGraphWeights(settings.prograph.progress, settings.prograph.structure)
 
     def terms_of(view: TrajectoryView, parsed: bool) -> Mapping[str, Any]:
         turns, values = _turns(view, parsed=parsed), view.values
@@ -187,7 +183,7 @@ def _turn_terms(settings: Rewards) -> TermsOf:
             if isinstance(item, ItemView) and item.entities is not None
         }
         terms = structure(view, turns, RecordedEntities(view.entities, entities))
-        return step_rewards(view, terms, values, weights)
+        return step_rewards(view, terms, values, settings.prograph)
 
     return terms_of
 

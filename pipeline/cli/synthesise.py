@@ -31,6 +31,10 @@ EndpointOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option(help="name of the model at the endpoint")]
 KeyOption = Annotated[str | None, typer.Option(help="environment variable with the API key")]
+CeilingOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="tokens at which the work stops; a public address needs a ceiling"),
+]
 
 
 @with_configuration
@@ -47,6 +51,7 @@ def synthesise(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: KeyOption = None,
+    token_ceiling: CeilingOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write questions about the documents with a language model, and verify them.
@@ -57,7 +62,7 @@ def synthesise(
     from pipeline.synthesis.run import Wanted, synthesise
     from tasks.named_policies import finished
 
-    task = chosen.task("graph", overrides=_overrides(endpoint, model, api_key_env))
+    task = chosen.task("graph", overrides=_overrides(endpoint, model, api_key_env, token_ceiling))
     inputs = finished({"corpus": task.inputs["corpus"], "graph": task})
     wanted = Wanted(questions, multi_hop, held_out, task.settings.seed)
     with redirect_stdout(sys.stderr):
@@ -88,6 +93,7 @@ def decompose(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: KeyOption = None,
+    token_ceiling: CeilingOption = None,
 ) -> None:
     """Add hops to questions with a language model, for the cold start.
 
@@ -98,7 +104,7 @@ def decompose(
     from pipeline.synthesis.decompose import decompose
     from tasks.asking import found_passages
 
-    task = chosen.task("index", overrides=_overrides(endpoint, model, api_key_env))
+    task = chosen.task("index", overrides=_overrides(endpoint, model, api_key_env, token_ceiling))
     asked = load_questions(questions, dataset, for_training=True)
     passages = found_passages(task, [question.question for question in asked])
     with redirect_stdout(sys.stderr):
@@ -116,15 +122,19 @@ def decompose(
     typer.echo(told, err=True)
 
 
-def _overrides(endpoint: str | None, model: str | None, key: str | None) -> list[str]:
+def _overrides(
+    endpoint: str | None, model: str | None, key: str | None, ceiling: int | None
+) -> list[str]:
     """The settings of an endpoint. Raises InputError when one of its options is missing."""
-    if endpoint is None and (model or key):
-        raise InputError("--model and --api-key-env belong to --endpoint; name it too")
+    if endpoint is None and (model or key or ceiling):
+        raise InputError(
+            "--model, --api-key-env and --token-ceiling belong to --endpoint; name it too"
+        )
     if endpoint is None:
         return []
     if model is None:
         raise InputError("--endpoint is set and --model is missing; name the model")
-    place = {"base_url": endpoint, "model": model, "api_key_env": key}
+    place = {"base_url": endpoint, "model": model, "api_key_env": key, "token_ceiling": ceiling}
     return ["sft_data.model=null", f"sft_data.endpoint={json.dumps(place)}"]
 
 

@@ -71,7 +71,7 @@ def view(
     _check("--stop", stop, get_args(Stop))
     rounds = frozenset[int]()
     if source is None:
-        source = _output(chosen, stage, round)
+        source = _record_file(chosen.finished(stage, round))
     else:
         refuse_options(context, ("data", "stage"), "with FILE; remove one of them")
         rounds = frozenset([] if round is None else [round])
@@ -105,11 +105,6 @@ def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> No
             raise InputError(
                 f"{option} {one_line(value, 40)!r} is not known; choose one of {', '.join(allowed)}"
             )
-
-
-def _output(chosen: Chosen, stage: str, round: int | None) -> Path:
-    """The file of records of a complete stage."""
-    return _record_file(chosen.finished(stage, round))
 
 
 def _record_file(source: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,6 +35,8 @@ Above0 = Annotated[float, Field(gt=0, le=1e6)]
 Temperature = Annotated[float, Field(ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 Epochs = Annotated[float, Field(gt=0, le=10_000)]
+
+_PRIVATE = (".local", ".localhost", ".internal", ".intranet", ".lan", ".home.arpa")
 
 NotEmpty = Annotated[str, Field(min_length=1)]
 Item = TypeVar("Item")
@@ -215,6 +218,15 @@ class EngineConfig(Block):
     )
 
 
+def is_public(url: str) -> bool:
+    """Whether an address is neither of this machine nor of a private network."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    try:
+        return ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith(_PRIVATE)
+
+
 class Prices(Block):
     """Prices of an endpoint per million tokens, in any one currency; only for the cost report."""
 
@@ -272,6 +284,15 @@ class Endpoint(Block):
     token_ceiling: Annotated[Positive | None, Execution()] = Field(
         None, description="a stage stops once its new answers took this many tokens"
     )
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether it may cost money and has no ceiling.
+
+        It may cost money when it has prices, or when its address is public.
+        """
+        paid = self.prices.prompt or self.prices.completion or is_public(self.base_url)
+        return bool(paid) and not (self.cost_ceiling or self.token_ceiling)
 
     @property
     def longest_seconds(self) -> float:

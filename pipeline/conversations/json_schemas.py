@@ -17,6 +17,7 @@ from pipeline.core.errors import InputError
 
 _MOST_REFERENCES = 10_000  # that one check follows
 _LONGEST_MATCH = 1.0  # seconds of a pattern
+_UNEVALUATED = "unevaluatedProperties is not supported; use additionalProperties"
 _left: ContextVar[Iterator[int]] = ContextVar("_left")
 
 
@@ -40,12 +41,16 @@ def check_schema(schema: Any, place: str) -> None:
         pending = [(specification.create_resource(schema), validator._resolver)]
         while pending:
             part, resolver = pending.pop()
+            if isinstance(part.contents, dict) and "unevaluatedProperties" in part.contents:
+                raise InputError(f"{place}: {_UNEVALUATED}")
             if isinstance(part.contents, dict) and "$ref" in part.contents:
                 reference = part.contents["$ref"]
                 resolver.lookup(reference)
                 for _ in validator.evolve(schema=part.contents, _resolver=resolver).iter_errors({}):
                     pass  # raises _Endless
             pending += [(sub, resolver.in_subresource(sub)) for sub in part.subresources()]
+    except InputError:
+        raise
     except SchemaError as error:
         at = ".".join([place, *map(str, error.absolute_path)])
         raise InputError(f"{at}: {error.message:.300}") from None
@@ -93,13 +98,40 @@ def _bounded(kind: Any) -> Any:
 
     names = {"$ref", "$dynamicRef", "$recursiveRef"} & kind.VALIDATORS.keys()
     references = {name: counted(kind.VALIDATORS[name]) for name in names}
-    return validators.extend(kind, {**references, "pattern": _pattern})
+
+    def additional(validator: Any, extra: Any, value: Any, schema: Any) -> Iterator[Any]:
+        patterns = schema.get("patternProperties", {})
+        if patterns and isinstance(value, dict):
+            value = {k: v for k, v in value.items() if not any(_found(p, k) for p in patterns)}
+        others = {name: part for name, part in schema.items() if name != "patternProperties"}
+        yield from kind.VALIDATORS["additionalProperties"](validator, extra, value, others) or ()
+
+    patterns = {"pattern": _pattern, "patternProperties": _by_pattern}
+    rest = {"additionalProperties": additional, "unevaluatedProperties": _unevaluated}
+    return validators.extend(kind, {**references, **patterns, **rest})
+
+
+def _found(pattern: str, text: str) -> bool:
+    import regex
+
+    # Python's own module has no limit of time, and would stop every thread.
+    return regex.search(pattern, text, timeout=_LONGEST_MATCH) is not None
 
 
 def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[Any]:
-    import regex
     from jsonschema import ValidationError
 
-    # Python's own module has no limit of time, and would stop every thread.
-    if isinstance(value, str) and not regex.search(pattern, value, timeout=_LONGEST_MATCH):
+    if isinstance(value, str) and not _found(pattern, value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _by_pattern(validator: Any, parts: Any, value: Any, _: Any) -> Iterator[Any]:
+    for name, held in value.items() if isinstance(value, dict) else ():
+        for pattern, part in parts.items():
+            if _found(pattern, name):
+                yield from validator.descend(held, part, path=name, schema_path=pattern)
+
+
+def _unevaluated(*_: Any) -> Iterator[Any]:
+    # jsonschema evaluates it with patterns that have no limit of time.
+    raise InputError(_UNEVALUATED)

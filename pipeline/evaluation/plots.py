@@ -3,7 +3,7 @@
 Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or URLs.
 matplotlib draws with placeholder colors, which are then replaced by CSS variables of the page
 (``--ink``, ``--muted``, ``--line``, and one per series). A series is identified by its number:
-policies and rounds count from 0, and `EM`, `F1`, `THINKING` and `RETRIEVED` have fixed numbers.
+policies and rounds count from 0, and `EM` and `F1` have fixed numbers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 INK, MUTED, LINE = "#010203", "#010204", "#010205"
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
 EM, F1 = 62, 63  # series with fixed colors
-THINKING, RETRIEVED = 60, 61
-_NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieved"}
+_NAMED = {EM: "--em", F1: "--f1"}
 
 Bounds = tuple[float, float] | None
 
@@ -57,38 +56,18 @@ def learning_curve(
         axes.plot(positions, values, color=color, marker="o", markersize=4, linewidth=1.8)
         for x, value in zip(positions, values, strict=True):
             above = number == F1
-            place: Any = {"va": "bottom" if above else "top", "ha": "center", "fontsize": 7.5}
-            _annotate(axes, f"{value:.1f}", (float(x), value), (0, 6 if above else -6), **place)
-    axes.set_xticks(positions, _labels(policies))
+            axes.annotate(
+                f"{value:.1f}", (float(x), value), xytext=(0, 6 if above else -6),
+                textcoords="offset points", color=INK, va="bottom" if above else "top",
+                ha="center", fontsize=7.5,
+            )  # fmt: skip
+    # Text between two dollar signs would be a formula.
+    axes.set_xticks(positions, [name.replace("$", r"\$") for name in policies])
     axes.set_xlim(-0.35, len(policies) - 0.65)
     if limits:
         axes.set_ylim(*limits)
     axes.margins(y=0.18)
     return _svg(figure, len(policies))
-
-
-def stacked_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]], label: str) -> str:
-    """Horizontal stacked bars of ``parts[series][bar]``, each labelled with its sum."""
-    figure, axes = _figure(4.2, 0.75 + 0.36 * len(names), left=0.75)
-    total_B = np.zeros(len(names))
-    positions = np.arange(len(names))[::-1]
-    for number, widths in parts.items():
-        axes.barh(positions, widths, 0.7, left=total_B, color=_placeholder(number))
-        total_B = total_B + np.asarray(widths)
-    axes.set_yticks(positions, _labels(names))
-    axes.grid(visible=False)
-    for position, total in zip(positions, total_B, strict=True):
-        _annotate(axes, f"{total:,.0f}", (total, position), (4, 0), va="center", fontsize=8)
-    axes.set_xlabel(label)
-    axes.set_xlim(0, (total_B.max() or 1) * 1.14)
-    axes.grid(visible=True, axis="x", color=LINE, linewidth=0.7)
-    return _svg(figure, len(names))
-
-
-def _annotate(
-    axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **style: Any
-) -> None:
-    axes.annotate(text, at, xytext=shift, textcoords="offset points", color=INK, **style)
 
 
 def line_chart(
@@ -108,11 +87,6 @@ def line_chart(
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(label)
     return _svg(figure, count)
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    """Names that matplotlib shows literally; text between two dollar signs would be a formula."""
-    return [name.replace("$", r"\$") for name in names]
 
 
 def _placeholder(number: int) -> str:

@@ -37,7 +37,7 @@ def view_pairs(
     keep: Selection = EVERYTHING,
     console: Console | None = None,
 ) -> int:
-    """Print the first ``limit`` pairs of a file or ``pair`` directory and return their number.
+    """Print the first ``limit`` pairs of a file and return their number.
 
     ``keep`` selects the pairs to print. ``tokenizer`` is the base model's directory with
     ``tokenizer.json``. Raises InputError when a file is missing or broken, or when token spans do
@@ -47,24 +47,17 @@ def view_pairs(
 
     def shown(pair: Pair, where: str) -> tuple[str, list[Any]]:
         title = f"round {pair.round} · {pair.kind} · {question_of(pair)}"
-        return title, pair_panels(pair, codec, where)
+        return title, [
+            # Pairs of other systems' outputs have no tokens, so their messages are shown.
+            _panel(
+                f"{side.name} {side.id}",
+                _decode(codec, side.ids, side.spans, where) or texts_of(side),
+                side.rewards,
+            )
+            for side in pair_sides(pair)
+        ]
 
-    return _view(Path(path), "pairs", Pair, limit, shown, keep, console)
-
-
-def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
-    """The chosen and the rejected side, decoded from their tokens; ``where`` is for messages.
-
-    Pairs of other systems' outputs have no tokens, so their messages are shown.
-    """
-    return [
-        _panel(
-            f"{side.name} {side.id}",
-            _decode(tokenizer, side.ids, side.spans, where) or texts_of(side),
-            side.rewards,
-        )
-        for side in pair_sides(pair)
-    ]
+    return _view(Path(path), Pair, limit, shown, keep, console)
 
 
 def view_trajectories(
@@ -74,22 +67,27 @@ def view_trajectories(
     keep: Selection = EVERYTHING,
     console: Console | None = None,
 ) -> int:
-    """Print the first ``limit`` trajectories of a file or stage directory and return their number.
+    """Print the first ``limit`` trajectories of a file and return their number.
 
     ``keep`` selects the trajectories to print. Raises InputError when the file is missing or broken
     or when spans do not cover the output.
     """
 
     def shown(trajectory: Trajectory, where: str) -> tuple[str, list[Any]]:
-        title = f"{trajectory.dataset} · {trajectory.question}"
-        return title, [trajectory_panel(trajectory, where)]
+        try:
+            pieces = text_of(trajectory)
+        except InputError as error:
+            raise InputError.at(where, None, str(error)) from None
+        answers = " | ".join(trajectory.answers)
+        title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
+        panel = _panel(title, pieces, trajectory.rewards or {})
+        return f"{trajectory.dataset} · {trajectory.question}", [panel]
 
-    return _view(Path(path), "trajectories", Trajectory, limit, shown, keep, console)
+    return _view(Path(path), Trajectory, limit, shown, keep, console)
 
 
 def _view(
-    path: Path,
-    name: str,
+    file: Path,
     kind: type[Record],
     limit: int,
     shown: Callable[[Record, str], tuple[str, list[Any]]],
@@ -97,7 +95,6 @@ def _view(
     console: Console | None,
 ) -> int:
     """Print records, after all of them have been read; ``shown`` gives title and panels."""
-    file = path / f"{name}.parquet" if path.is_dir() else path
     screen = console or _console()
     records = [
         shown(record, f"{file}:{line}") for line, record in selected(file, kind, keep, limit)
@@ -105,20 +102,7 @@ def _view(
     for number, (title, panels) in enumerate(records, start=1):
         print_rule(screen, f"{number} · {title}")
         beside(screen, panels)
-    if not records and not keep:
-        screen.print(f"{file} has no {name}", markup=False)
     return len(records)
-
-
-def trajectory_panel(trajectory: Trajectory, where: str) -> Any:
-    """The text of a trajectory by writer; ``where`` is for messages."""
-    try:
-        pieces = text_of(trajectory)
-    except InputError as error:
-        raise InputError.at(where, None, str(error)) from None
-    answers = " | ".join(trajectory.answers)
-    title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
-    return _panel(title, pieces, trajectory.rewards or {})
 
 
 def printable(text: str) -> str:

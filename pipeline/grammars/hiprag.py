@@ -29,7 +29,7 @@ from pipeline.grammars.base import (
     Scanner,
     SingleTurnGrammar,
 )
-from pipeline.grammars.document_lines import document_lines, parse_documents, sanitize_documents
+from pipeline.grammars.document_lines import DocumentLines, parse_documents
 from pipeline.grammars.sanitize import control_token_error, first_control_token
 from pipeline.grammars.spans import covering, pieces
 
@@ -135,7 +135,7 @@ class _Scanner(Scanner):
 
 
 @dataclass(frozen=True)
-class HiPrag(SingleTurnGrammar):
+class HiPrag(DocumentLines, SingleTurnGrammar):
     """HiPRAG's grammar::
 
         <think>
@@ -194,14 +194,6 @@ class HiPrag(SingleTurnGrammar):
             forced = _FORCED_ANSWER if closed_steps >= max_steps else ""
             return Insert(start + _CLOSE_STEP + forced)
         return Finish("answer" if self.parse(output, spans).answer is not None else "malformed")
-
-    def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
-        """Sanitized copies; see `Grammar.sanitize_items`."""
-        return sanitize_documents(items, self.special_tokens)
-
-    def item_lines(self, items: Sequence[ContextItem]) -> str:
-        """One line per document."""
-        return document_lines(self.sanitize_items(items))
 
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """``<context>`` with one line per document, and the opening of the conclusion."""

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import MAX_STEPS
+from pipeline.grammars.document_lines import parse_lines
 from pipeline.grammars.spans import covering
 from pipeline.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
@@ -145,15 +146,7 @@ def parse_items(body: str) -> list[ContextItem]:
     """Items of a knowledge block."""
     if (results := _parse_graph_r1(body)) is not None:
         return results
-    items = []
-    for line in filter(None, (line.strip() for line in body.split("\n"))):
-        if match := _TRIPLET.fullmatch(line):
-            items.append(ContextItem("triplet", "", "", match.group(1).strip(), 0.0))
-        elif match := _CHUNK.fullmatch(line):
-            items.append(ContextItem("chunk", "", match.group(1), match.group(2).strip(), 0.0))
-        else:
-            items.append(ContextItem("hyperedge", "", "", line, 0.0))
-    return items
+    return parse_lines(body, _CHUNK, _TRIPLET, "hyperedge")
 
 
 def _parse_graph_r1(body: str) -> list[ContextItem] | None:

@@ -18,13 +18,13 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import MAX_STEPS
-from pipeline.grammars.document_lines import document_lines, parse_documents, sanitize_documents
+from pipeline.grammars.document_lines import DocumentLines, parse_documents
 from pipeline.grammars.spans import covering
 from pipeline.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
 
 @dataclass(frozen=True)
-class SearchR1(TaggedGrammar):
+class SearchR1(DocumentLines, TaggedGrammar):
     """Search-R1's grammar::
 
         <think>..</think>
@@ -60,14 +60,6 @@ class SearchR1(TaggedGrammar):
     text_states: ClassVar[frozenset[str]] = frozenset(
         {"thinking", "observed", "searching", "answering"}
     )
-
-    def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
-        """Sanitized copies; see `Grammar.sanitize_items`."""
-        return sanitize_documents(items, self.special_tokens)
-
-    def item_lines(self, items: Sequence[ContextItem]) -> str:
-        """One line per document."""
-        return document_lines(self.sanitize_items(items))
 
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """``<information>`` with one line per document."""

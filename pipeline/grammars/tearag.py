@@ -24,6 +24,7 @@ from pipeline.grammars.base import (
     Scanner,
     SingleTurnGrammar,
 )
+from pipeline.grammars.document_lines import parse_lines
 from pipeline.grammars.sanitize import control_token_error, first_control_token
 from pipeline.grammars.spans import covering
 
@@ -137,15 +138,7 @@ def last_answer(output: str, spans: Sequence[Span]) -> str | None:
 
 def parse_items(observation: str) -> list[ContextItem]:
     """Context items of an observation; an unlabeled line is a chunk without a title."""
-    items = []
-    for line in filter(None, (line.strip() for line in observation.split("\n"))):
-        if match := _TRIPLET.fullmatch(line):
-            items.append(ContextItem("triplet", "", "", match.group(1).strip(), 0.0))
-        elif match := _CHUNK.fullmatch(line):
-            items.append(ContextItem("chunk", "", match.group(1), match.group(2).strip(), 0.0))
-        else:
-            items.append(ContextItem("chunk", "", "", line, 0.0))
-    return items
+    return parse_lines(observation, _CHUNK, _TRIPLET, "chunk")
 
 
 @dataclass(frozen=True)

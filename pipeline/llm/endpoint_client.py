@@ -121,14 +121,20 @@ class EndpointClient:
         self.key = ApiKey(None, block)
 
     def open(self, read: Callable[[bytes], object]) -> AsyncOpenAI:
-        """A client, to close after use. Raises ConfigError without the key's variable.
+        """A client, to close after use.
 
-        ``read`` raises NoReplyError for a body that is no reply.
+        ``read`` raises NoReplyError for a body that is no reply. Raises ConfigError without the
+        key's variable, and for an endpoint that may cost money and has no ceiling.
         """
         import openai
         from aiolimiter import AsyncLimiter
 
         settings = self._settings
+        if settings.unbounded:
+            raise ConfigError(
+                f"{self.place} may cost money and has no ceiling; set {self.block}.token_ceiling, "
+                f"or {self.block}.prices and cost_ceiling"
+            )
         self.key = ApiKey(settings.api_key_env, self.block)
         rate = settings.requests_per_minute
         # One request per interval. A bucket for a whole minute would let the requests of two

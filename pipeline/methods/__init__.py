@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ __all__ = [
     "Scorer",
     "candidate_terms",
     "method",
-    "titled_terms",
 ]
 
 
@@ -36,12 +34,6 @@ def method(name: str) -> Method:
         raise InputError(f"reward {name!r} is not known; this version has {listed_methods()}")
     implementation: Method = import_module(METHODS[name].implementation).METHOD
     return implementation
-
-
-@cache
-def titled_terms() -> frozenset[str]:
-    """The reward terms of all methods that the report shows."""
-    return frozenset(term for name in METHODS for term in method(name).reward_titles)
 
 
 def candidate_terms(terms: Mapping[str, Any], grammar: str | None = None) -> CandidateTerms | None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.config.policy import Rewards
+from pipeline.config.policy import HiPragReward, Rewards
 from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.hiprag import HiPragRewards, HiPragWeights, combined, score
+from pipeline.rewards.hiprag import HiPragRewards, combined, score
 from pipeline.sft_data.hiprag import build_step
 
 
-def decision_scorer(weights: HiPragWeights) -> Scorer:
+def decision_scorer(weights: HiPragReward) -> Scorer:
     """The scorer of eq. 1; without verdicts it needs ``weights.process`` to be 0."""
 
     def scorer(
@@ -33,18 +33,13 @@ def decision_scorer(weights: HiPragWeights) -> Scorer:
     return scorer
 
 
-def weights_of(settings: Rewards) -> HiPragWeights:
-    """The weights of eq. 1 in a configuration."""
-    return HiPragWeights(**settings.hiprag.model_dump())
-
-
 def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
     answer, format, steps = terms["answer"], terms["format"], terms["steps"]
-    return {**terms, **combined(answer, format, steps, weights_of(settings))}
+    return {**terms, **combined(answer, format, steps, settings.hiprag)}
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    return decision_scorer(weights_of(settings))
+    return decision_scorer(settings.hiprag)
 
 
 METHOD = Method(
@@ -60,7 +55,7 @@ METHOD = Method(
         "total": "Reward (HiPRAG eq. 1)",
     },
     build_step=build_step,
-    weights=HiPragWeights._fields,
+    weights=("format", "process", "penalise"),
     combined=_combined,
     record_needs="verdicts",
 )

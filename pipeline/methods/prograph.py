@@ -11,7 +11,7 @@ from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.prograph import ProGraphRewards, ProGraphWeights, combined, step_rewards
+from pipeline.rewards.prograph import ProGraphRewards, combined, step_rewards
 from pipeline.rewards.structure import structure
 from pipeline.rollout.turns import turns_of
 from pipeline.sft_data.prograph import build_step, turns
@@ -24,12 +24,8 @@ STEP_TITLES = {
 }
 
 
-def _weights(settings: Rewards) -> ProGraphWeights:
-    return ProGraphWeights(settings.prograph.progress, settings.prograph.structure)
-
-
 def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
-    weights = _weights(settings)
+    weights = settings.prograph
     if weights.progress and any(step["progress"] is None for step in terms["steps"]):
         raise InputError(
             "step progress was not measured with weight 0; run the stage score instead"
@@ -38,14 +34,14 @@ def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[st
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    weights = _weights(settings)
+    weights = settings.prograph
 
     def scorer(
         trajectories: Sequence[Trajectory], verdicts: Sequence[Sequence[Verdict]] | None
     ) -> list[ProGraphRewards]:
         values: Sequence[list[float] | None] = [None] * len(trajectories)
         if weights.progress:
-            values = inputs.state_values(trajectories, settings.prograph.continuations)
+            values = inputs.state_values(trajectories, weights.continuations)
         entities = inputs.entities()
         return [
             step_rewards(
@@ -67,7 +63,7 @@ METHOD = Method(
     selection="by a margin of\nProGraph-R1's mean step reward (eq. 15)",
     reward_titles={"format": "Format", "answer": "Answer F1", **STEP_TITLES},
     build_step=build_step,
-    weights=ProGraphWeights._fields,
+    weights=("progress", "structure"),
     combined=_combined,
     turns=lambda steps: list(turns(steps)),
     step_titles=STEP_TITLES,

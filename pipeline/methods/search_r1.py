@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.policy import Rewards
 from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.search_r1 import SearchR1Rewards, SearchR1Weights, combined, score
+from pipeline.rewards.search_r1 import SearchR1Rewards, combined, score
 from pipeline.sft_data.search_r1 import build_step, turns
 
 
@@ -17,8 +17,7 @@ def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[st
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    weights = SearchR1Weights(**settings.search_r1.model_dump())
-    return lambda trajectories, verdicts: score(trajectories, weights)
+    return lambda trajectories, verdicts: score(trajectories, settings.search_r1)
 
 
 METHOD = Method(

@@ -9,29 +9,17 @@ from pipeline.config.policy import Rewards, TeaRagReward
 from pipeline.core.similarity import Similarity
 from pipeline.methods.base import Method, ScoreInputs, Scorer
 from pipeline.pairs.candidates import by_outcome_and_process
-from pipeline.rewards.tearag import TeaRagRewards, TeaRagWeights, combined, score
+from pipeline.rewards.tearag import PAPER, WEIGHTED, TeaRagRewards, combined, score
 from pipeline.sft_data.steps import build_step
 
 
-def knowledge_scorer(similarity: Similarity, settings: TeaRagReward | None = None) -> Scorer:
+def knowledge_scorer(similarity: Similarity, settings: TeaRagReward = PAPER) -> Scorer:
     """The scorer that matches evidence by ``similarity``; without ``settings`` as in the paper."""
-    block = settings or TeaRagReward()
-    weights = _weights(block)
-    return lambda trajectories, verdicts: score(
-        trajectories,
-        similarity,
-        weights,
-        single_per_step=block.single_outcome == "f1-per-step",
-        malformed_answer=block.malformed_answer,
-    )
-
-
-def _weights(block: TeaRagReward) -> TeaRagWeights:
-    return TeaRagWeights(**{name: getattr(block, name) for name in TeaRagWeights._fields})
+    return lambda trajectories, verdicts: score(trajectories, similarity, settings)
 
 
 def _combined(terms: Mapping[str, Any], hop: str, settings: Rewards) -> Mapping[str, Any]:
-    return {**terms, **combined(terms, hop, _weights(settings.tearag))}
+    return {**terms, **combined(terms, hop, settings.tearag)}
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
@@ -54,7 +42,7 @@ METHOD = Method(
         "total": "Total (format + outcome + process)",
     },
     build_step=build_step,
-    weights=TeaRagWeights._fields,
+    weights=WEIGHTED,
     combined=_combined,
     record_needs="evidence",
 )

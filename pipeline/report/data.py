@@ -9,42 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.answer_metrics import f1
-from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
-from pipeline.core.record_io import read_records
-from pipeline.core.records import Trajectory
-from pipeline.evaluation.excerpts import Segment, read_trajectories, text_of
-from pipeline.methods import titled_terms
 from pipeline.run.store import MANIFEST, read_manifest, read_output
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
-EXAMPLES_PER_KIND = 2
-
-
-@dataclass(frozen=True)
-class TrajectoryView:
-    """A trajectory as the page shows it; ``facts`` are steps, stop reason and reward terms."""
-
-    title: str
-    answer: str | None
-    segments: list[Segment]
-    facts: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Example:
-    """Two trajectories of one question, side by side."""
-
-    label: str
-    question: str
-    gold: list[str]
-    left: TrajectoryView
-    right: TrajectoryView
 
 
 def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
@@ -166,77 +137,3 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
         versions = manifest.get("versions", {})
         result.append({"name": name, **row, "counts": counts, "versions": versions})
     return result
-
-
-def pair_examples(inputs: Mapping[str, Path]) -> list[Example]:
-    """The first two pairs of each kind, from the last round with pairs.
-
-    Raises InputError when a pair names a trajectory that its round does not have.
-    """
-    columns = ["kind", "question_id", "chosen_id", "rejected_id"]
-    for number, directory in reversed(rounds_of(inputs, "pair").items()):
-        if f"score-{number}" not in inputs:
-            continue
-        by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in reversed(PAIR_KINDS)}
-        for row in iterate_parquet(directory / "pairs.parquet", columns):
-            of_kind = by_kind.get(row["kind"])
-            if of_kind is not None and len(of_kind) < EXAMPLES_PER_KIND:
-                of_kind.append(row)
-        rows = [row for of_kind in by_kind.values() for row in of_kind]  # subtle differences first
-        path = inputs[f"score-{number}"] / "trajectories.parquet"
-        ids = {row[key] for row in rows for key in ("chosen_id", "rejected_id")}
-        trajectories = read_trajectories(path, "trajectory_id", ids)
-        if missing := sorted(ids - trajectories.keys()):
-            raise InputError.at(
-                path, None, f"no trajectory {missing[0]}, but a pair refers to it; rerun the round"
-            )
-        if rows:
-            return [
-                _example(
-                    f"Round {number}, {row['kind']} pair",
-                    (trajectories[row["chosen_id"]], "Chosen"),
-                    (trajectories[row["rejected_id"]], "Rejected"),
-                )
-                for row in rows
-            ]
-    return []
-
-
-def policy_examples(evaluate: Path, first: str, last: str) -> list[Example]:
-    """Questions on which the first and the last policy differ most (``examples.parquet``)."""
-    trajectories = read_records(evaluate / "examples.parquet", Trajectory)
-    return [
-        _example(_change(before, after), (before, first), (after, last))
-        for before, after in zip(trajectories[0::2], trajectories[1::2], strict=True)
-    ]
-
-
-def _change(before: Trajectory, after: Trajectory) -> str:
-    gain = f1(after.answer, after.answers) - f1(before.answer, before.answers)
-    kind = "better answer" if gain > 0 else "worse answer" if gain else "fewer steps"
-    return f"{before.dataset}, {kind}"
-
-
-def _example(label: str, left: tuple[Trajectory, str], right: tuple[Trajectory, str]) -> Example:
-    trajectory = left[0]
-    return Example(
-        label,
-        trajectory.question,
-        trajectory.answers,
-        trajectory_view(*left),
-        trajectory_view(*right),
-    )
-
-
-def trajectory_view(trajectory: Trajectory, title: str) -> TrajectoryView:
-    """Segments, number of steps, stop reason and reward terms of a trajectory.
-
-    Raises InputError when its spans do not cover its text.
-    """
-    facts = {"steps": str(len(trajectory.steps)), "stopped by": trajectory.stop.replace("_", " ")}
-    if not trajectory.format_ok:
-        facts["malformed"] = trajectory.format_error or "yes"
-    for term, value in (trajectory.rewards or {}).items():
-        if isinstance(value, int | float) and term in titled_terms():
-            facts[term] = f"{value:.2f}"
-    return TrajectoryView(title, trajectory.answer, text_of(trajectory), facts)

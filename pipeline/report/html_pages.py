@@ -5,7 +5,6 @@ Every value is escaped, and invisible controls in it are written out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ from pipeline.core.text import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-    from pipeline.evaluation.comparison_tables import Table
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -33,12 +30,6 @@ def page_environment(templates: Path) -> Environment:
     )
     environment.filters["thousands"] = lambda value: f"{value:,.0f}"
     return environment
-
-
-def tables_page(title: str, shown: Sequence[Table]) -> str:
-    """A page of tables; it needs no other file."""
-    template = page_environment(TEMPLATES).get_template("tables.html.j2")
-    return template.render(title=title, tables=shown)
 
 
 def _visible_value(value: object) -> object:

@@ -139,7 +139,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         **coverage_section.values(
             inputs, _policies(rows), context.config.evaluation.split, context.seed
         ),
-        **failures_section.values(rows, inputs["evaluate"] if rows else None),
+        **failures_section.values(rows),
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
         **rewards_section.values(inputs, trained.reward_titles),
@@ -160,7 +160,6 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "training": _training(inputs, context.config.objective),
         "stages": stages,
         "versions": stages[-1]["versions"] if stages else {},
-        "pair_examples": collect.pair_examples(inputs),
     }
 
 
@@ -188,7 +187,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
         "learning": _learning(policies, main),
     }
     if evaluate is None:
-        return {**result, "first_to_last": {}, "parted": [], "policy_examples": []}
+        return {**result, "first_to_last": {}, "parted": []}
     tests = read_output(evaluate / "comparison.json")
     trained = result["trained"]
     first, last = trained[0], trained[-1]
@@ -207,10 +206,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
                 if test["dataset"] == ALL
             )
         ],
-        **_steps_and_tokens(policies, main, read_output(evaluate / "distributions.json")),
-        "policy_examples": collect.policy_examples(
-            evaluate, policy_title(first), policy_title(last)
-        ),
+        **_steps(policies, read_output(evaluate / "distributions.json")),
     }
 
 
@@ -298,28 +294,18 @@ def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dic
     }
 
 
-def _steps_and_tokens(
+def _steps(
     policies: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
     distributions: Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]],
 ) -> dict[str, Any]:
     steps = {policy: distributions[policy][ALL]["steps"] for policy in policies}
     stops = {policy: distributions[policy][ALL]["stops"] for policy in policies}
     counts = sorted({int(count) for table in steps.values() for count in table})
-    average = {row["policy"]: row["tokens"] for row in rows if row["dataset"] == ALL}
     return {
         "step_counts": counts,
         "steps": steps,
         "stops": stops,
         "stop_names": list(dict.fromkeys(name for table in stops.values() for name in table)),
-        "tokens_figure": plots.stacked_bars(
-            [policy_title(policy) for policy in policies],
-            {
-                plots.THINKING: [average[policy]["thinking"] for policy in policies],
-                plots.RETRIEVED: [average[policy]["retrieved"] for policy in policies],
-            },
-            "tokens per question",
-        ),
     }
 
 

@@ -15,26 +15,15 @@ verdict is left out of N and N_corr. The bonus is 0 when N is 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypedDict
+from typing import TypedDict
 
+from pipeline.config.policy import HiPragReward
 from pipeline.core.answer_metrics import cover_exact_match
 from pipeline.core.errors import InputError
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Kind, Ruling
 
-
-class HiPragWeights(NamedTuple):
-    """Eq. 1's lambda_f (``format``) and lambda_p (``process``); the defaults are the paper's.
-
-    ``penalise`` is for ablations: all steps of the other kind count as correct.
-    """
-
-    format: float = 0.2
-    process: float = 0.4
-    penalise: Literal["both", "over", "under"] = "both"
-
-
-PAPER = HiPragWeights()
+PAPER = HiPragReward()
 
 
 class StepVerdict(TypedDict):
@@ -66,7 +55,7 @@ class HiPragRewards(TypedDict):
 def score(
     trajectories: Sequence[Trajectory],
     verdicts: Sequence[Sequence[Ruling | None]],
-    weights: HiPragWeights = PAPER,
+    weights: HiPragReward = PAPER,
 ) -> list[HiPragRewards]:
     """Every term of every trajectory, in order, in the layout of ``steep score``.
 
@@ -87,7 +76,7 @@ def _kind(step: Step) -> Kind:
 
 
 def _terms(
-    trajectory: Trajectory, rulings: Sequence[Ruling | None], weights: HiPragWeights
+    trajectory: Trajectory, rulings: Sequence[Ruling | None], weights: HiPragReward
 ) -> HiPragRewards:
     answer = trajectory.reward
     if answer is None:
@@ -110,7 +99,7 @@ def _terms(
 
 
 def combined(
-    answer: float, format_ok: float, steps: Sequence[StepVerdict], weights: HiPragWeights
+    answer: float, format_ok: float, steps: Sequence[StepVerdict], weights: HiPragReward
 ) -> CombinedTerms:
     """N, N_corr and R(T) of the other terms."""
     correct = [

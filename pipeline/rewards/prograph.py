@@ -13,24 +13,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
+from pipeline.config.policy import ProGraphReward
 from pipeline.core.answer_metrics import f1
 from pipeline.core.records import Trajectory
 from pipeline.rewards.structure import Structure
 
-
-class ProGraphWeights(NamedTuple):
-    """lambda_1 (``progress``) and lambda_2 (``structure``) of eq. 15.
-
-    The paper gives no values; the defaults are this project's.
-    """
-
-    progress: float = 0.5
-    structure: float = 0.5
-
-
-DEFAULT = ProGraphWeights()
+DEFAULT = ProGraphReward()
 
 
 class StepRewards(TypedDict):
@@ -58,7 +48,7 @@ def step_rewards(
     trajectory: Trajectory,
     structure: Sequence[Structure],
     values: Sequence[float] | None,
-    weights: ProGraphWeights = DEFAULT,
+    weights: ProGraphReward = DEFAULT,
 ) -> ProGraphRewards:
     """The rewards of one trajectory.
 
@@ -85,7 +75,7 @@ def step_rewards(
 
 
 def combined(
-    format_ok: float, answer: float, steps: Sequence[StepRewards], weights: ProGraphWeights
+    format_ok: float, answer: float, steps: Sequence[StepRewards], weights: ProGraphReward
 ) -> ProGraphRewards:
     """The rewards of a trajectory whose steps have all terms but the totals."""
     steps = [

@@ -15,20 +15,13 @@ answers are long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypedDict
+from typing import TypedDict
 
+from pipeline.config.policy import SearchR1Reward
 from pipeline.core.answer_metrics import exact_match, f1
 from pipeline.core.records import Trajectory
 
-
-class SearchR1Weights(NamedTuple):
-    """The measure of A (``answer``) and lambda_f (``format``)."""
-
-    answer: Literal["em", "f1"] = "em"
-    format: float = 0.2
-
-
-DEFAULT = SearchR1Weights()
+DEFAULT = SearchR1Reward()
 
 
 class SearchR1Rewards(TypedDict):
@@ -40,7 +33,7 @@ class SearchR1Rewards(TypedDict):
 
 
 def score(
-    trajectories: Sequence[Trajectory], weights: SearchR1Weights = DEFAULT
+    trajectories: Sequence[Trajectory], weights: SearchR1Reward = DEFAULT
 ) -> list[SearchR1Rewards]:
     """Every term of every trajectory, in order; reads ``answers``, ``answer`` and ``format_ok``."""
     measure = exact_match if weights.answer == "em" else f1

@@ -12,25 +12,17 @@ Input: trajectories and a similarity model. Output: every term of every trajecto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, cast
+from typing import Any, TypedDict, cast
 
+from pipeline.config.policy import TeaRagReward
 from pipeline.core.answer_metrics import f1, normalize
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.grammars.tearag import last_answer
 from pipeline.rewards.evidence_match import EvidenceMatches, has_evidence, match_evidence
 
-
-class TeaRagWeights(NamedTuple):
-    """The weights of eq. 13, with the paper's values."""
-
-    consistency: float = 0.1
-    subquery: float = 0.3
-    context: float = 0.3
-    summary: float = 0.3
-
-
-PAPER = TeaRagWeights()
+PAPER = TeaRagReward()
+WEIGHTED = ("consistency", "subquery", "context", "summary")  # the terms of eq. 13
 
 
 class TeaRagRewards(TypedDict):
@@ -50,15 +42,12 @@ class TeaRagRewards(TypedDict):
 def score(
     trajectories: Sequence[Trajectory],
     similarity: Similarity,
-    weights: TeaRagWeights = PAPER,
-    *,
-    single_per_step: bool = True,
-    malformed_answer: Literal["parsed", "last"] = "parsed",
+    settings: TeaRagReward = PAPER,
 ) -> list[TeaRagRewards]:
     """Every reward term of every trajectory, in order, in the layout of ``steep score``.
 
     Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``.
-    ``single_per_step`` divides the outcome of single-hop questions by the steps. With
+    ``single_outcome`` "f1-per-step" divides the outcome of single-hop questions by the steps. With
     ``malformed_answer`` "last", a malformed trajectory is scored by its last "Final answer:", for
     which ``output`` and ``spans`` are read, and counts as at least one step. Raises RetrievalError
     when the similarity model fails; a failure is never turned into a reward.
@@ -67,14 +56,14 @@ def score(
         [(trajectory.evidence, trajectory.steps) for trajectory in trajectories], similarity
     )
     return [
-        _terms(trajectory, found, weights, _outcome(trajectory, single_per_step, malformed_answer))
+        _terms(trajectory, found, settings)
         for trajectory, found in zip(trajectories, matches, strict=True)
     ]
 
 
-def combined(terms: Mapping[str, Any], hop: str, weights: TeaRagWeights) -> dict[str, float]:
+def combined(terms: Mapping[str, Any], hop: str, weights: TeaRagReward) -> dict[str, float]:
     """The process reward (eq. 13) and the total of the other terms."""
-    weighted = sum(weight * terms[name] for name, weight in weights._asdict().items())
+    weighted = sum(getattr(weights, name) * terms[name] for name in WEIGHTED)
     unmeasured = hop == "single" or (hop == "unknown" and not has_evidence(terms))
     process = 0.0 if unmeasured else weighted
     return {"process": process, "total": terms["format"] + terms["outcome"] + process}
@@ -95,22 +84,20 @@ def _consistent(step: Step) -> bool:
     return all(name and name in subquery for name in names)
 
 
-def _outcome(
-    trajectory: Trajectory, single_per_step: bool, malformed_answer: Literal["parsed", "last"]
-) -> float:
+def _outcome(trajectory: Trajectory, settings: TeaRagReward) -> float:
     """Eq. 5, and the division by k for single-hop questions."""
     answer, k = trajectory.answer, len(trajectory.steps)
-    if malformed_answer == "last" and not trajectory.format_ok:
+    if settings.malformed_answer == "last" and not trajectory.format_ok:
         answer, k = last_answer(trajectory.output, trajectory.spans), max(k, 1)
     given = trajectory.reward
     outcome = f1(answer, trajectory.answers) if given is None else given
-    if trajectory.hop == "single" and single_per_step:
+    if trajectory.hop == "single" and settings.single_outcome == "f1-per-step":
         return outcome / k if k else 0.0
     return outcome
 
 
 def _terms(
-    trajectory: Trajectory, matches: EvidenceMatches, weights: TeaRagWeights, outcome: float
+    trajectory: Trajectory, matches: EvidenceMatches, settings: TeaRagReward
 ) -> TeaRagRewards:
     k = len(trajectory.steps)
     subquery, context, summary = (
@@ -118,13 +105,13 @@ def _terms(
         for values in (matches["subquery"], matches["context"], matches["summary"])
     )
     terms: dict[str, Any] = {
-        "outcome": outcome,
+        "outcome": _outcome(trajectory, settings),
         "format": float(trajectory.format_ok),
         "consistency": consistency(trajectory.steps),
         "subquery": subquery,
         "context": context,
         "summary": summary,
     }
-    terms |= combined({**terms, "memory": matches}, trajectory.hop, weights)
+    terms |= combined({**terms, "memory": matches}, trajectory.hop, settings)
     terms["memory"] = matches
     return cast(TeaRagRewards, terms)  # built as one dictionary: the order of keys is kept

@@ -4,9 +4,8 @@
 ``trajectories.parquet`` and ``rows.json`` (one `Outcome` per question, and seconds). The stage
 ``evaluate-any`` does the same for any questions and any policy, the untrained one included. `merge`
 reads these files of every policy and writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10,
-arXiv 2511.05385), ``comparison.json`` (paired tests), ``distributions.json`` (counts of steps and
-stop reasons), ``examples.parquet``, and failed trajectories of the last policy:
-``failures.parquet``, with failure modes in ``failures.json``.
+arXiv 2511.05385), ``comparison.json`` (paired tests) and ``distributions.json`` (counts of steps
+and stop reasons).
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from pipeline.core.record_io import iterate_records, parse_record, read_records,
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.compare import compare
-from pipeline.evaluation.excerpts import failed, most_changed
 from pipeline.evaluation.metrics import MEASURES, Outcome, measure, metrics_rows
 from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.search_errors import SearchErrors, count_search_errors
@@ -181,12 +179,11 @@ def merge_policies(
     final: Mapping[str, Path] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Write metrics, tests, distributions and examples of ``directories``, in order of training.
+    """Write metrics, tests and distributions of ``directories``, in order of training.
 
-    ``given`` are the policies that the run did not train; examples leave them out. ``judged`` maps
-    policies to directories of the stage ``judge-policy``, and ``final`` the last policy to its
-    evaluation on another split. Returns the numbers of metrics rows,
-    tests and example trajectories. Raises what `compare_policies` raises.
+    ``given`` are the policies that the run did not train. ``judged`` maps policies to directories
+    of the stage ``judge-policy``, and ``final`` the last policy to its evaluation on another split.
+    Returns the numbers of metrics rows and tests. Raises what `compare_policies` raises.
     """
     compared = compare_policies(
         directories, resamples=resamples, seed=seed, given=given, judged=judged, progress=progress
@@ -198,16 +195,7 @@ def merge_policies(
     write_json(output / "comparison.json", compared.tests)
     distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
     write_json(output / "distributions.json", distributions)
-    trained = {name: values for name, values in outcomes.items() if name not in given}
-    examples = most_changed(trained, directories)
-    write_parquet(output / "examples.parquet", examples, Trajectory)
-    last = next(reversed(outcomes))
-    failures, trajectories = failed(outcomes[last], directories[last])
-    write_json(output / "failures.json", failures)
-    write_parquet(output / "failures.parquet", trajectories, Trajectory)
-    return {
-        "rows": len(rows), "tests": len(compared.tests), "examples": len(examples)
-    }  # fmt: skip
+    return {"rows": len(rows), "tests": len(compared.tests)}
 
 
 @dataclass(frozen=True)

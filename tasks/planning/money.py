@@ -1,8 +1,7 @@
 """Requests to endpoints, their tokens and their cost, by the same declarations as GPU hours.
 
 Input: the tasks of a run and a `Clock`. Output: `Asked` of every endpoint of a task, and a sentence
-for each paid endpoint without a ceiling. An endpoint is paid when its settings have prices, or when
-its address is public: somebody else may charge for it.
+for each paid endpoint without a ceiling (`Endpoint.unbounded`).
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from tasks.base import StageTask
 from tasks.opened import Opened, Remote
 from tasks.planning.clock import Clock
 
-_PRIVATE = (".local", ".localhost", ".internal", ".intranet", ".lan", ".home.arpa")
 _Count = Callable[[float, float, float], float]  # of calls, tokens read and tokens written
 _SPARE = 2  # a proposed ceiling in multiples of what is expected
 
@@ -86,15 +82,6 @@ def asked(task: StageTask, clock: Clock) -> Iterator[Asked]:
             yield Asked(task.whole, one, *amounts)
 
 
-def is_public(url: str) -> bool:
-    """Whether an address is neither of this machine nor of a private network."""
-    host = (urlsplit(url).hostname or "").rstrip(".")
-    try:
-        return ip_address(host).is_global
-    except ValueError:
-        return "." in host and not host.endswith(_PRIVATE)
-
-
 def totals(found: Iterable[Asked]) -> list[Asked]:
     """The requests over all rounds and policies, by stage, endpoint and model, if there are any."""
     joined: dict[tuple[str, str, str], Asked] = {}
@@ -108,14 +95,14 @@ def ceiling_faults(found: Iterable[Asked]) -> Iterator[str]:
     """A sentence for each paid endpoint without a ceiling, with a ceiling for its largest stage."""
     for key, one in _largest(found).items():
         settings, proposed = one.remote.settings, max(1, _rounded(_SPARE * one.expected))
-        if settings.cost_ceiling or settings.token_ceiling:
+        if not settings.unbounded:
             continue
         if one.cost is not None:
             yield (
                 f"{key} has prices and no ceiling, and {one.stage} is expected to cost "
                 f"{one.cost:,.2f}; set {key}.cost_ceiling, for example to {proposed}"
             )
-        elif is_public(settings.base_url):
+        else:
             yield (
                 f"{key}.base_url is a public address, which may cost money, and has no ceiling; "
                 f"set {key}.prices and cost_ceiling, or {key}.token_ceiling, for example to "

@@ -115,6 +115,10 @@ def test_hyper_ranks_as_solved_by_hand(tmp_path: Path) -> None:
             {"entities": {"A": [float("nan")], "B": [1.0], "C": [1.0]}},
             "entities.A.0: Input should be a valid number",
         ),
+        (
+            {"entities": {"A": [1e308, 1e308], "B": [1.0, 0.0], "C": [1.0, 0.0]}},
+            "a list of numbers below 1e\\+100",
+        ),
     ],
 )
 def test_hyper_refuses_invalid_fields(tmp_path: Path, change: dict[str, Any], message: str) -> None:

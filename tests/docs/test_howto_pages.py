@@ -276,7 +276,7 @@ def test_a_reward_of_ones_own_enters_the_benchmark_as_the_page_says(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "few steps" in done.stdout
-    assert "step.quotes" in (tmp_path / "audit.html").read_text()
+    assert "step.quotes" in (tmp_path / "audit.md").read_text()
     assert json.loads((tmp_path / "audit.json").read_text())
 
 

@@ -40,8 +40,9 @@ def pair_file(directory: Path, spans: list[tuple[int, int, str]]) -> Path:
         chosen_spans=spans,  # type: ignore[arg-type]
         rejected_ids=[3],
     )
-    write_parquet(directory / "pairs.parquet", [pair], Pair)
-    return directory
+    path = directory / "pairs.parquet"
+    write_parquet(path, [pair], Pair)
+    return path
 
 
 @pytest.mark.parametrize("width", [60, 140])
@@ -72,7 +73,7 @@ def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
     hostile = replace(hostile, question=controls, dataset=controls, answers=[controls])
     write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
     console, stream = colored(200)
-    view_trajectories(tmp_path, 1, console=console)
+    view_trajectories(tmp_path / "trajectories.parquet", 1, console=console)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # the colors are ours
     assert visible(shown) == shown
     assert "[red]markup[/red]" in shown

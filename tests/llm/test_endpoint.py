@@ -32,7 +32,8 @@ def echo(text: str, before: int) -> str:
 
 
 def open_chat(folder: Path, server: FakeEndpoint, **settings: Any) -> EndpointChat:
-    endpoint = Endpoint(base_url=server.url, **{"model": "fake", "retries": 1, **settings})
+    defaults = {"base_url": server.url, "model": "fake", "retries": 1}
+    endpoint = Endpoint(**{**defaults, **settings})
     return EndpointChat(endpoint, ContentCache(folder / "chat.sqlite"), block="graph")
 
 
@@ -276,13 +277,26 @@ def test_a_document_cannot_switch_the_chat_role(tmp_path, serve):
     )
 
 
+@pytest.mark.parametrize("settings", [{"base_url": "https://x.test/v1"}, {"prices": {"prompt": 1}}])
+def test_every_command_refuses_an_endpoint_that_may_cost_money_without_a_ceiling(
+    tmp_path, serve, settings
+):
+    server = serve()
+    with (
+        open_chat(tmp_path, server, **settings) as chat,
+        pytest.raises(ConfigError, match=r"has no ceiling; set graph\.endpoint\.token_ceiling"),
+    ):
+        ask(chat, "a")
+    assert server.requests == []
+
+
 def test_token_totals_and_cost_include_cached_answers(tmp_path, serve):
     server = serve()
     prices = {"prompt": 2.0, "completion": 8.0}  # 10 + 3 tokens an answer
     total = {"answers": 3, "prompt_tokens": 30, "completion_tokens": 9, "cost": 0.000132}
-    with open_chat(tmp_path, server, prices=prices) as chat:
+    with open_chat(tmp_path, server, prices=prices, token_ceiling=999) as chat:
         ask(chat, "a")
-    with open_chat(tmp_path, server, prices=prices) as chat:
+    with open_chat(tmp_path, server, prices=prices, token_ceiling=999) as chat:
         ask(chat, *"abc")
         assert chat.usage.total() == total
         assert chat.usage.line() == (

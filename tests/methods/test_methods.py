@@ -14,8 +14,8 @@ from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
 from pipeline.grammars import grammar
-from pipeline.methods import Method, candidate_terms, method, titled_terms
-from pipeline.rewards.prograph import ProGraphWeights, step_rewards
+from pipeline.methods import Method, candidate_terms, method
+from pipeline.rewards.prograph import step_rewards
 from pipeline.rewards.structure import Structure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def test_every_entry_leads_to_a_grammar_of_that_name_and_an_implementation(name:
 @pytest.mark.parametrize("name", METHODS)
 def test_only_methods_with_step_rewards_have_titles_for_steps(name: str) -> None:
     assert bool(method(name).step_titles) == METHODS[name].step_rewards
-    assert method(name).step_titles.keys() <= method(name).reward_titles.keys() <= titled_terms()
+    assert method(name).step_titles.keys() <= method(name).reward_titles.keys()
 
 
 SEPARATE = {"format": 1, "outcome": 0.5, "process": 0.2}
@@ -111,9 +111,8 @@ def scored(name: str, rewards: Rewards) -> dict[str, object]:
         steps=[step, Step(subquery="?", search="s", conclusion="c")], answer="Italy", format_ok=name != "search-r1",
     )  # fmt: skip
     if name == "prograph":
-        weights = ProGraphWeights(rewards.prograph.progress, rewards.prograph.structure)
         turns = [Structure(0.5, 0.25), Structure(1.0, 0.0)]
-        return dict(step_rewards(record, turns, [0.1, 0.4, 0.9], weights))
+        return dict(step_rewards(record, turns, [0.1, 0.4, 0.9], rewards.prograph))
     verdicts = [
         [Verdict("t", 0, "under", "no", "m", "k"), Verdict("t", 1, "over", "yes", "m", "k")]
     ]

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.config.policy import HiPragReward
 from pipeline.core.errors import InputError
 from pipeline.core.records import Step, Trajectory
-from pipeline.rewards.hiprag import HiPragWeights, score
+from pipeline.rewards.hiprag import score
 from tests.smallest import small_trajectory
 
 SEARCH, FROM_MEMORY = Step(search="q", conclusion="c"), Step(conclusion="c")
@@ -71,7 +72,7 @@ def test_a_missing_verdict_stops_only_where_it_would_count():
     assert terms([SEARCH], [None], format_ok=False)["steps"] == [
         {"kind": "over", "verdict": "unknown"}
     ]
-    assert terms([SEARCH], [None], HiPragWeights(process=0.0))["total"] == 1.0
+    assert terms([SEARCH], [None], HiPragReward(process=0.0))["total"] == 1.0
     with pytest.raises(InputError, match="2 steps and 1 verdicts"):
         terms([SEARCH, FROM_MEMORY], ["no"])
 
@@ -79,7 +80,7 @@ def test_a_missing_verdict_stops_only_where_it_would_count():
 @pytest.mark.parametrize(("penalise", "n_corr"), [("both", 0), ("over", 1), ("under", 2)])
 def test_ablations_penalize_one_kind_of_error_only(penalise, n_corr):
     steps, verdicts = [SEARCH, SEARCH, FROM_MEMORY], ["yes", "yes", "yes"]
-    rewards = terms(steps, verdicts, HiPragWeights(penalise=penalise))
+    rewards = terms(steps, verdicts, HiPragReward(penalise=penalise))
     assert (rewards["n"], rewards["n_corr"]) == (3, n_corr)
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeline import config
+from pipeline.config.policy import ProGraphReward
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Trajectory
 from pipeline.grammars import grammar
 from pipeline.graph.build import Extracted
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges
-from pipeline.rewards.prograph import ProGraphWeights, step_rewards
+from pipeline.rewards.prograph import step_rewards
 from pipeline.rewards.structure import Structure, structure
 from pipeline.rollout.turns import turns_of
 from pipeline.run.context import StageContext
@@ -89,7 +90,9 @@ def test_every_term_of_a_trajectory() -> None:
     """r_outcome = 1 + 1; values .25, .5, .5, 1: progress .25, 0, .5."""
     record = trajectory(("a", "b", []), ("c", "d", []))
     shape = [Structure(0.5, 0.0), Structure(0.4, 0.2), Structure(0.0, 0.0)]
-    rewards = step_rewards(record, shape, [0.25, 0.5, 0.5, 1.0], ProGraphWeights(0.5, 0.25))
+    rewards = step_rewards(
+        record, shape, [0.25, 0.5, 0.5, 1.0], ProGraphReward(progress=0.5, structure=0.25)
+    )
     assert [step["progress"] for step in rewards["steps"]] == [0.25, 0.0, 0.5]
     totals = [2 + 0.125 + 0.125, 2 + 0.15, 2 + 0.25]
     assert [step["total"] for step in rewards["steps"]] == pytest.approx(totals)

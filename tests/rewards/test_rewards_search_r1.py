@@ -8,8 +8,9 @@ import pytest
 
 from pipeline.cli.pair import pair_file
 from pipeline.cli.score import score as score_file
+from pipeline.config.policy import SearchR1Reward
 from pipeline.core.records import Trajectory
-from pipeline.rewards.search_r1 import SearchR1Weights, score
+from pipeline.rewards.search_r1 import score
 from tests.cli.test_file_commands import call
 from tests.smallest import small_trajectory
 
@@ -42,13 +43,13 @@ def test_the_reward_has_one_value_for_each_of_the_four_cases(
 
 
 def test_without_a_format_weight_the_reward_is_the_exact_match() -> None:
-    weights = SearchR1Weights(format=0.0)
+    weights = SearchR1Reward(format=0.0)
     right, wrong = (trajectory(answer, format_ok=False) for answer in ("Lee", "Ann"))
     assert [terms["total"] for terms in score([right, wrong], weights)] == [1.0, 0.0]
 
 
 def test_f1_gives_part_of_the_reward_to_a_partly_right_answer() -> None:
-    [terms] = score([trajectory("Ann", format_ok=True)], SearchR1Weights(answer="f1"))
+    [terms] = score([trajectory("Ann", format_ok=True)], SearchR1Reward(answer="f1"))
     assert terms["answer"] == pytest.approx(2 / 3)
     assert terms["total"] == pytest.approx(0.8 * 2 / 3 + 0.2)
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.config.policy import TeaRagReward
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.grammars.tearag import TeaRag
-from pipeline.rewards.tearag import TeaRagWeights, consistency, score
+from pipeline.rewards.tearag import consistency, score
 from tests.smallest import small_trajectory
 
 
@@ -45,7 +46,7 @@ def trajectory(**values: Any) -> Trajectory:
     return small_trajectory(**(defaults | values))
 
 
-def terms(record: Trajectory, weights: TeaRagWeights | None = None) -> dict[str, Any]:
+def terms(record: Trajectory, weights: TeaRagReward | None = None) -> dict[str, Any]:
     (rewards,) = score([record], Lexical(), weights) if weights else score([record], Lexical())
     return rewards
 
@@ -86,7 +87,7 @@ def test_single_hop_outcome_is_divided_by_steps_and_process_is_zero() -> None:
     rewards = terms(trajectory(hop="single", answer="Rome"))
     assert (rewards["outcome"], rewards["process"], rewards["total"]) == (0.5, 0.0, 1.5)
     record = trajectory(hop="single", answer="Rome")
-    assert score([record], Lexical(), single_per_step=False)[0]["outcome"] == 1.0
+    assert terms(record, TeaRagReward(single_outcome="f1"))["outcome"] == 1.0
 
 
 STEP = """Step 1:
@@ -124,7 +125,7 @@ def test_a_malformed_trajectory_can_be_scored_by_its_last_answer(
         output=output, spans=spans if recorded else [], steps=read.steps, answer=read.answer,
         format_ok=False, answers=["Rome"],
     )  # fmt: skip
-    (rewards,) = score([record], Lexical(), malformed_answer="last")
+    rewards = terms(record, TeaRagReward(malformed_answer="last"))
     assert rewards["outcome"] == pytest.approx(last)
     (rewards,) = score([record], Lexical())
     assert rewards["outcome"] == parsed

@@ -230,6 +230,7 @@ DOUBLING = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in ran
         ({"properties": {"q": {"pattern": "("}}}, ".properties.q.pattern: '\\(' is not a 'regex'"),
         ({"properties": {"q": {"$ref": "#/$defs/q"}}}, ": it has no '#/\\$defs/q'; a \\$ref names a part"),
         ({"$ref": "#"}, ": it is too deep, or its references have no end"),
+        ({"properties": {"q": {"unevaluatedProperties": False}}}, ": unevaluatedProperties is not sup"),
         ({"properties": {"q": {"$ref": "#/properties/q"}}}, ": it is too deep, or its references"),
         ({"$defs": DOUBLING | {"a40": {}}, "$ref": "#/$defs/a0"}, ": it is too deep, or its ref"),
     ],
@@ -279,10 +280,31 @@ def test_a_schema_elsewhere_is_not_fetched(tmp_path: Path) -> None:
     assert Page.asked == []
 
 
-def test_a_pattern_without_end_holds_nobody() -> None:
-    assert schema_problem({"pattern": "^(a|aa)+$"}, "a" * 60 + "!") == (
-        "their schema cannot be evaluated (TimeoutError)"
-    )
+ENDLESS, LONG = "^(a|aa)+$", "a" * 60 + "!"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": ENDLESS}, LONG),
+        ({"patternProperties": {ENDLESS: {}}}, {LONG: 1}),
+        ({"patternProperties": {ENDLESS: {}}, "additionalProperties": False}, {LONG: 1}),
+        ({"propertyNames": {"pattern": ENDLESS}}, {LONG: 1}),
+    ],
+)
+def test_a_pattern_without_end_holds_nobody(schema: Any, value: Any) -> None:
+    assert schema_problem(schema, value) == "their schema cannot be evaluated (TimeoutError)"
+
+
+def test_properties_by_pattern_are_checked() -> None:
+    schema = {
+        "properties": {"q": {}},
+        "patternProperties": {"^n_": {"type": "integer"}},
+        "additionalProperties": False,
+    }
+    assert schema_problem(schema, {"q": "x", "n_1": 1}) is None
+    assert schema_problem(schema, {"n_1": "1"}) == "'1' is not of type 'integer'"
+    assert "('other' was unexpected)" in str(schema_problem(schema, {"q": "x", "other": 1}))
 
 
 def test_a_forced_call_and_an_answer_in_json_are_grammars_of_the_template() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from pipeline.config import load
+from pipeline.config.base import is_public
 from tasks.base import walk_configured
-from tasks.planning.money import is_public, totals
+from tasks.planning.money import totals
 from tasks.planning.plan import Plan, make_plan, summary
 from tasks.planning.sizes import sizes_of
 from tasks.report import Report
