@@ -5,6 +5,7 @@ A run has these stages if ``graph.scope`` is ``candidates``.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 import luigi
@@ -17,7 +18,7 @@ from tasks.index import Indexing, knowledge
 from tasks.opened import QUERY_TOKENS, Opened, Vectors, Work, embedder
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import CHUNK_BYTES, LINK_BYTES
-from tasks.policy import evaluate_command, policy
+from tasks.policy import policy
 from tasks.questions import QUESTIONS_READ, SPLITS, question_sets, questions
 from tasks.sample import RollOutTask
 
@@ -55,7 +56,7 @@ class Explore(RollOutTask):
         return str(self.split)
 
     def run_command(self, *more: str) -> str:
-        return evaluate_command(self, *more)
+        return shlex.join(["steep", "run", "evaluate", *more, *self.options])
 
     def upstream(self) -> dict[str, StageTask]:
         return {
