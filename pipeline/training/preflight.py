@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -153,54 +154,39 @@ def table(checks: Iterable[Check]) -> list[str]:
 
 QUESTIONS = "questions-sampling"
 HELD_OUT = ("questions-test", "questions-validation")
-_PAIRS = [
-    "question_id",
-    "prompt_ids",
-    "chosen_ids",
-    "rejected_ids",
-    "chosen_spans",
-    "rejected_spans",
-]
-_TRAJECTORIES = ["question_id", "prompt_ids", "token_ids", "token_spans"]
+# What a round trains on, and the sides of each record, with columns of ids and of spans.
+_UNITS = {"dpo": "pairs", "grpo": "trajectories"}
+_SIDES = {"dpo": ("chosen", "rejected"), "grpo": ("token",)}
 
 
-def pair_facts(file: Path, max_length: int, questions: dict[str, Path] | None = None) -> DataFacts:
-    """The facts of a file of pairs; ``questions`` are directories of question stages, by name.
-
-    Raises InputError when a file is unreadable.
-    """
-    facts = DataFacts("dpo", "pairs", max_length)
-    ids: set[str] = set()
-    for batch in parquet_batches(file, _PAIRS):
-        columns = (_lists(batch[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids"))
-        written = (_written(batch[name]) for name in ("chosen_spans", "rejected_spans"))
-        for prompt, good, bad, *trained in zip(*columns, *written, strict=True):
-            length = len(prompt) + max(len(good), len(bad))
-            same = len(good) == len(bad) and bool((good == bad).all())
-            digest = _digest(prompt, good, bad)
-            facts.add(length, len(good) + len(bad), sum(trained), digest, same)
-        ids.update(batch["question_id"].to_pylist())
-    _compare_questions(facts, ids, questions or {})
-    return facts
-
-
-def trajectory_facts(
-    file: Path, max_length: int, questions: dict[str, Path] | None = None
+def recorded_facts(
+    file: Path,
+    block: Literal["dpo", "grpo"],
+    max_length: int,
+    questions: dict[str, Path] | None = None,
 ) -> DataFacts:
-    """The facts of a file of scored trajectories; arguments are as in `pair_facts`."""
-    facts = DataFacts("grpo", "trajectories", max_length)
+    """The facts of a file of pairs (``dpo``) or of scored trajectories (``grpo``).
+
+    ``questions`` are directories of question stages, by name. Raises InputError when a file is
+    unreadable.
+    """
+    facts = DataFacts(block, _UNITS[block], max_length)
+    names = [[f"{side}_{part}" for side in _SIDES[block]] for part in ("ids", "spans")]
     ids: set[str] = set()
-    for batch in parquet_batches(file, _TRAJECTORIES):
+    for batch in parquet_batches(file, ["question_id", "prompt_ids", *chain(*names)]):
+        sides, written = ([batch[name] for name in part] for part in names)
         rows = zip(
             _lists(batch["prompt_ids"]),
-            _lists(batch["token_ids"]),
-            _written(batch["token_spans"]),
-            batch["question_id"].to_pylist(),
+            zip(*map(_lists, sides), strict=True),
+            zip(*map(_written, written), strict=True),
             strict=True,
         )
-        for prompt, tokens, written, question in rows:
-            facts.add(len(prompt) + len(tokens), len(tokens), written, _digest(prompt, tokens))
-            ids.add(question)
+        for prompt, tokens, trained in rows:
+            lengths = [len(side) for side in tokens]
+            same = len(set(lengths)) < len(lengths) and bool((tokens[0] == tokens[1]).all())
+            digest = _digest(prompt, *tokens)
+            facts.add(len(prompt) + max(lengths), sum(lengths), sum(trained), digest, same)
+        ids.update(batch["question_id"].to_pylist())
     _compare_questions(facts, ids, questions or {})
     return facts
 

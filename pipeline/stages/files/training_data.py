@@ -44,9 +44,8 @@ from pipeline.training.preflight import (
     Check,
     DataFacts,
     SftFacts,
-    pair_facts,
+    recorded_facts,
     table,
-    trajectory_facts,
 )
 
 R = TypeVar("R")
@@ -245,10 +244,8 @@ def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataF
 
     ``data`` is the output of the stage ``pair`` or ``score``.
     """
-    length = config.trainer.max_length
-    if config.objective == "grpo":
-        return trajectory_facts(data / "trajectories.parquet", length, questions)
-    return pair_facts(data / "pairs.parquet", length, questions)
+    file = data / ("trajectories.parquet" if config.objective == "grpo" else "pairs.parquet")
+    return recorded_facts(file, config.objective, config.trainer.max_length, questions)
 
 
 def report(context: StageContext, facts: DataFacts) -> None:
