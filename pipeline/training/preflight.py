@@ -94,6 +94,14 @@ class DataFacts:
         self._seen.add(digest)
         self.identical += identical
 
+    def noted(self, examples: Iterable[EncodedSft]) -> Iterator[EncodedSft]:
+        """Supervised examples, counted while they pass."""
+        for example in examples:
+            prompt = next(n for n, label in enumerate(example.labels) if label >= 0)
+            digest = hashlib.blake2b(repr(example.input_ids).encode(), digest_size=12).digest()
+            self.add(example.length, example.length - prompt, example.trained_tokens, digest)
+            yield example
+
     def checks(self) -> list[Check]:
         """The checks that apply to these records; none without records."""
         return list(self._checks()) if self.records else []
@@ -189,22 +197,6 @@ def recorded_facts(
         ids.update(batch["question_id"].to_pylist())
     _compare_questions(facts, ids, questions or {})
     return facts
-
-
-class SftFacts:
-    """The facts of encoded supervised examples, taken while they pass."""
-
-    def __init__(self, max_length: int) -> None:
-        self.facts = DataFacts("sft", "examples", max_length)
-
-    def __call__(self, examples: Iterable[EncodedSft]) -> Iterator[EncodedSft]:
-        """The examples, counted."""
-        for example in examples:
-            prompt = next(n for n, label in enumerate(example.labels) if label >= 0)
-            digest = hashlib.blake2b(repr(example.input_ids).encode(), digest_size=12).digest()
-            tokens = example.length - prompt
-            self.facts.add(example.length, tokens, example.trained_tokens, digest)
-            yield example
 
 
 def _compare_questions(facts: DataFacts, ids: set[str], questions: dict[str, Path]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.training.encode import IGNORED, EncodedSft
-from pipeline.training.preflight import Check, DataFacts, SftFacts, recorded_facts
+from pipeline.training.preflight import Check, DataFacts, recorded_facts
 from tests.stages.fabricated_run import trajectory
 
 PAIR = Pair(
@@ -83,9 +83,8 @@ def test_supervised_examples_are_counted_while_they_pass() -> None:
         EncodedSft("a", [1, 2, 3, 4], [IGNORED, 2, IGNORED, 4]),
         EncodedSft("b", [1, 2, 3, 4], [IGNORED, 2, IGNORED, 4]),
     ]
-    seen = SftFacts(max_length=3)
-    assert list(seen(examples)) == examples
-    facts = seen.facts
+    facts = DataFacts("sft", "examples", max_length=3)
+    assert list(facts.noted(examples)) == examples
     assert (facts.records, facts.over_long, facts.duplicates) == (2, 2, 1)
     assert (facts.trained, facts.tokens) == (4, 6)
 

@@ -43,7 +43,6 @@ from pipeline.training.lora import load_tokenizer, locate_base, vocabulary_size
 from pipeline.training.preflight import (
     Check,
     DataFacts,
-    SftFacts,
     recorded_facts,
     table,
 )
@@ -93,8 +92,8 @@ def encode_sft_data(context: StageContext) -> None:
 
     short = WithinLength(settings.max_length, settings.over_long, "sft")
     target = context.checkpoint_dir / TRAINING
-    seen = SftFacts(settings.max_length)
-    counts = write_encoded(target, EncodedSft, short(seen(encoded("train.parquet"))))
+    facts = DataFacts("sft", "examples", settings.max_length)
+    counts = write_encoded(target, EncodedSft, short(facts.noted(encoded("train.parquet"))))
     if not counts.records:
         raise TrainingError(
             "sft-data holds no training examples; raise sft_data.sizes, or name files with "
@@ -104,7 +103,7 @@ def encode_sft_data(context: StageContext) -> None:
         example for example in encoded("test.parquet") if example.length <= settings.max_length
     )
     write_encoded(context.checkpoint_dir / HELDOUT, EncodedSft, short_enough)
-    report(context, seen.facts)
+    report(context, facts)
     TrainingData(
         {
             "examples": counts.records,
