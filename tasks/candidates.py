@@ -5,7 +5,6 @@ A run has these stages if ``graph.scope`` is ``candidates``.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 
 import luigi
@@ -45,7 +44,7 @@ class Explore(RollOutTask):
     stage = "explore"
     help = "searches of policy 0, to choose passages with triplets"
     named = False
-    can_be_forced = False
+    made_by = "evaluate"
     entry = "pipeline.stages.evaluate:run"
     merge_entry = "pipeline.stages.evaluate:merge_shards"
     reads = EvaluateAny.reads
@@ -54,9 +53,6 @@ class Explore(RollOutTask):
     @property
     def variant(self) -> str | None:
         return str(self.split)
-
-    def run_command(self, *more: str) -> str:
-        return shlex.join(["steep", "run", "evaluate", *more, *self.options])
 
     def upstream(self) -> dict[str, StageTask]:
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import cached_property
 
 import luigi
@@ -71,13 +70,8 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
         return None if self.final else super().round_number
 
     @property
-    def can_be_forced(self) -> bool:
-        return not self.final
-
-    def run_command(self, *more: str) -> str:
-        if self.final:
-            return shlex.join(["steep", "run", "evaluate", *more, *self.options])
-        return super().run_command(*more)
+    def made_by(self) -> str | None:
+        return "evaluate" if self.final else None
 
     @property
     def variant(self) -> str | None:

@@ -7,7 +7,6 @@ other stages read it in the same way.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import ClassVar
@@ -83,7 +82,7 @@ class GivenPolicy(UntrainedPolicy):
     stage = "given-policy"
     help = "the teacher of the cold start"
     named = False
-    can_be_forced = False
+    made_by = "sft-data"
     entry = "pipeline.stages.given_policy:run"
     reads = ()
     setting = "sft_data.rejection_sampling.teacher"
@@ -96,9 +95,6 @@ class GivenPolicy(UntrainedPolicy):
     @property
     def label(self) -> str:
         return f"{self.stage}-{file_name(PurePath(self.given).name)}"
-
-    def run_command(self, *more: str) -> str:
-        return shlex.join(["steep", "run", "sft-data", *more, *self.options])
 
 
 def file_name(name: str) -> str:
