@@ -41,9 +41,9 @@ from pipeline.evaluation.compare import p_text, paired_test
 from pipeline.evaluation.comparison_tables import Table, markdown
 from pipeline.evaluation.plots import svg
 
-METHODS = ("embedded", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-eta-0")
+METHODS = ("embedded-full", "tearag-apo", "tearag-rft", "tearag-grpo", "tearag-eta-0")
 TITLES = {
-    "embedded": "DPO+SFT",
+    "embedded-full": "DPO+SFT",
     "tearag-apo": "APO-zero+SFT (unpaired loss)",
     "tearag-rft": "rejection-sampling SFT",
     "tearag-grpo": "GRPO",

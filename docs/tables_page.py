@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,7 +100,7 @@ def _row(paper: dict[str, Any], table: str, row: dict[str, Any]) -> Row:
     settings = tuple(row.get("settings", ()))
     embedded = published = None
     if "missing" not in row:
-        own = Command(paper["embedded"], variant, settings, steep)
+        own = Command("", variant or paper["embedded"], settings, steep)
         embedded = _command(row.get("embedded"), own)
         changed = settings or (_settings_of(variant) if variant else ())
         other = Command(paper["published"], "", changed, steep, data=True)
@@ -149,7 +150,7 @@ def page() -> str:
         if row.paper != paper:
             paper, table = row.paper, ""
             lines += ["", f"## {paper}", ""]
-            lines.append(f"`configs/{base['embedded']}.yaml`, `configs/{base['published']}.yaml`")
+            lines.append(f"`VARIANT={base['embedded']}`, `configs/{base['published']}.yaml`")
         if row.table != table:
             table = row.table
             lines += ["", f"### {table[0].upper()}{table[1:]}", ""]
@@ -172,8 +173,8 @@ def _brief(command: Command | None, base: str) -> str:
     if command is None:
         return ""
     text = str(command).removeprefix("make run ")
-    for part in (f"CONFIG=configs/{base}.yaml", f"--config configs/{base}.yaml", "DATA=DIR"):
-        text = text.replace(part, "")
+    own = rf"(CONFIG=|--config )configs/{base}\.yaml|(VARIANT=|--variant ){base}(?!\S)|DATA=DIR"
+    text = re.sub(own, "", text)
     return f"`{' '.join(text.replace('--data DIR', '').split()) or 'make run'}`"
 
 

@@ -114,6 +114,10 @@ class StageTask(luigi.Task):
         """A sentence for each fault in the stage's settings and files that would stop the stage."""
         return iter(())
 
+    def findings(self) -> Iterator[str]:
+        """What the finished stage found, for its line."""
+        yield from ()
+
     def notes(self) -> Iterator[str]:
         """A sentence for each part of the data that the stage will leave out or find odd."""
         return iter(())
@@ -303,7 +307,7 @@ class StageTask(luigi.Task):
         counts = self._run_job(stage)
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         notes = read_manifest(self.store.directory(self.key)).get("notes", {})
-        found = "; ".join([rows, *notes.get("warnings", ())])
+        found = "; ".join([rows, *self.findings(), *notes.get("warnings", ())])
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {found}"))
 
     def _run_job(self, stage: StageJob) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import luigi
@@ -83,6 +84,20 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
             "questions": questions(self, self.settings.evaluation.split),
             "policy": policy(self, int(self.number)),
         }
+
+    def findings(self) -> Iterator[str]:
+        """EM with its interval, and the gain over the policy before if that is evaluated."""
+        from pipeline.stages.evaluate import average
+
+        own = average(self.directory, self.settings.seed)
+        low, high = own["ci"]["em"] or (own["em"], own["em"])
+        yield f"EM {100 * own['em']:.1f} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
+        if self.by_number and self.number:
+            before: StageTask = self.clone(EvaluatePolicy, number=self.number - 1)
+            if before.complete():
+                gain = own["em"] - average(before.directory, self.settings.seed)["em"]
+                name = self.run_settings.policy_name(self.number - 1)
+                yield f"{100 * gain:+.1f} EM over {name}"
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions[self.settings.evaluation.split]

@@ -133,7 +133,7 @@ def test_a_variant_changes_its_base() -> None:
 def test_ablations_of_tearag_share_the_graph_and_train_another_policy(tmp_path: Path) -> None:
     """One of each kind: of the pairs, the retrieval, the number of items and the training."""
     overrides = (f"runs_dir={tmp_path}", "rounds=1")
-    whole = {task.label: task.key for task in walk(task_for("report", "embedded", overrides))}
+    whole = {task.label: task.key for task in walk(task_for("report", "embedded-full", overrides))}
     for name in ("tearag-outcome", "tearag-graph", "tearag-top-k-1", "tearag-eta-0"):
         report = task_for("report", name, overrides)
         keys = {task.label: task.key for task in walk(report)}

@@ -37,11 +37,6 @@ _ROLES = {
     "observation": "tool",
     "function_response": "tool",
 }
-_UNREAD = {
-    "parts": "the form of Gemini or Pydantic AI",
-    "model_input_messages": "a step of smolagents",
-    "toolInvocations": "the form of Vercel's AI SDK",
-}
 # Types of parts and items: the names of the arguments or the result, and of the call's id.
 _CALL_PARTS = {
     "tool_use": ("input", "id"),
@@ -95,9 +90,9 @@ def _without_nulls(value: Any) -> Any:
 
 def _item(item: Message, at: str) -> Message:
     """A message or an item with ``role`` and ``content``, which may hold parts of any form."""
-    for key, form in _UNREAD.items():
-        if key in item:
-            raise InputError(f"{at}.{key}: {form}, which is not read; write messages as OpenAI's")
+    if "parts" in item:
+        form = "the form of Gemini or Pydantic AI"
+        raise InputError(f"{at}.parts: {form}, which is not read; write messages as OpenAI's")
     kind = item.get("type")
     if {"from", "value"} <= item.keys() and item.keys().isdisjoint(("role", "content")):
         item = _sharegpt(item)

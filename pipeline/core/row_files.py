@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -179,29 +178,6 @@ def _objects(path: Path | str, values: Iterable[Any]) -> Iterator[Row]:
         yield Row(value, number)
 
 
-class _Lines:
-    """The lines of a table, of which those after an open quote can be read again."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = iter(lines)
-        self._again: deque[str] = deque()
-        self.of_row: list[str] = []
-        self.line = 0  # of the last line, from 1
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        text = self._again.popleft() if self._again else next(self._lines)
-        self.line += 1
-        self.of_row.append(text)
-        return text
-
-    def return_all_but_first(self) -> None:
-        self._again.extendleft(reversed(self.of_row[1:]))
-        self.line -= len(self.of_row) - 1
-
-
 def _table(path: Path | str, stream: TextIO, delimiter: str | None) -> Iterator[Row]:
     """The rows of a table; ``line`` is the last line of a row.
 
@@ -210,52 +186,65 @@ def _table(path: Path | str, stream: TextIO, delimiter: str | None) -> Iterator[
     sample = list(islice(stream, _SAMPLE))
     if sample and (named := _EXCEL_DELIMITER.match(sample[0])):
         delimiter, sample[0] = named[1], "\n"
-    lines = _Lines(chain(sample, stream))
-    rows = _cells(path, lines, delimiter or _delimiter(sample))
-    header = next(rows, [])
+    rows = _cells(path, chain(sample, stream), delimiter or _delimiter(sample))
+    _, header = next(rows, (0, []))
     if isinstance(header, InputError):
         raise header
     names = [name.strip() for name in header]
     repeated = {name for name in names if name and names.count(name) > 1}
-    for number, cells in enumerate(rows, start=1):
+    for number, (line, cells) in enumerate(rows, start=1):
         value: dict[str, Any] | InputError
         if isinstance(cells, InputError):
             value = cells
         elif any(names[len(cells) :]) or any(cells[len(names) :]):
             problem = f"expected {len(names)} fields, as in the header, got {len(cells)}"
-            value = InputError.at(path, lines.line, problem)
+            value = InputError.at(path, line, problem)
         else:
             pairs = list(zip(names, cells, strict=False))
             value = {name: cell for name, cell in pairs if name}
             for repeat in repeated:
                 value[repeat] = [cell for name, cell in pairs if name == repeat]
-        yield Row(value, number, lines.line)
+        yield Row(value, number, line)
 
 
-def _cells(path: Path | str, lines: _Lines, delimiter: str) -> Iterator[list[str] | InputError]:
-    """The rows of a table that are not blank; a row that is no row is its error."""
+def _cells(
+    path: Path | str, lines: Iterator[str], delimiter: str
+) -> Iterator[tuple[int, list[str] | InputError]]:
+    """The last line and the cells of each row that is not blank; a row that is none is its error.
+
+    The lines after an open quote are read again.
+    """
     csv.field_size_limit(_MAX_CELL)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    opened = 0
+    line, opened, of_row = 0, 0, list[str]()
+
+    def taken() -> Iterator[str]:
+        for text in iter(lambda: next(lines, ""), ""):
+            of_row.append(text)
+            yield text
+
+    reader = csv.reader(taken(), delimiter=delimiter, strict=True)
     while True:
-        lines.of_row.clear()
+        of_row.clear()
         try:
             cells = next(reader, None)
+            line += len(of_row)
             if cells is None:
                 return
-            checked_utf8("".join(cells), path, lines.line)
+            checked_utf8("".join(cells), path, line)
             if any(map(str.strip, cells)):
-                yield cells
+                yield line, cells
         except csv.Error as error:
-            opened += len(lines.of_row) > 1
-            lines.return_all_but_first()
+            line += 1
+            opened += len(of_row) > 1
+            lines = chain(of_row[1:], lines)
+            reader = csv.reader(taken(), delimiter=delimiter, strict=True)
             cause = f"not readable as a table: {one_line(str(error), _SHOWN)}"
-            problem = InputError.at(path, lines.line, cause + "; write a quote inside quotes twice")
+            problem = InputError.at(path, line, cause + "; write a quote inside quotes twice")
             if opened > _OPEN_QUOTES:
                 raise problem from None
-            yield problem
+            yield line, problem
         except InputError as error:
-            yield error
+            yield line, error
 
 
 def _delimiter(sample: list[str]) -> str:

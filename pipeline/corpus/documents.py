@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -32,7 +33,7 @@ from pipeline.core.row_files import ROW_SUFFIXES, BadRows, first_character, iter
 from pipeline.core.text import file_name
 from pipeline.corpus.folders import FoundFile
 from pipeline.corpus.prose import is_prose, read_prose
-from pipeline.corpus.questions.load import read_contexts
+from pipeline.corpus.questions.native import contexts
 from pipeline.corpus.raw_records import (
     Document,
     RawRecord,
@@ -44,7 +45,7 @@ from pipeline.corpus.raw_records import (
     titled,
 )
 
-_LOOKED_AT = 20  # rows that tell the format, and members that tell an object of titles
+_LOOKED_AT = 20  # members that tell an object of titles
 _DESCRIBED = ("metadata", "meta")  # objects that hold title and source in other libraries
 _TEXTS = ("text", "content", "body", "page_content")
 Format = Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"]
@@ -105,42 +106,21 @@ def _documents(
 ) -> Iterator[Document]:
     if format == "auto" and is_prose(path):
         return read_prose(path, kept)
-    resolved = _detect_format(path, dataset) if format == "auto" else format
-    if resolved == "titles":
-        return parsed_rows(_members(path), bad, _titled_sentences)
-    if resolved == "questions":
-        if dataset is None:
-            problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
-            raise InputError.at(path, None, problem)
-        return read_contexts(path, dataset, bad)
-    rows = iterate_rows(path, delimiter="\t") if resolved == "dpr-tsv" else None
-    return parsed_rows(read_rows(path, bad, rows), bad, _from_row)
-
-
-def _detect_format(path: Path, dataset: str | None) -> Format:
     suffix = path.suffix.lower()
-    first = "" if suffix in ROW_SUFFIXES and suffix != ".json" else first_character(path)
-    if first == "{" and _has_titles(path):
-        return "titles"
-    if suffix not in ROW_SUFFIXES and first not in ("[", "{", ""):
-        problem = "not a kind of file that is read; convert it to .md, .txt, .html or .jsonl"
+    if format == "auto":
+        first = "" if suffix in ROW_SUFFIXES and suffix != ".json" else first_character(path)
+        if first == "{" and _has_titles(path):
+            format = "titles"
+        elif suffix not in ROW_SUFFIXES and first not in ("[", "{", ""):
+            problem = "not a kind of file that is read; convert it to .md, .txt, .html or .jsonl"
+            raise InputError.at(path, None, problem)
+    if format == "titles":
+        return parsed_rows(_members(path), bad, _titled_sentences)
+    if format == "questions" and dataset is None:
+        problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
         raise InputError.at(path, None, problem)
-    row = None
-    for row in islice(read_rows(path, bad := BadRows()), _LOOKED_AT):
-        names = row.plain().value.keys()
-        if "contents" in names or {"title", "text"} <= names:
-            return "jsonl"
-        if dataset is not None:
-            return "questions"
-        if "question" not in names and not names.isdisjoint(_TEXTS):
-            return "jsonl"
-    if row is None:
-        raise bad.first or InputError.at(path, None, "no documents found")
-    raise row.error(
-        f"expected `text` (or {', '.join(_TEXTS[1:])}, contents), and `title`; the record has "
-        f"{row.fields()}; rename the column of the text to text; for questions with context "
-        "paragraphs, set format: questions and dataset in corpus.files"
-    )
+    rows = iterate_rows(path, delimiter="\t") if format == "dpr-tsv" else None
+    return parsed_rows(read_rows(path, bad, rows), bad, partial(_from_row, format, dataset))
 
 
 def _has_titles(path: Path) -> bool:
@@ -155,8 +135,19 @@ def _has_titles(path: Path) -> bool:
     )
 
 
-def _from_row(raw: RawRecord) -> list[Document]:
+def _from_row(format: Format, dataset: str | None, raw: RawRecord) -> list[Document]:
     row = raw.plain()
+    names = row.value.keys()
+    if format in ("auto", "questions"):
+        known = format == "auto" and ("contents" in names or {"title", "text"} <= names)
+        if dataset is not None and not known:
+            return contexts(raw, dataset)
+        if not known and ("question" in names or names.isdisjoint(_TEXTS)):
+            raise row.error(
+                f"expected `text` (or {', '.join(_TEXTS[1:])}, contents), and `title`; the record "
+                f"has {raw.fields()}; rename the column of the text to text; for questions with "
+                "context paragraphs, set format: questions and dataset in corpus.files"
+            )
     document_id = row.identifier("id", "_id", "doc_id")
     described = next((part for name in _DESCRIBED if (part := _inside(row, name))), None)
     source = _source(row) or (_source(described) if described else "")

@@ -126,8 +126,9 @@ class _Directory:
 
     def _verified(self, file: OfficialFile, path: Path, state: str) -> Fetched:
         """Compare the file at ``path`` with its published and recorded checksum; record it."""
-        sha256, size, lines = _hashed(path)
-        download = file.download
+        with path.open("rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        size, download = path.stat().st_size, file.download
         published = download.sha256 if file.path == download.name else None
         recorded = self.lock.get(file.path, {}).get("sha256")
         for expected, origin in ((published, "is published"), (recorded, f"{LOCK} recorded")):
@@ -142,7 +143,8 @@ class _Directory:
         write_json(self.root / LOCK, self.lock)
         records = None
         if file.path.endswith((".jsonl", ".tsv")):
-            records = lines - file.path.endswith(".tsv")  # a header
+            with path.open("rb") as stream:
+                records = sum(1 for _ in stream) - file.path.endswith(".tsv")  # a header
         line = f"{file.path}: {state}, {size:,} bytes, SHA-256 {sha256[:8]}…"
         if records not in (None, file.records):
             line += f"; warning: {records:,} records, {file.records:,} are published"
@@ -216,9 +218,8 @@ def _unpack(source: Path, file: OfficialFile, target: Path) -> None:
     """Unpack a gzip file, or one member of a ZIP archive. Raises InputError."""
     try:
         with ExitStack() as stack:
-            stream: Any
             if file.member is None:
-                stream = stack.enter_context(gzip.open(source))
+                stream: Any = stack.enter_context(gzip.open(source))
             else:
                 archive = stack.enter_context(zipfile.ZipFile(source))
                 # Some archives hold their files in another folder than the authors' page says.
@@ -238,18 +239,6 @@ def _unpack(source: Path, file: OfficialFile, target: Path) -> None:
             f"{download.name} from {download.url} cannot be unpacked ({_shown(error)}); "
             f"download it by hand from {download.page} and place it beside {LOCK}",
         ) from None  # fmt: skip
-
-
-def _hashed(path: Path) -> tuple[str, int, int]:
-    """SHA-256, bytes and lines of a file."""
-    digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-            size += len(block)
-            lines += block.count(b"\n")
-            last = block[-1:]
-    return digest.hexdigest(), size, lines + (last != b"\n")
 
 
 def _shown(error: BaseException) -> str:

@@ -122,11 +122,6 @@ class RawRecord:
         name, value = self.present(*names)
         return self.checked_items(value, name)
 
-    def optional_items(self, *names: str) -> list[Any]:
-        """A list field; empty when it is missing or null. Raises InputError for another type."""
-        name, value = self.first(*names)
-        return [] if value is None else self.checked_items(value, name)
-
     def checked_items(self, value: Any, name: str, length: int | None = None) -> list[Any]:
         """``value``. Raises InputError naming the field unless it is a list (of ``length``
         items)."""

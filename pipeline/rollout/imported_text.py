@@ -64,10 +64,6 @@ class _Layout:
         before, tag = re.escape(self.before), re.escape(self.tag)
         return re.compile(rf"(?<={before})(\s*)({_TURN_OPENING})?{tag}")
 
-    def closing(self, *, of_turn: bool) -> re.Pattern[str]:
-        """Group 1 is the closing tag."""
-        return re.compile(f"({re.escape(self.end)}){_TURN_CLOSING if of_turn else self.after}")
-
 
 _LAYOUTS = {
     "search-r1": _Layout("</search>", "<information>", "</information>", _DOC_LINES),
@@ -83,20 +79,13 @@ _LAYOUTS = {
 }
 
 
-@dataclass(frozen=True)
-class ImportedText:
-    """``output``: the text after the prompt; ``observations``: ranges of the retrieved blocks."""
-
-    output: str
-    observations: list[tuple[int, int]]
-
-
-def separate(text: str, system: str, searches: int | None = None) -> ImportedText:
-    """The output without its prompt and end of turn, and the ranges of its retrieved blocks.
+def separate(text: str, system: str, searches: object = None) -> list[tuple[str, bool]]:
+    """The output without its prompt and end of turn: text of the policy and retrieved blocks in
+    turn, each with whether it was retrieved. The first and the last piece are the policy's.
 
     ``system`` is a grammar or `R1_SEARCHER`. ``searches`` is the number of searches that the row
-    states. Blocks that are separate chat turns (Graph-R1) become part of the one turn. Raises
-    UncertainWriter when a text violates a rule of this module.
+    states, if it is a number. Blocks that are separate chat turns (Graph-R1) become part of the one
+    turn. Raises UncertainWriter when a text violates a rule of this module.
     """
     if _FRAME.match(text):
         _, turn, text = text.partition(_ASSISTANT)
@@ -104,40 +93,34 @@ def separate(text: str, system: str, searches: int | None = None) -> ImportedTex
             raise UncertainWriter(f"the chat prompt is not followed by {_ASSISTANT}")
         text = text.lstrip("\n")
     blocks = _blocks(text, _LAYOUTS[system])
-    if searches is not None and len(blocks) > searches:
+    if type(searches) is int and len(blocks) > searches:
         raise UncertainWriter(
             f"the row states {searches} searches, but the text holds {len(blocks)} retrieved blocks"
         )
-    output, position, observations = "", 0, list[tuple[int, int]]()
+    pieces, position = list[tuple[str, bool]](), 0
     for start, end, block in blocks:
-        output += _model_text(text[position:start], system)
-        observations.append((len(output), len(output) + len(block)))
-        output += block
+        pieces += [(_model_text(text[position:start], system), False), (block, True)]
         position = end
-    return ImportedText(
-        output + _model_text(_END_OF_TURN.sub("", text[position:]), system), observations
-    )
+    return [*pieces, (_model_text(_END_OF_TURN.sub("", text[position:]), system), False)]
 
 
-def r1_searcher_messages(text: str, searches: int | None = None) -> list[dict[str, Any]]:
+def r1_searcher_messages(text: str, searches: object = None) -> list[dict[str, Any]]:
     """The turns of an output of R1-Searcher (arXiv 2503.05592): calls, results and the answer.
 
     Raises what `separate` raises.
     """
-    parts, position, layout = separate(text, R1_SEARCHER, searches), 0, _LAYOUTS[R1_SEARCHER]
-    messages: list[dict[str, Any]] = []
-    for start, end in parts.observations:
-        written, result = parts.output[position:start], parts.output[start:end].strip()
+    *pieces, (last, _) = separate(text, R1_SEARCHER, searches)
+    layout, messages = _LAYOUTS[R1_SEARCHER], list[dict[str, Any]]()
+    for (written, _), (result, _) in zip(pieces[::2], pieces[1::2], strict=True):
         before, tag, query = written.rpartition(_QUERY)
         made = {"name": "search", "arguments": {"query": query.removesuffix(_QUERY_END).strip()}}
         calls = [{"function": made}] if tag else []
-        result = result.removeprefix(layout.tag).removesuffix(layout.end).strip()
+        result = result.strip().removeprefix(layout.tag).removesuffix(layout.end).strip()
         messages += [
             {"role": "assistant", "content": before if tag else written, "tool_calls": calls},
             {"role": "tool", "content": result},
         ]
-        position = end
-    last, tag, answer = parts.output[position:].strip().rpartition("<answer>")
+    last, tag, answer = last.strip().rpartition("<answer>")
     if last or answer:
         answer = f"Answer: {answer.removesuffix('</answer>').strip()}" if tag else answer
         messages.append({"role": "assistant", "content": f"{last.strip()}\n{answer}".strip()})
@@ -170,7 +153,8 @@ def _blocks(text: str, layout: _Layout) -> list[tuple[int, int, str]]:
     opening = layout.opening.search(text)
     while opening is not None:
         start, body, of_turn = opening.start(1), opening.end(), opening.group(2) is not None
-        closing_tag = layout.closing(of_turn=of_turn)
+        after = _TURN_CLOSING if of_turn else layout.after
+        closing_tag = re.compile(f"({re.escape(layout.end)}){after}")
         certain = _end_of_json(text, body, closing_tag) if layout.json else None
         closing = certain or closing_tag.search(text, body)
         if closing is None:  # the text was cut off inside the block

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,12 +31,12 @@ from pipeline.conversations.steps import FORMATS, parse
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT
-from pipeline.core.records import GrammarName, HopType, Span, Stop, Trajectory
+from pipeline.core.records import GrammarName, HopType, Span, Trajectory
 from pipeline.core.row_files import iterate_rows
 from pipeline.corpus.questions.answers import GOLD, gold_answers, literal
+from pipeline.corpus.questions.native import HOP
 from pipeline.corpus.questions.own import QUESTION, evidence_texts, question_text
-from pipeline.corpus.questions.republished import with_answers
-from pipeline.corpus.questions.shared import HOP
+from pipeline.corpus.questions.republished import prompted_question, with_answers
 from pipeline.corpus.raw_records import RawRecord
 from pipeline.grammars import Grammar, ParsedOutput, grammar
 from pipeline.grammars.spans import covering, extend
@@ -126,54 +126,42 @@ class _Rows:
     notes: Counter[str]
 
     def trajectory(self, record: RawRecord, policy: str) -> Trajectory:
-        row = record.value
-        messages = _logged(row)
-        read = self._tagged(row) if messages is None else self._conversation(messages)
-        parsed = read.parsed
-        if not (question := question_text(record) or read.asked):
+        messages = _logged(record)
+        made = self._tagged(record) if messages is None else self._conversation(messages)
+        made.question = question_text(record) or made.question
+        made.answers = gold_answers(record)
+        if not made.question:
             raise InputError(f"no question; looked for {', '.join(QUESTION)}")
-        if not (answers := gold_answers(record)):
+        if not made.answers:
             raise InputError(f"no gold answers; looked for {', '.join(GOLD)}")
         dataset = (record.identifier("dataset") or record.identifier("data_source") or "").lower()
-        identity = f"{dataset}\n{question}".encode(errors="surrogatepass")
+        identity = f"{dataset}\n{made.question}".encode(errors="surrogatepass")
         name = f"{dataset or 'question'}-{hashlib.sha256(identity).hexdigest()[:12]}"
-        stated: HopType | None = row.get("hop")
+        stated: HopType | None = record.find("hop")
         known = HOP.get(dataset, self.hop or "unknown")
-        self.notes["user messages after an answer, dropped"] += read.dropped
-        return Trajectory(
-            trajectory_id="",
-            question_id=record.identifier("question_id") or name,
-            dataset=dataset,
-            question=question,
-            hop=stated if stated is not None and stated in get_args(HopType) else known,
-            answers=answers,
-            evidence=evidence_texts(record),
-            grammar=self.grammar_name,
-            output=read.output,
-            format="tools" if read.messages else "tags",
-            messages=read.messages,
-            policy=policy,
-            spans=read.spans,
-            steps=parsed.steps,
-            answer=parsed.answer,
-            format_ok=parsed.format_ok,
-            format_error=parsed.format_error,
-            stop=_stop(parsed, read.spans),
-        )
+        made.hop = stated if stated is not None and stated in get_args(HopType) else known
+        made.question_id = record.identifier("question_id") or name
+        made.dataset, made.policy, made.evidence = dataset, policy, evidence_texts(record)
+        return made
 
-    def _tagged(self, row: dict[str, Any]) -> _Read:
-        text = separate(_text(row, _OUTPUT, "model output"), self.grammar_name, _searches(row))
+    def _tagged(self, record: RawRecord) -> Trajectory:
+        given = _text(record.value, _OUTPUT, "model output")
+        pieces = separate(given, self.grammar_name, record.find("searches"))
+        output, ends = "".join(text for text, _ in pieces), accumulate(len(t) for t, _ in pieces)
+        placed = zip(pieces, ends, strict=True)
+        retrieved = [(end - len(text), end) for (text, is_block), end in placed if is_block]
         tags = _REQUIRED_TAGS.get(self.grammar_name, ())
-        if tags and not any(tag in text.output for tag in tags):
+        if tags and not any(tag in output for tag in tags):
             raise InputError(
                 f"the output has none of {', '.join(tags)}, so its grammar is not "
                 f"{self.grammar_name}"
             )
         parser = grammar(self.grammar_name)
-        spans = _spans(text.output, text.observations, parser)
-        return _Read(text.output, spans, parser.parse(text.output, spans), _asked(row))
+        spans = _spans(output, retrieved, parser)
+        asked = "" if question_text(record) else prompted_question(record)
+        return self._made(parser.parse(output, spans), output, spans, asked or "")
 
-    def _conversation(self, log: list[Any]) -> _Read:
+    def _conversation(self, log: list[Any]) -> Trajectory:
         """A log of messages; the last message of the user before the first turn asks."""
         own = FORMATS[self.grammar_name].tool["function"]["name"]
         name_searches(given := read_messages(log), own, self.search_tools)
@@ -184,26 +172,28 @@ class _Rows:
         for text, writer in by_turns([message for turn in turns for message in turn]):
             output, spans = output + text, extend(spans, len(text), writer)
         asked = [message["content"] for message in prompt if message["role"] == "user"]
+        self.notes["user messages after an answer, dropped"] += len(given) - len(messages)
         text = json.dumps(messages, ensure_ascii=False)
-        return _Read(
-            output, spans, parsed, asked[-1] if asked else "", text, len(given) - len(messages)
-        )
+        return self._made(parsed, output, spans, asked[-1] if asked else "", text)
+
+    def _made(
+        self, parsed: ParsedOutput, output: str, spans: list[Span], asked: str, messages: str = ""
+    ) -> Trajectory:
+        """A trajectory with ``asked`` as its question, whose other facts the row says."""
+        made = Trajectory("", "", "", asked, "unknown", [], [], self.grammar_name, output)
+        made.format, made.messages = "tools" if messages else "tags", messages
+        made.spans, made.steps, made.answer = spans, parsed.steps, parsed.answer
+        made.format_ok, made.format_error = parsed.format_ok, parsed.format_error
+        if made.answer is not None:
+            made.stop = "answer"
+        else:
+            made.stop = "max_steps" if spans and spans[-1][2] == "observation" else "malformed"
+        return made
 
 
-@dataclass(frozen=True)
-class _Read:
-    """The parsed text of a row; ``messages`` are the JSON text of a conversation."""
-
-    output: str
-    spans: list[Span]
-    parsed: ParsedOutput
-    asked: str  # the question, where the row has none of its own
-    messages: str = ""
-    dropped: int = 0  # messages after the answer
-
-
-def _logged(row: dict[str, Any]) -> list[Any] | None:
+def _logged(record: RawRecord) -> list[Any] | None:
     """The messages of a row, in any form; None for a row with an output of text."""
+    row = record.value
     output = _first(row, (_R1_OUTPUT, *_OUTPUT))
     for name in (*_MESSAGES, *_OUTPUT):
         value = row.get(name)
@@ -218,8 +208,9 @@ def _logged(row: dict[str, Any]) -> list[Any] | None:
         system = row.get("system") or row.get("instructions")
         return [*([{"role": "system", "content": system}] if system else []), *opening, *value]
     if _R1_OUTPUT in row or "<|begin_of_query|>" in output:
-        asked = {"role": "user", "content": _asked(row) or _text(row, QUESTION, "question")}
-        return [asked, *r1_searcher_messages(output, _searches(row))]
+        question = question_text(record) or prompted_question(record)
+        asked = {"role": "user", "content": question or _text(row, QUESTION, "question")}
+        return [asked, *r1_searcher_messages(output, record.find("searches"))]
     lists = [name for name, value in row.items() if isinstance(value, list | dict) and value]
     if not output and (named := [name for name in lists if name not in (*GOLD, "evidence")]):
         raise InputError(
@@ -232,12 +223,6 @@ def _logged(row: dict[str, Any]) -> list[Any] | None:
 def _is_prompt(messages: list[Any]) -> bool:
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
     return all(role in ("system", "user") for role in roles)
-
-
-def _searches(row: dict[str, Any]) -> int | None:
-    """The number of searches that the row states."""
-    searches = row.get("searches")
-    return None if isinstance(searches, bool) or not isinstance(searches, int) else searches
 
 
 def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -> list[Span]:
@@ -255,13 +240,6 @@ def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -
     return covering(len(output), merged)
 
 
-def _asked(row: dict[str, Any]) -> str:
-    """The question at the end of a prompt of text with a line for each role, as verl dumps it."""
-    user = re.split(r"(?m)^(?:<\|im_start\|>)?user$", _first(row, ("input",)))[-1]
-    user = re.split(r"(?m)^(?:<\|im_start\|>)?assistant$", user)[0]
-    return user.rpartition("Question:")[2].replace("<|im_end|>", "").strip()
-
-
 def _first(row: dict[str, Any], names: Sequence[str]) -> str:
     texts = (row.get(name) for name in names)
     return next((text for text in texts if isinstance(text, str) and text.strip()), "")
@@ -271,9 +249,3 @@ def _text(row: dict[str, Any], names: Sequence[str], description: str) -> str:
     if text := _first(row, names):
         return text
     raise InputError(f"no {description}; looked for {', '.join(names)}")
-
-
-def _stop(parsed: ParsedOutput, spans: Sequence[Span]) -> Stop:
-    if parsed.answer is not None:
-        return "answer"
-    return "max_steps" if spans and spans[-1][2] == "observation" else "malformed"

@@ -245,6 +245,13 @@ def compare_policies(
     return Compared(outcomes, metrics, tests)
 
 
+def average(directory: Path, seed: int) -> dict[str, Any]:
+    """The row of metrics.json with the averages over all data sets of one evaluation."""
+    measured = read_outcomes(directory)
+    rows = metrics_rows("", measured.split, measured.outcomes, {}, resamples=RESAMPLES, seed=seed)
+    return next(row for row in rows if (row["dataset"], row["split"]) == (ALL, measured.split))
+
+
 @dataclass(frozen=True)
 class Measured:
     """The evaluation of one policy: the split, an outcome for each question, and seconds."""

@@ -28,7 +28,7 @@ from pipeline.corpus.questions.load import (
     Notes,
     load_questions,
 )
-from pipeline.corpus.questions.shared import NO_FACT_FOUND
+from pipeline.corpus.questions.native import NO_FACT_FOUND
 from pipeline.run.context import StageContext
 
 FILE = "questions.parquet"

@@ -142,8 +142,8 @@ def test_a_policy_just_above_the_budget_is_within_it() -> None:
 
 def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> None:
     points = [
-        *fake_points("embedded", 1, [0, 1_000_000], em=10),
-        *fake_points("embedded", 2, [0, 3_000_000], em=14),
+        *fake_points("embedded-full", 1, [0, 1_000_000], em=10),
+        *fake_points("embedded-full", 2, [0, 3_000_000], em=14),
         *fake_points("tearag-grpo", 1, [0, 900_000, 2_000_000], em=20, right="0001")[1:],
         *fake_points("tearag-grpo", 2, [0, 900_000, 2_000_000], em=20, right="0111")[1:],
     ]

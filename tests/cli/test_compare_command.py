@@ -144,3 +144,14 @@ def test_an_unfinished_run_is_refused(runs: list[str], tmp_path: Path) -> None:
     status, _, complaint = steep(["compare", "all", "few"])
     assert status == 2
     assert "few has no complete evaluation" in complaint
+
+
+def test_the_line_of_an_evaluation_has_em_interval_and_gain(runs: list[str]) -> None:
+    lines = [
+        list(task_for("evaluate-policy", "embedded", ("name=all", "rounds=1"), round=n).findings())
+        for n in (0, 1)
+    ]
+    assert lines == [
+        ["EM 16.7 (95 % interval 0.0 to 50.0)"],
+        ["EM 83.3 (95 % interval 50.0 to 100.0)", "+66.7 EM over sft"],
+    ]

@@ -234,7 +234,7 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
             client.chat.completions.create(
                 model="other", messages=[{"role": "user", "content": "x"}]
             )
-        with pytest.raises(openai.BadRequestError, match="no message of the user"):
+        with pytest.raises(openai.BadRequestError, match="there is none of the user"):
             client.chat.completions.create(
                 model="sft", messages=[{"role": "system", "content": "x"}]
             )

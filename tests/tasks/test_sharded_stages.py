@@ -95,7 +95,7 @@ def test_every_stage_with_a_model_is_divided_and_no_fingerprint_changes(
 
 
 def test_extraction_is_divided_only_where_a_model_extracts():
-    extraction = ("graph.source=llm", "graph.model=m")
+    extraction = ("graph.source=llm", "graph.model=m", "shards=2")
     assert task_for("graph", "embedded", extraction).divided
     assert not task_for("graph", "embedded", ("shards=2",)).divided
     assert task_for("sft-data", "embedded", extraction).divided  # gold paragraphs

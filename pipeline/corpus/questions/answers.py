@@ -98,6 +98,20 @@ def literal(text: str) -> Any:
     return value
 
 
+def listed(row: RawRecord, name: str) -> Any:
+    """The value of a field; a text that prints a list or an object becomes it.
+
+    Raises InputError when such a text has no value.
+    """
+    value = row.find(name)
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
+        return value
+    try:
+        return literal(value)
+    except ValueError:
+        raise row.error(f"{row.inside}{name}: expected a list, got {brief(value)}") from None
+
+
 def _with_commas(text: str) -> str:
     """The text with the commas that NumPy leaves out, and without its names of types."""
     parts: list[str] = []

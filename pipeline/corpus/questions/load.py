@@ -19,13 +19,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.core.row_files import BadRows
 from pipeline.corpus.overlap import repeated_questions
-from pipeline.corpus.questions import multihop, shared, single
+from pipeline.corpus.questions import native
 from pipeline.corpus.questions.own import is_unanswerable, own_question, unfolded
 from pipeline.corpus.questions.republished import golden_fields, with_answers
 from pipeline.corpus.questions.select import Selection, choose, matches
@@ -45,23 +46,7 @@ MALFORMED = "malformed rows, which are left out"
 NO_ANSWER_IN_TEXT = "questions that their passages do not answer, which are left out"
 UNANSWERABLE = "questions whose answers are articles and punctuation alone"
 
-_PARSERS: dict[str, Callable[[RawRecord], Question]] = {
-    "musique": multihop.musique,
-    "hotpotqa": multihop.hotpotqa,
-    "2wiki": multihop.wiki2,
-    "nq": single.nq,
-    "popqa": single.popqa,
-    "triviaqa": single.triviaqa,
-    "bamboogle": single.bamboogle,
-}
-_CONTEXTS: dict[str, Callable[[RawRecord], list[Document]]] = {
-    "musique": multihop.musique_contexts,
-    "hotpotqa": multihop.hotpotqa_contexts,
-    "2wiki": multihop.hotpotqa_contexts,
-    "nq": single.nq_contexts,
-    "popqa": single.popqa_contexts,
-}
-DATASETS = (*_PARSERS, OWN)
+DATASETS = (*native.NATIVE, OWN)
 
 
 @dataclass
@@ -118,14 +103,14 @@ def read_questions(
 
     def found(row: RawRecord) -> Iterator[tuple[RawRecord, Question]]:
         # Raw fields first: a record that the filter excludes may be malformed.
-        if not matches(row.value, required, unmet):
+        if not matches(row.value, required, unmet, whole=False):
             return
         for part in unfolded(row):
             if "answerable" not in required and is_unanswerable(part):
                 notes.counts[NO_ANSWER_IN_TEXT] += 1
             elif (question := _parse(part, dataset)) is None:
                 notes.counts[UNANSWERED] += 1
-            elif matches(question, required, unmet, raw=part.value):
+            elif matches(_fields(question) | part.value, required, unmet, whole=True):
                 notes.counts.update(part.notes)
                 yield part, question
 
@@ -133,6 +118,10 @@ def read_questions(
         _number_repeat(question, ids)
         yield row, question
     notes.count_malformed(bad)
+
+
+def _fields(question: Question) -> dict[str, Any]:
+    return {name: getattr(question, name) for name in Question.__dataclass_fields__}
 
 
 def load_questions(
@@ -161,7 +150,7 @@ def load_questions(
     kept: list[Question] = []
     before, unmet = Counter(notes.counts), dict(required or {})
     for row, question in read_questions(path, dataset, required=required, notes=notes, unmet=unmet):
-        if for_training and row.notes[shared.NO_FACT_FOUND]:
+        if for_training and row.notes[native.NO_FACT_FOUND]:
             continue
         if not any(map(normalize, question.answers)):
             unanswerable[question.question_id] = str(row.error(brief(question.answers)))
@@ -176,12 +165,8 @@ def load_questions(
             raise InputError(notes.malformed[-1])
         raise InputError(_nothing_kept(path, required or {}, unmet, counts, unanswerable))
     chosen = choose(kept, select, limit, seed)
-    notes.counts[WITHOUT_EVIDENCE] += sum(
-        question.hop == "multi" and not question.evidence for question in chosen
-    )
-    notes.counts[UNKNOWN_HOPS] += sum(
-        question.hop == "unknown" and not question.evidence for question in chosen
-    )
+    for reason, hop in ((WITHOUT_EVIDENCE, "multi"), (UNKNOWN_HOPS, "unknown")):
+        notes.counts[reason] += sum(one.hop == hop and not one.evidence for one in chosen)
     if not for_training:
         names = {question.question_id for question in chosen}
         unanswerable = {name: place for name, place in unanswerable.items() if name in names}
@@ -200,7 +185,7 @@ def _nothing_kept(
     """Why no question of a file is left."""
     if fields := ", ".join(unmet):
         return f"{path}: filter: no record has the field {fields}; correct it"
-    if missing := counts.get(shared.NO_FACT_FOUND):
+    if missing := counts.get(native.NO_FACT_FOUND):
         return (
             f"{path}: supporting_facts: {missing} questions, and none has a fact that names a "
             "sentence of its context; use the edition with gold paragraphs"
@@ -227,19 +212,7 @@ def read_contexts(path: Path, dataset: str, bad: BadRows | None = None) -> Itera
     Raises InputError when the file is broken, or no record has any.
     """
     bad = BadRows() if bad is None else bad
-    return parsed_rows(read_rows(path, bad), bad, partial(_contexts, dataset))
-
-
-def _contexts(dataset: str, row: RawRecord) -> list[Document]:
-    if isinstance(metadata := row.find("metadata"), dict):  # FlashRAG's data sets
-        row = row.checked_mapping(metadata, "metadata")
-    documents = shared.contexts(row)
-    if documents is None:
-        if dataset not in _CONTEXTS:
-            problem = f"{dataset} records of this shape have no context paragraphs"
-            raise row.error(problem + "; name a corpus of documents instead")
-        documents = _CONTEXTS[dataset](row)
-    return documents
+    return parsed_rows(read_rows(path, bad), bad, partial(native.contexts, dataset=dataset))
 
 
 def _parse(row: RawRecord, dataset: str) -> Question | None:
@@ -247,12 +220,10 @@ def _parse(row: RawRecord, dataset: str) -> Question | None:
 
     Answers that cannot score are removed if another answer can.
     """
-    parser = _PARSERS.get(dataset)
-    row = with_answers(row.plain() if parser is None else row)
-    if parser is None:
-        question = own_question(row, dataset)
+    if dataset in native.NATIVE:
+        question: Question | None = native.native_question(row := with_answers(row), dataset)
     else:
-        question = shared.question(row, dataset) or parser(row)
+        question = own_question(row := with_answers(row.plain()), dataset)
     if question is None:
         return None
     question = replace(question, **golden_fields(row))
@@ -306,7 +277,7 @@ _RECOGNIZED: dict[str, Callable[[RawRecord], bool]] = {
     "musique": lambda row: {"question_decomposition", "paragraphs"} <= row.value.keys(),
     "2wiki": lambda row: (
         {"supporting_facts", "evidences"} <= row.value.keys()
-        or bool(multihop.evidence_triples(row, "evidence"))
+        or bool(native.evidence_triples(row, "evidence"))
     ),
     "hotpotqa": lambda row: {"supporting_facts", "context", "level"} <= row.value.keys(),
     "popqa": lambda row: {"possible_answers", "prop"} <= row.value.keys(),

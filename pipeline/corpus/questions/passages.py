@@ -16,7 +16,7 @@ PruneRAG           ``golden_context``, for every data set
 from __future__ import annotations
 
 from pipeline.core.records import Question
-from pipeline.corpus.questions import multihop, shared, single
+from pipeline.corpus.questions import native
 from pipeline.corpus.raw_records import Document, RawRecord
 
 
@@ -35,19 +35,19 @@ def hop_passages(question: Question) -> list[Document]:
 
 def _gold(row: RawRecord, question: Question) -> list[Document]:
     if "golden_context" in row.value:
-        return shared.contexts(row) or []
+        return native.golden_context(row)
     if question.decomposition:
         return hop_passages(question)
     if question.dataset in ("hotpotqa", "2wiki") and "supporting_facts" in row.value:
-        documents = {document.title: document for document in multihop.hotpotqa_contexts(row)}
-        titles = [title for title, _ in multihop.supporting_facts(row)]
+        documents = {document.title: document for document in native.fact_contexts(row)}
+        titles = [title for title, _ in native.supporting_facts(row)]
         return [documents.get(title, Document(title, "")) for title in titles]
     if question.dataset == "2wiki" and ("evidences" in row.value or "evidence" in row.value):
-        triples = multihop.evidence_triples(row, "evidences", "evidence")
+        triples = native.evidence_triples(row, "evidences", "evidence")
         return [Document(head, "") for head, _, _ in triples]
-    if question.dataset == "nq" and "ctxs" in row.value:
-        return single.nq_contexts(row, gold=True)
-    if question.dataset == "popqa" and "paragraphs" in row.value:
-        return single.popqa_contexts(row, gold=True)
+    if question.dataset in ("nq", "popqa") and (
+        marked := native.passages(row, question.dataset, gold=True)
+    ):
+        return marked
     pieces = [piece.partition(": ") for piece in question.evidence]
     return [Document(title.strip(), text.strip()) for title, colon, text in pieces if colon]

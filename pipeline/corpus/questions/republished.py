@@ -12,9 +12,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from pipeline.core.records import Decomposed
-from pipeline.corpus.questions.multihop import fact_evidence
-from pipeline.corpus.questions.shared import evidence, listed
+from pipeline.corpus.questions.answers import listed
+from pipeline.corpus.questions.native import Golden, decomposed, stated_facts
 from pipeline.corpus.raw_records import RawRecord
 
 _MARK = "Question:"  # before the question in Search-R1's prompts
@@ -23,7 +22,6 @@ _LAST_TURN = re.compile(
     r"(?:.*\n|<\|im_start\|>|^)user\n(.*?)(?:<\|im_end\|>)?\s*(?:<\|im_start\|>)?assistant\s*(?:<think>\s*)?$",
     re.DOTALL,
 )
-_DECOMPOSITION = "question_decomposition"
 
 
 def with_answers(row: RawRecord) -> RawRecord:
@@ -41,7 +39,7 @@ def with_answers(row: RawRecord) -> RawRecord:
     number = part.identifier("index")
     parts = {
         "golden_answers": truth,
-        "question": part.optional_text("question") or _asked(row),
+        "question": part.optional_text("question") or prompted_question(row),
         # verl's recipe calls Search-R1's data sets searchR1_nq, searchR1_hotpotqa and so on.
         "dataset": (row.optional_text("data_source") or "").removeprefix("searchR1_"),
         "id": number and "_".join(filter(None, (part.optional_text("split"), number))),
@@ -50,8 +48,8 @@ def with_answers(row: RawRecord) -> RawRecord:
     return replace(row, value=row.value | missing)
 
 
-def _asked(row: RawRecord) -> str | None:
-    """The question at the end of the last message of the prompt, or of a whole prompt."""
+def prompted_question(row: RawRecord) -> str | None:
+    """The question at the end of the last message of the prompt, or of a whole prompt as text."""
     if isinstance(text := row.find("input"), str):  # of verl's dump of roll-outs
         turn = _LAST_TURN.search(text)
         content = turn[1] if turn else text
@@ -73,26 +71,17 @@ def golden_fields(row: RawRecord) -> dict[str, Any]:
         return {}
     # In a Parquet file of several data sets, each row has the fields of all.
     known = {name: field for name, field in value.items() if field is not None}
-    metadata = row.checked_mapping(known, "metadata")
-    parts: list[Decomposed] = []
-    if "supporting_facts" in known and "context" in known:
-        pieces, hops = fact_evidence(metadata)
-    else:
-        parts = [_hop(metadata, n) for n in range(len(metadata.optional_items(_DECOMPOSITION)))]
-        pieces = [evidence(part.support_title or "", part.support_text or "") for part in parts]
-        hops = len(parts)
-    if not hops:
+    metadata, golden = row.checked_mapping(known, "metadata"), Golden()
+    if {"supporting_facts", "context"} <= known.keys():
+        golden = stated_facts(metadata)
+    elif "question_decomposition" in known:
+        golden = decomposed(metadata)
+    if not golden.hops:
         return {}
-    found = {"evidence": pieces, "hops": hops, "decomposition": parts}
-    return found | {
-        "hop": "multi" if hops > 1 else "single",
+    return {
+        "evidence": golden.pieces,
+        "hops": golden.hops,
+        "decomposition": golden.parts,
+        "hop": "multi" if golden.hops > 1 else "single",
         "type": metadata.optional_text("type"),
     }
-
-
-def _hop(metadata: RawRecord, number: int) -> Decomposed:
-    value = metadata.items(_DECOMPOSITION)[number]
-    part = metadata.checked_mapping(value, f"{_DECOMPOSITION}.{number}")
-    support = part.checked_mapping(part.find("support_paragraph"), "support_paragraph")
-    texts = support.text("title"), support.text("paragraph_text")
-    return Decomposed(part.text("question"), part.text("answer"), *texts)

@@ -17,31 +17,23 @@ Selection = Literal["first", "random", "most-evidence", "even-hops"]
 
 
 def matches(
-    record: Mapping[str, Any] | Question,
+    record: Mapping[str, Any],
     wanted: Mapping[str, str | int],
     unmet: dict[str, str | int],
-    raw: Mapping[str, Any] | None = None,
+    *,
+    whole: bool,
 ) -> bool:
     """Whether the record has the value that ``wanted`` requires in every field.
 
-    Fields missing from a raw record are skipped; comparing the `Question` decides them. With
-    ``raw``, fields of the raw record are skipped for the `Question`, because they were compared
-    before. Every compared field is removed from ``unmet``, so that the caller can report fields
-    that no record has.
+    A field that is missing does not match if the record is ``whole``. Every compared field is
+    removed from ``unmet``, so that the caller can report fields that no record has.
     """
     for field, value in wanted.items():
-        if isinstance(record, Question):
-            if raw is not None and field in raw:
-                continue
-            if not hasattr(record, field):
+        if field in record:
+            unmet.pop(field, None)
+            if record[field] != value and str(record[field]) != str(value):
                 return False
-            actual = getattr(record, field)
-        elif field in record:
-            actual = record[field]
-        else:
-            continue
-        unmet.pop(field, None)
-        if actual != value and str(actual) != str(value):
+        elif whole:
             return False
     return True
 

@@ -55,7 +55,7 @@ def test_the_plan_covers_what_training_reserved_on_a_gpu(rows, length, measured:
 
 def test_shards_take_turns_on_a_machine_with_one_gpu() -> None:
     stages_of = {
-        count: plan("embedded", nominal_gpu(80), "sample", gpus=count).stages[0]
+        count: plan("embedded-full", nominal_gpu(80), "sample", gpus=count).stages[0]
         for count in (1, 2, 8)
     }
     assert {count: stage.gpus for count, stage in stages_of.items()} == {1: 1, 2: 2, 8: 2}
