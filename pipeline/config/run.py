@@ -313,11 +313,6 @@ class Config(Block):
                 f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no "
                 "SFT policy; set dpo.reference to previous"
             )
-        if self.start == BASE and BASE in self.evaluation.policies:
-            raise ValueError(
-                "evaluation.policies names base, and start is base, so that it is evaluated as "
-                "policy 0; remove it from evaluation.policies"
-            )
         return self
 
     def for_evaluation(self) -> Config:
