@@ -92,7 +92,7 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
         own = average(self.directory, self.settings.seed)
         low, high = own["ci"]["em"] or (own["em"], own["em"])
         yield f"EM {100 * own['em']:.1f} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
-        if self.by_number and self.number:
+        if self.number and not self.final:
             before: StageTask = self.clone(EvaluatePolicy, number=self.number - 1)
             if before.complete():
                 gain = own["em"] - average(before.directory, self.settings.seed)["em"]
