@@ -348,7 +348,9 @@ class StageTask(luigi.Task):
     def run_command(self, *more: str) -> str:
         """The command that makes the output of the stage, with further options."""
         round = [] if self.round_number is None else ["--round", str(self.round_number)]
-        return shlex.join(["steep", "run", self.whole, *round, *more, *self.options])
+        return shlex.join(
+            ["steep", "run", self.made_by or self.whole, *round, *more, *self.options]
+        )
 
     @property
     def remake_command(self) -> str:
@@ -360,7 +362,12 @@ class StageTask(luigi.Task):
     @property
     def can_be_forced(self) -> bool:
         """Whether ``--force`` makes the output again; otherwise it must be removed first."""
-        return True
+        return self.made_by is None
+
+    @property
+    def made_by(self) -> str | None:
+        """The stage whose command makes the output if no command names this one, else None."""
+        return None
 
     @property
     def options(self) -> list[str]:

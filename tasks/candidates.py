@@ -17,7 +17,7 @@ from tasks.index import Indexing, knowledge
 from tasks.opened import QUERY_TOKENS, Opened, Vectors, Work, embedder
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import CHUNK_BYTES, LINK_BYTES
-from tasks.policy import evaluate_command, policy
+from tasks.policy import policy
 from tasks.questions import QUESTIONS_READ, SPLITS, question_sets, questions
 from tasks.sample import RollOutTask
 
@@ -44,7 +44,7 @@ class Explore(RollOutTask):
     stage = "explore"
     help = "searches of policy 0, to choose passages with triplets"
     named = False
-    can_be_forced = False
+    made_by = "evaluate"
     entry = "pipeline.stages.evaluate:run"
     merge_entry = "pipeline.stages.evaluate:merge_shards"
     reads = EvaluateAny.reads
@@ -53,9 +53,6 @@ class Explore(RollOutTask):
     @property
     def variant(self) -> str | None:
         return str(self.split)
-
-    def run_command(self, *more: str) -> str:
-        return evaluate_command(self, *more)
 
     def upstream(self) -> dict[str, StageTask]:
         return {

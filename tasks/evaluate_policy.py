@@ -8,23 +8,19 @@ from functools import cached_property
 import luigi
 
 from pipeline.config import Config
-from pipeline.config.evaluation import given_name
 from tasks.base import StageTask
 from tasks.index import searched
 from tasks.planning.clock import Clock
-from tasks.policy import GivenPolicy, evaluate_command, file_name, policy
+from tasks.policy import policy
 from tasks.questions import questions
 from tasks.sample import ROLL_OUT, RollOutTask
 
 
 class OfPolicy(StageTask):
-    """A stage of one policy: policy ``number`` of the run, or one of ``evaluation.policies``."""
+    """A stage of policy ``number`` of the run."""
 
     number = luigi.IntParameter(
         default=0, description="policy: 0 is the first, n the policy of round n"
-    )
-    given = luigi.OptionalParameter(
-        default=None, description="base, or the directory of an adapter"
     )
 
     @cached_property
@@ -32,31 +28,8 @@ class OfPolicy(StageTask):
         return self.run_settings.for_evaluation()
 
     @property
-    def by_number(self) -> bool:
-        """Whether the stage is the one that ``--round`` names."""
-        return self.given is None
-
-    @property
     def round_number(self) -> int | None:
-        return int(self.number) if self.by_number else None
-
-    @property
-    def variant(self) -> str | None:
-        return super().variant if self.given is None else file_name(given_name(self.given))
-
-    @property
-    def can_be_forced(self) -> bool:
-        return self.by_number
-
-    def run_command(self, *more: str) -> str:
-        return super().run_command(*more) if self.by_number else evaluate_command(self, *more)
-
-    def policy(self) -> StageTask:
-        """The task that makes the policy."""
-        if self.given is None:
-            return policy(self, int(self.number))
-        made: StageTask = self.clone(GivenPolicy, source=self.given)
-        return made
+        return int(self.number)
 
 
 class EvaluatePolicy(OfPolicy, RollOutTask):
@@ -94,8 +67,12 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
         return settings.model_copy(update={"evaluation": own.model_copy(update=update)})
 
     @property
-    def by_number(self) -> bool:
-        return super().by_number and not self.final
+    def round_number(self) -> int | None:
+        return None if self.final else super().round_number
+
+    @property
+    def made_by(self) -> str | None:
+        return "evaluate" if self.final else None
 
     @property
     def variant(self) -> str | None:
@@ -105,7 +82,7 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
         return {
             **searched(self),
             "questions": questions(self, self.settings.evaluation.split),
-            "policy": self.policy(),
+            "policy": policy(self, int(self.number)),
         }
 
     def findings(self) -> Iterator[str]:
@@ -115,7 +92,7 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
         own = average(self.directory, self.settings.seed)
         low, high = own["ci"]["em"] or (own["em"], own["em"])
         yield f"EM {100 * own['em']:.1f} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
-        if self.by_number and self.number:
+        if self.number and not self.final:
             before: StageTask = self.clone(EvaluatePolicy, number=self.number - 1)
             if before.complete():
                 gain = own["em"] - average(before.directory, self.settings.seed)["em"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -93,13 +92,8 @@ class Explorable(StageTask):
         return "explored" if self.explored else super().variant
 
     @property
-    def can_be_forced(self) -> bool:
-        return not self.explored
-
-    def run_command(self, *more: str) -> str:
-        if not self.explored:
-            return super().run_command(*more)
-        return shlex.join(["steep", "run", *more, *self.options])
+    def made_by(self) -> str | None:
+        return "report" if self.explored else None
 
 
 class Graph(Explorable, _Facts):

@@ -122,4 +122,4 @@ class JudgePolicy(OfPolicy, _Judging):
         return clock.sizes.questions[self.settings.evaluation.split]
 
     def upstream(self) -> dict[str, StageTask]:
-        return self.judged(self.clone(EvaluatePolicy), self.policy())
+        return self.judged(self.clone(EvaluatePolicy), policy(self, int(self.number)))

@@ -7,15 +7,14 @@ other stages read it in the same way.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import ClassVar
 
 import luigi
 
 from pipeline.config import Config
-from pipeline.config.evaluation import BASE, given_name
+from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.model_files import LINEAGE, adapter_directory, local_directory
@@ -78,15 +77,15 @@ class Start(UntrainedPolicy):
 
 
 class GivenPolicy(UntrainedPolicy):
-    """A policy of ``evaluation.policies``."""
+    """The teacher of the cold start (``sft_data.rejection_sampling``)."""
 
     stage = "given-policy"
-    help = "a policy of evaluation.policies"
+    help = "the teacher of the cold start"
     named = False
-    can_be_forced = False
+    made_by = "sft-data"
     entry = "pipeline.stages.given_policy:run"
     reads = ()
-    setting = "evaluation.policies"
+    setting = "sft_data.rejection_sampling.teacher"
     source = luigi.Parameter(description="base, or the directory of an adapter or policy")
 
     @property
@@ -95,20 +94,12 @@ class GivenPolicy(UntrainedPolicy):
 
     @property
     def label(self) -> str:
-        return f"{self.stage}-{file_name(given_name(self.given))}"
-
-    def run_command(self, *more: str) -> str:
-        return evaluate_command(self, *more)
+        return f"{self.stage}-{file_name(PurePath(self.given).name)}"
 
 
 def file_name(name: str) -> str:
     """A name as part of a file's name: "-" replaces all but letters, digits and ``._-``."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-100:] or "policy"
-
-
-def evaluate_command(task: StageTask, *more: str) -> str:
-    """The command that evaluates all policies of the run of a task."""
-    return shlex.join(["steep", "run", "evaluate", *more, *task.options])
 
 
 def given_faults(settings: Config, source: Path, setting: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pipeline.config.writing import differing_settings
 from pipeline.core.atomic import replacing
 from tasks.base import LightTask, StageTask
 from tasks.coverage import Coverage
-from tasks.evaluate import Evaluate, evaluated_policies
+from tasks.evaluate import Evaluate
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.index import searched
 from tasks.judge import Judge, JudgePolicy
@@ -53,10 +53,8 @@ class Report(LightTask):
             needs["sft-data"] = self.clone(SftData)
         needs[first.stage] = first
         whole = self.settings.until == "report"
-        evaluated = evaluated_policies(self.settings) if whole else {}
-        for name, which in evaluated.items():
-            if which.get("number", 0) == 0:
-                needs.update(self._evaluation(name, which))
+        if whole:
+            needs.update(self._evaluation(0))
         for number in range(1, self.settings.rounds + 1):
             sample = needs[f"sample-{number}"] = self.clone(Sample, round=number)
             sampled = questions(sample, "sampling")
@@ -70,17 +68,19 @@ class Report(LightTask):
             if not whole:
                 break
             needs[f"train-{number}"] = self.clone(Train, round=number)
-            name = self.settings.policy_name(number)
-            needs.update(self._evaluation(name, evaluated[name]))
+            needs.update(self._evaluation(number))
         if whole:
             needs["evaluate"] = self.clone(Evaluate)
         return needs
 
-    def _evaluation(self, name: str, which: dict[str, str | int]) -> dict[str, StageTask]:
+    def _evaluation(self, number: int) -> dict[str, StageTask]:
         """The evaluation of a policy, which runs as soon as the policy is trained."""
-        needs: dict[str, StageTask] = {f"evaluate-{name}": self.clone(EvaluatePolicy, **which)}
+        name = self.settings.policy_name(number)
+        needs: dict[str, StageTask] = {
+            f"evaluate-{name}": self.clone(EvaluatePolicy, number=number)
+        }
         if self.settings.evaluation_judges is not None:
-            needs[f"judge-{name}"] = self.clone(JudgePolicy, **which)
+            needs[f"judge-{name}"] = self.clone(JudgePolicy, number=number)
         return needs
 
     def publish(self) -> None:

@@ -120,7 +120,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "serve": retrieval.serve,
         "record": retrieval.record,
     },
-    "Store and settings": {"verify": store.verify, "gc": store.gc},
+    "Store and settings": {"fork": store.fork, "verify": store.verify, "gc": store.gc},
 }
 
 for panel, commands in PANELS.items():

@@ -1,4 +1,4 @@
-"""``steep verify`` and ``steep gc``: check outputs, and remove unneeded ones."""
+"""``steep fork``, ``verify`` and ``gc``: reuse outputs, check them, and remove unneeded ones."""
 
 from __future__ import annotations
 
@@ -15,6 +15,29 @@ from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
     from tasks.gc import Collection
+
+
+def fork(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="name or directory of a run")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the new run")],
+) -> None:
+    """Begin a run with the finished stages of another: linked, so they take no space.
+
+    Run it with --set name=NAME and the settings that differ: only stages after them run.
+    """
+    from pipeline.config.run import run_name
+    from pipeline.report.finished_run import find_run
+    from pipeline.run.store import fork as fork_store
+
+    source = find_run(run)
+    try:
+        target = source.parent / run_name(name)
+    except ValueError as error:
+        raise InputError(f"NAME: {error}") from None
+    if target.exists():
+        raise InputError(f"{target} exists; choose another name, or remove it")
+    count = fork_store(source, target)
+    typer.echo(f"{target} has {count} finished stages of {source}; run it with --set name={name}")
 
 
 @with_configuration

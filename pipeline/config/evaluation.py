@@ -6,9 +6,7 @@ blocks ``retrieval`` and ``sampling`` of the run. `Config.for_evaluation` merges
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -16,15 +14,11 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pipeline.config.base import (
     AskedModel,
     Block,
-    Indirect,
-    Items,
-    PathOrName,
     Share,
     Temperature,
 )
 from pipeline.config.knowledge import Retrieval
 from pipeline.config.policy import Sampling
-from pipeline.config.yaml_files import shown_key
 
 
 class Noise(Block):
@@ -90,8 +84,6 @@ _ELSEWHERE = {
     "shards": "set shards, the number of the run",
 }
 
-_RESERVED = re.compile(r"sft|start|round-\d+|(judge|final)-.*", re.DOTALL)
-
 Overrides = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 
 
@@ -104,11 +96,6 @@ class Evaluation(Block):
         None,
         description="questions on which the last policy alone is evaluated too: with split "
         "validation and final_split test, rounds are compared by validation; null: none",
-    )
-    policies: Annotated[Items[PathOrName], Indirect()] = Field(
-        (),
-        description="further policies to evaluate: base, the untrained model, or the directory of "
-        "an adapter",
     )
     retrieval: Overrides = Field(
         {},
@@ -139,22 +126,3 @@ class Evaluation(Block):
                 "the other one"
             )
         return self
-
-    @field_validator("policies")
-    @classmethod
-    def _names_differ(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = [given_name(source) for source in value]
-        for name, source in zip(names, value, strict=True):
-            if (name == BASE and source != BASE) or _RESERVED.fullmatch(name):
-                raise ValueError(
-                    f"{shown_key(source)} would be called {shown_key(name)} in results, which is "
-                    "another policy's name; rename the directory"
-                )
-            if names.count(name) > 1:
-                raise ValueError(f"two policies are called {shown_key(name)}; rename a directory")
-        return value
-
-
-def given_name(source: str) -> str:
-    """The name of a policy of ``evaluation.policies`` in results: base, or its directory's name."""
-    return PurePath(source).name or source

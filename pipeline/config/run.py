@@ -42,6 +42,16 @@ SFT = "sft"  # the value of ``start`` for the cold start, and the name of its po
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
+def run_name(value: str) -> str:
+    """A valid name of a run. Raises ValueError for others."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", value):
+        raise ValueError(
+            "expected at most 100 letters, digits, '.', '_' and '-' that do not start with "
+            f"'.' or '-', got {shown(value)}; set name, which is also the name of a directory"
+        )
+    return value
+
+
 class Config(Block):
     """The settings of one run.
 
@@ -134,12 +144,7 @@ class Config(Block):
     @field_validator("name")
     @classmethod
     def _file_name(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", value):
-            raise ValueError(
-                "expected at most 100 letters, digits, '.', '_' and '-' that do not start with "
-                f"'.' or '-', got {shown(value)}; set name, which is also the name of a directory"
-            )
-        return value
+        return run_name(value)
 
     @model_validator(mode="after")
     def _blocks_fit_together(self) -> Config:
@@ -307,11 +312,6 @@ class Config(Block):
             raise ValueError(
                 f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no "
                 "SFT policy; set dpo.reference to previous"
-            )
-        if self.start == BASE and BASE in self.evaluation.policies:
-            raise ValueError(
-                "evaluation.policies names base, and start is base, so that it is evaluated as "
-                "policy 0; remove it from evaluation.policies"
             )
         return self
 

@@ -7,7 +7,7 @@ t-test, p < 0.05.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -82,22 +82,19 @@ def compare(
     measures: Sequence[str],
     *,
     split: str,
-    given: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Test every policy against the previous one, and the last against the first.
 
     ``policies`` maps each policy, in order of training, to {question id: (data set, {measure:
-    value})}. The policies named in ``given`` were not trained by the run; the last policy is tested
-    against each of them too. Returns one row per pair of policies, data set and measure. Rows with
-    ``dataset: "all"`` pool the questions of all data sets, so every question has equal weight.
+    value})}. Returns one row per pair of policies, data set and measure. Rows with ``dataset:
+    "all"`` pool the questions of all data sets, so every question has equal weight.
 
     Raises StoreError when two policies were evaluated on different questions.
     """
-    own = [name for name in policies if name not in given]
-    last = list(policies)[-1]
-    pairs = [*pairwise(own), *((first, last) for first in [*own[:1], *given] if first != last)]
+    names = list(policies)
+    pairs = [*pairwise(names), *([(names[0], names[-1])] if len(names) > 2 else [])]
     result = []
-    for first, second in dict.fromkeys(pairs):
+    for first, second in pairs:
         before, after = policies[first], policies[second]
         if before.keys() != after.keys():
             unmatched = sorted(before.keys() ^ after.keys())

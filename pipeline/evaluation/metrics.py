@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -231,9 +232,9 @@ def _search_decisions(
         if judged is not None
     ]
     result: dict[str, float | None] = {}
-    columns = {"osr": "over_search_rate", "usr": "under_search_rate", "unknown": "unknown_share"}
+    columns = {"osr": "over.rate", "usr": "under.rate", "unknown": "unknown_share"}
     for name, attribute in columns.items():
-        rates = [getattr(counts, attribute) for counts in by_dataset]
+        rates = list(map(attrgetter(attribute), by_dataset))
         measured = [rate for rate in rates if rate is not None]
         result[name] = float(np.mean(measured)) if measured else None
     return result

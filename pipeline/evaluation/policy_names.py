@@ -1,7 +1,7 @@
 """Names of policies in results: their order and their titles.
 
 The policies of a run are policy 0 ("sft", or "base" or "start" without a cold start) and "round-1",
-"round-2", …. Further policies of ``evaluation.policies`` have other names, or "base".
+"round-2", …. Other policies of ``steep evaluate`` have other names, or "base".
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ block; the rows are written through the mapping.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from pipeline.core.errors import StoreError
 
 Rows = NDArray[np.integer]
-Ends = NDArray[np.integer]  # [n, 2]: entity numbers of head and tail
 KeyedRows = tuple[Rows, Rows]  # keys and their rows, two arrays of equal length
 OFFSETS, ROWS = "offsets.npy", "rows.npy"
 _FIRST = np.ones(1, dtype=bool)
@@ -47,7 +46,7 @@ class Adjacency:
 
     @classmethod
     def load(cls, folder: Path) -> Adjacency:
-        """Memory-map the table that `write_adjacency` or `write_csr` wrote.
+        """Memory-map the table that `write_csr` wrote.
 
         Raises StoreError when a file is missing, unreadable or inconsistent with the other.
         """
@@ -118,23 +117,6 @@ class Adjacency:
         return row_M
 
 
-def write_adjacency(folder: Path, ends: Callable[[], Iterable[Ends]], entities: int) -> None:
-    """Write which triplets touch each of ``entities`` entities.
-
-    ``ends()`` yields the ends [n, 2] of all triplets in blocks. It is called twice and must yield
-    the same blocks. Entity numbers are below ``entities``.
-    """
-
-    def keyed() -> Iterator[KeyedRows]:
-        first = 0
-        for block in ends():
-            entity_M, row_M = _distinct_ends(block)
-            yield entity_M, row_M + first
-            first += len(block)
-
-    write_csr(folder, keyed, entities)
-
-
 def write_csr(folder: Path, keyed: Callable[[], Iterable[KeyedRows]], keys: int) -> None:
     """Write the rows of each of ``keys`` keys into ``folder``.
 
@@ -165,17 +147,6 @@ def write_csr(folder: Path, keyed: Callable[[], Iterable[KeyedRows]], keys: int)
         rows_N[place_M] = row_M[order]
         free_E[touched] += count
     rows_N.flush()
-
-
-def _distinct_ends(block: Ends) -> KeyedRows:
-    """(entity, row of the block) of every end; a triplet from an entity to itself counts once."""
-    head, tail = np.asarray(block, dtype=np.int64).T
-    rows = np.arange(len(block))
-    differs = head != tail
-    # Row by row, so that a stable sort by entity leaves every entity's rows ascending.
-    entity = np.stack([head, tail], axis=1).ravel()
-    kept = np.stack([np.ones(len(block), dtype=bool), differs], axis=1).ravel()
-    return entity[kept], np.repeat(rows, 2)[kept]
 
 
 def _smallest_dtype(highest: int) -> type[np.uint32] | type[np.int64]:

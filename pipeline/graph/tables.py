@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.core.atomic import parquet_writer
 from pipeline.core.records import Hyperedge, Triplet
-from pipeline.graph.adjacency import KeyedRows, write_adjacency, write_csr
+from pipeline.graph.adjacency import KeyedRows, write_csr
 from pipeline.graph.build import Edge
 from pipeline.graph.entities import EntityTable
 from pipeline.graph.facts import Fact
@@ -39,7 +38,7 @@ BLOCK = 1 << 16  # rows per row group and record batch: about 50 MB of Python ob
 MEMBERS, NEIGHBOURS = "members", "neighbours"  # directories of the CSR tables
 HYPEREDGE_COLUMNS = ("id", "text", "chunk_id")  # of hyperedges.arrow
 _TRIPLET_COLUMNS = [field.name for field in dataclasses.fields(Triplet)]
-_NUMBERS = "ends.tmp"  # entity numbers of the rows written so far
+_NUMBERS = "ends.tmp"  # pairs (row, entity) of the rows written so far
 WriteBlock = Callable[[Mapping[str, Sequence[Any]]], None]
 
 
@@ -53,15 +52,10 @@ def write_triplets(
     import pyarrow as pa
 
     schema = pa.schema([(name, pa.string()) for name in _TRIPLET_COLUMNS])
+    rows = ((edge.triplet, dict.fromkeys((edge.head, edge.tail))) for edge in edges)
     with open_table(folder, "triplets", schema, _TRIPLET_COLUMNS) as write:
-        rows = ((edge.triplet, [(edge.head, edge.tail)]) for edge in edges)
         count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
-    write_entities(folder, entities, block)
-    write_adjacency(
-        folder / NEIGHBOURS, lambda: _read_pairs(folder / _NUMBERS, 8 * block), len(entities)
-    )
-    (folder / _NUMBERS).unlink()
-    return count
+    return _write_numbers(folder, count, entities, block)
 
 
 def write_hyperedges(
@@ -77,43 +71,43 @@ def write_hyperedges(
         [("id", pa.string()), ("text", pa.string()), ("entities", pa.list_(pa.string())),
          ("chunk_id", pa.string())]
     )  # fmt: skip
+    rows = ((fact.hyperedge, fact.members) for fact in facts)
     with open_table(folder, "hyperedges", schema, HYPEREDGE_COLUMNS) as write:
-        rows = (
-            (fact.hyperedge, [(row, entity) for entity in fact.members])
-            for row, fact in enumerate(facts)
-        )
         count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
-    write_entities(folder, entities, block)
-
-    def members() -> Iterator[KeyedRows]:
-        for pairs in _read_pairs(folder / _NUMBERS, 4 * block):
-            yield pairs[:, 0], pairs[:, 1]
-
-    def neighbours() -> Iterator[KeyedRows]:
-        for edge_M, entity_M in members():
-            yield entity_M, edge_M
-
-    write_csr(folder / MEMBERS, members, count)
-    write_csr(folder / NEIGHBOURS, neighbours, len(entities))
-    (folder / _NUMBERS).unlink()
-    return count
+    write_csr(folder / MEMBERS, lambda: _read_numbers(folder, block), count)
+    return _write_numbers(folder, count, entities, block)
 
 
 def _write_rows(
     numbers_file: Path,
     columns: Sequence[str],
     write: WriteBlock,
-    rows: Iterable[tuple[Triplet | Hyperedge, list[tuple[int, int]]]],
+    rows: Iterable[tuple[Triplet | Hyperedge, Iterable[int]]],
     block: int,
 ) -> int:
-    """Write records to a table and their pairs of numbers to a file; returns the number of rows."""
+    """Write records to a table and the distinct entities of each row to a file of numbers.
+
+    Returns the number of rows.
+    """
     count, remaining = 0, iter(rows)
     with numbers_file.open("wb") as numbers:
         while part := list(islice(remaining, block)):
             write({name: [getattr(record, name) for record, _ in part] for name in columns})
-            pairs = [pair for _, of_record in part for pair in of_record]
+            pairs = [(row, end) for row, (_, ends) in enumerate(part, count) for end in ends]
             np.array(pairs, dtype=np.int64).tofile(numbers)
             count += len(part)
+    return count
+
+
+def _write_numbers(folder: Path, count: int, entities: EntityTable, block: int) -> int:
+    """Write the entities and the rows of each, delete the file of numbers, return ``count``."""
+    write_entities(folder, entities, block)
+
+    def by_entity() -> Iterator[KeyedRows]:
+        return ((entity_M, row_M) for row_M, entity_M in _read_numbers(folder, block))
+
+    write_csr(folder / NEIGHBOURS, by_entity, len(entities))
+    (folder / _NUMBERS).unlink()
     return count
 
 
@@ -162,8 +156,8 @@ def open_table(folder: Path, name: str, schema: Any, mapped: Sequence[str]) -> I
         yield write
 
 
-def _read_pairs(path: Path, count: int) -> Iterator[NDArray[np.int64]]:
-    """Blocks [n, 2] of at most ``count`` pairs of a file of int64 numbers."""
-    with path.open("rb") as file:
-        while len(part := np.fromfile(file, dtype=np.int64, count=2 * count)):
-            yield part.reshape(-1, 2)
+def _read_numbers(folder: Path, block: int) -> Iterator[KeyedRows]:
+    """Blocks of rows and their entities from the file of numbers."""
+    with (folder / _NUMBERS).open("rb") as file:
+        while len(part := np.fromfile(file, dtype=np.int64, count=8 * block)):
+            yield part[::2], part[1::2]

@@ -47,14 +47,6 @@ class SearchErrors:
     under: VerdictCounts = VerdictCounts()
 
     @property
-    def over_search_rate(self) -> float | None:
-        return self.over.rate
-
-    @property
-    def under_search_rate(self) -> float | None:
-        return self.under.rate
-
-    @property
     def unknown_share(self) -> float | None:
         """Share of unknown verdicts among all steps of both kinds; None without steps."""
         both = self.over + self.under

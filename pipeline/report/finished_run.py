@@ -35,7 +35,7 @@ def compare(runs: Iterable[str]) -> Comparison:
     In tables a run has its directory's name, if that is unique. Raises InputError when there is no
     such run, and what `read_run` and `compare_runs` raise.
     """
-    directories = [_directory(run) for run in runs]
+    directories = [find_run(run) for run in runs]
     names = [directory.resolve().name for directory in directories]
     return compare_runs(
         [
@@ -45,7 +45,8 @@ def compare(runs: Iterable[str]) -> Comparison:
     )
 
 
-def _directory(run: str) -> Path:
+def find_run(run: str) -> Path:
+    """The directory of a run, given by it or by a name below ``runs/``. Raises InputError."""
     places = [Path(run), RUNS / run]
     found = next((place for place in places if (place / "store").is_dir()), None)
     if found is None:

@@ -18,7 +18,7 @@ from pipeline.core.atomic import json_text, write_json, write_text
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.compare import SIGNIFICANT, parted
-from pipeline.evaluation.policy_names import of_run, policy_title
+from pipeline.evaluation.policy_names import policy_title
 from pipeline.methods import method
 from pipeline.pairs.select import BINS
 from pipeline.report import (
@@ -170,7 +170,6 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     main = [row for row in rows if row["split"] == split]
     result: dict[str, Any] = {
         "policies": policies,
-        "trained": of_run(policies),
         "split": split,
         "colors": {p: plots.series_color(i, len(policies)) for i, p in enumerate(policies)},
         "headline": [row for row in main if row["dataset"] == ALL],
@@ -189,16 +188,14 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     if evaluate is None:
         return {**result, "first_to_last": {}, "parted": []}
     tests = read_output(evaluate / "comparison.json")
-    trained = result["trained"]
-    first, last = trained[0], trained[-1]
     return {
         **result,
         "against_previous": {
             after: by_dataset[ALL]
-            for before, after in pairwise(trained)
+            for before, after in pairwise(policies)
             if "em" in (by_dataset := _by_measure(tests, before, after)).get(ALL, {})
         },
-        "first_to_last": _by_measure(tests, first, last),
+        "first_to_last": _by_measure(tests, policies[0], policies[-1]),
         "parted": [
             *parted(
                 {**test, **{key: policy_title(test[key]) for key in ("before", "after")}}

@@ -27,6 +27,7 @@ from enum import IntEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -47,6 +48,7 @@ from pipeline.run.progress import read_progress
 
 MANIFEST = "manifest.json"
 _DISCARDED = "manifest.discarded.json"
+_LAST = ("evaluate", "report")
 
 
 class StageBusy(StoreError):
@@ -272,6 +274,29 @@ class _Manifest(_Strict):
     device: str = ""
     versions: dict[str, str] = {}
     git: str | None = None
+
+
+def fork(source: Path, target: Path) -> int:
+    """Link the complete outputs of the run in ``source`` into a new run, and return their number.
+
+    The last stages, which cost seconds, are left out: the new run has results of its own once it
+    has run. Outputs are never changed in place, so both runs may link them. A kill leaves at most a
+    hidden directory beside ``target``, which does not exist before.
+    """
+    with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as made:
+        store, count = Path(made) / "run" / "store", 0
+        store.mkdir(parents=True)
+        with Store(source / "store").used():
+            for manifest in sorted(source.glob(f"store/*/*/{MANIFEST}")):
+                stage = manifest.parent.parent.name
+                if stage not in _LAST:
+                    copy = store / stage / manifest.parent.name
+                    shutil.copytree(manifest.parent, copy, copy_function=os.link)
+                    count += 1
+        for kept in source.glob("dtypes.json"):  # later stages compute as those before them
+            shutil.copy(kept, store.parent)
+        store.parent.rename(target)
+    return count
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

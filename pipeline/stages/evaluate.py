@@ -142,17 +142,13 @@ def merge(context: StageContext) -> dict[str, int]:
 
     ``inputs`` maps "sft", "round-1", ... to evaluations, with a judge "judge-sft", "judge-round-1",
     ... to the verdicts on their steps, and "final-round-3" to the evaluation of the last policy on
-    another split, whose rows come last. Policies that the run did not train, such as "base", come
-    first. Raises StoreError when the policies were evaluated on different questions
-    or splits.
+    another split, whose rows come last. Raises StoreError when the policies were evaluated on
+    different questions or splits.
     """
-    policies = [name for name in context.inputs if not name.startswith((_JUDGED, _FINAL))]
-    own = of_run(policies)
-    given = sorted(set(policies).difference(own))
+    policies = of_run(context.inputs)
     return merge_policies(
-        {name: context.inputs[name] for name in (*given, *own)},
+        {name: context.inputs[name] for name in policies},
         context.output,
-        given=given,
         seed=context.seed,
         progress=context.progress,
         judged={
@@ -174,19 +170,18 @@ def merge_policies(
     *,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
     final: Mapping[str, Path] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write metrics, tests and distributions of ``directories``, in order of training.
 
-    ``given`` are the policies that the run did not train. ``judged`` maps policies to directories
-    of the stage ``judge-policy``, and ``final`` the last policy to its evaluation on another split.
-    Returns the numbers of metrics rows and tests. Raises what `compare_policies` raises.
+    ``judged`` maps policies to directories of the stage ``judge-policy``, and ``final`` the last
+    policy to its evaluation on another split. Returns the numbers of metrics rows and tests.
+    Raises what `compare_policies` raises.
     """
     compared = compare_policies(
-        directories, resamples=resamples, seed=seed, given=given, judged=judged, progress=progress
+        directories, resamples=resamples, seed=seed, judged=judged, progress=progress
     )
     outcomes = compared.outcomes
     other = compare_policies(final, resamples=resamples, seed=seed).metrics if final else []
@@ -212,16 +207,14 @@ def compare_policies(
     *,
     resamples: int = RESAMPLES,
     seed: int,
-    given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Compared:
     """Metrics and tests of the evaluations in ``directories``, in this order.
 
-    ``given`` is as in `evaluation.compare.compare`. ``split`` replaces the name of the questions
-    that the evaluations record. Raises StoreError when the policies were evaluated on different
-    questions or splits.
+    ``split`` replaces the name of the questions that the evaluations record. Raises StoreError
+    when the policies were evaluated on different questions or splits.
     """
     progress = progress or Progress()
     progress.start(len(directories), "policies")
@@ -248,7 +241,7 @@ def compare_policies(
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
     by_question = {policy: _by_question(values) for policy, values in outcomes.items()}
-    tests = compare(by_question, MEASURES, split=next(iter(splits.values())), given=given)
+    tests = compare(by_question, MEASURES, split=next(iter(splits.values())))
     return Compared(outcomes, metrics, tests)
 
 

@@ -106,13 +106,13 @@ def train_sft(context: StageContext) -> dict[str, int]:
     base_model = load_base(base, settings, "sft")
     check_positions(base_model, max(examples.lengths), "sft")
     model = new_adapter(base_model, config.lora, context.seed)
-    before, history = trained_weights(model), History()
+    before, history = trained_weights(model), History(context.progress)
     trainer = sft_trainer(
         model, tokenizer, examples, settings,
         seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
         tracking=_tracking(context),
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir, context.progress)
+    train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=model_hash(base), parent=None, reference=None,
         round=0, method="sft", seed=context.seed, counts=data.counts,
@@ -143,7 +143,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
     lengths = EncodedFile(path, EncodedSft if chosen_alone else EncodedPair).lengths
     model = _previous_policy(context, base, max(lengths))
     tokenizer = load_tokenizer(base, config.model)
-    before, history = trained_weights(model), History()
+    before, history = trained_weights(model), History(context.progress)
     is_parent = reference.policy == parent.policy
     shared: dict[str, Any] = {
         "number": number, "seed": context.seed, "checkpoint_dir": context.checkpoint_dir,
@@ -156,10 +156,9 @@ def train_dpo(context: StageContext) -> dict[str, int]:
             model, tokenizer, EncodedFile(path, EncodedPair), settings, **shared,
             reference_name=f"{reference.base_sha} {reference.policy}",
             reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
-            progress=context.progress,
         )
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir, context.progress)
+    train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=None if chosen_alone else reference.policy, round=number,
@@ -190,14 +189,14 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     base, sha, parent = _parent(context)
     model = _previous_policy(context, base, max(trajectories.lengths))
     tokenizer = load_tokenizer(base, config.model)
-    before, history = trained_weights(model), History()
+    before, history = trained_weights(model), History(context.progress)
     trainer = grpo_trainer(
         model, tokenizer, trajectories, settings,
         temperature=config.sampling.temperature, seed=context.seed,
         checkpoint_dir=context.checkpoint_dir, history=history,
-        tracking=_tracking(context), progress=context.progress,
+        tracking=_tracking(context),
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir, context.progress)
+    train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=parent.policy if settings.beta else None, round=context.round or 1,

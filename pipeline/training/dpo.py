@@ -126,7 +126,6 @@ def dpo_trainer(
     reference_name: str,
     reference_adapter: Path | None = None,
     tracking: Tracking | None = None,
-    progress: Progress | None = None,
 ) -> DpoTrainer:
     """TRL's DPOTrainer for round ``number`` (from 1), with the reference in its dataset.
 
@@ -167,7 +166,9 @@ def dpo_trainer(
         load_weights(policy, reference_adapter, REFERENCE)
     stored = checkpoint_dir / f"reference-{_content_name(reference_name, pairs)}.npy"
     found_P2 = _stored_logps(stored, len(pairs))
-    logps_P2 = pair_reference_logps(trainer, pairs, progress) if found_P2 is None else found_P2
+    logps_P2 = (
+        pair_reference_logps(trainer, pairs, history.progress) if found_P2 is None else found_P2
+    )
     on_main(trainer, lambda: save_array(stored, logps_P2))
     policy.delete_adapter(REFERENCE)
     trainer.train_dataset = trainer.train_dataset.add_column(

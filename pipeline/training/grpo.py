@@ -62,7 +62,6 @@ def grpo_trainer(
     checkpoint_dir: Path,
     history: History,
     tracking: Tracking | None = None,
-    progress: Progress | None = None,
 ) -> GrpoTrainer:
     """TRL's GRPOTrainer over cached trajectories, with reference log-probabilities in its dataset.
 
@@ -115,13 +114,15 @@ def grpo_trainer(
     policy = trainer.accelerator.unwrap_model(trainer.model)
     columns: dict[str, list[NDArray[np.float32]]] = {}
     if settings.beta:
-        columns["reference"] = token_reference_logps(trainer, trajectories, progress=progress)
+        columns["reference"] = token_reference_logps(
+            trainer, trajectories, progress=history.progress
+        )
         policy.delete_adapter(REFERENCE)
     if is_quantized(policy):
         columns["old_logprobs"] = (
             columns["reference"]
             if settings.beta
-            else token_reference_logps(trainer, trajectories, "default", progress)
+            else token_reference_logps(trainer, trajectories, "default", history.progress)
         )
         trainer.train_dataset = trainer.train_dataset.remove_columns(["old_logprobs"])
     for name, logps in columns.items():

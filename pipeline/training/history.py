@@ -1,10 +1,11 @@
-"""The log of a training run and its stop rule.
+"""The log of a training run, its progress and its stop rule.
 
 Input: the numbers that a TRL trainer logs. Output: ``log.json`` with ``history`` (one row per
 logging step: step, epoch, loss and its terms, chosen and rejected log-probabilities, margins,
 accuracies, lengths), the mean loss, and what training changed. DPO may lower the log-probability of
 *chosen* answers as long as rejected ones fall faster, which ends in repetition and collapse. A run
-whose chosen answers fall too far below the reference is therefore stopped with an error.
+whose chosen answers fall too far below the reference is therefore stopped with an error. Steps and
+the last logged terms of the loss are also reported as progress.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
+from pipeline.core.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -27,16 +29,24 @@ MAX_CHOSEN_DROP = 20.0
 RECORDER = "Recorder"  # the name of the callback in checkpoints
 _TIMES = ("step_time",)  # seconds, which differ between equal runs
 DROP = "logps/chosen_below_reference"
+_SHOWN = {  # keys of TRL's logs -> names beside the bar
+    "loss": "loss",
+    "rewards/margins": "margin",
+    "rewards/accuracies": "accuracy",
+    "kl": "kl",
+    "entropy": "entropy",
+}
 
 
 class History:
     """Rows of a training run, its stop rule and its learning rates.
 
     ``steps`` is the number of optimizer steps so far and ``highest_rate`` the highest learning rate
-    that one of them used.
+    that one of them used. ``progress`` counts them, and what comes before them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress or Progress()
         self.rows: list[dict[str, float]] = []
         self.steps = 0
         self.highest_rate = 0.0
@@ -121,13 +131,18 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def history_callback(history: History) -> TrainerCallback:
-    """A Trainer callback that records into ``history``, in checkpoints too."""
+    """A Trainer callback that records into ``history``, in checkpoints too, and its progress."""
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
     class Recorder(TrainerCallback, ExportableState):
         def state(self) -> dict[str, dict[str, float]]:
             return {"args": {}, "attributes": {"highest_rate": history.highest_rate}}
+
+        def on_train_begin(
+            self, args: object, state: TrainerState, control: object, **_: object
+        ) -> None:
+            history.progress.start(state.max_steps, "steps", done=state.global_step)
 
         def on_optimizer_step(
             self, args: object, state: TrainerState, control: object, **kwargs: Any
@@ -138,6 +153,7 @@ def history_callback(history: History) -> TrainerCallback:
         def on_step_end(
             self, args: object, state: TrainerState, control: TrainerControl, **_: object
         ) -> None:
+            history.progress.advance()
             if state.global_step >= state.max_steps:
                 control.should_log = True  # the last row may cover fewer steps
 
@@ -149,7 +165,10 @@ def history_callback(history: History) -> TrainerCallback:
             logs: Mapping[str, object] | None = None,
             **_: object,
         ) -> None:
-            history.add(state.global_step, dict(logs or {}))
+            logged = dict(logs or {})
+            history.add(state.global_step, logged)
+            shown = {name: logged.get(key) for key, name in _SHOWN.items()}
+            history.progress.show(**{n: float(v) for n, v in shown.items() if _is_number(v)})
 
     Recorder.__name__ = RECORDER
     return Recorder()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,6 +94,14 @@ class DataFacts:
         self._seen.add(digest)
         self.identical += identical
 
+    def noted(self, examples: Iterable[EncodedSft]) -> Iterator[EncodedSft]:
+        """Supervised examples, counted while they pass."""
+        for example in examples:
+            prompt = next(n for n, label in enumerate(example.labels) if label >= 0)
+            digest = hashlib.blake2b(repr(example.input_ids).encode(), digest_size=12).digest()
+            self.add(example.length, example.length - prompt, example.trained_tokens, digest)
+            yield example
+
     def checks(self) -> list[Check]:
         """The checks that apply to these records; none without records."""
         return list(self._checks()) if self.records else []
@@ -153,72 +162,41 @@ def table(checks: Iterable[Check]) -> list[str]:
 
 QUESTIONS = "questions-sampling"
 HELD_OUT = ("questions-test", "questions-validation")
-_PAIRS = [
-    "question_id",
-    "prompt_ids",
-    "chosen_ids",
-    "rejected_ids",
-    "chosen_spans",
-    "rejected_spans",
-]
-_TRAJECTORIES = ["question_id", "prompt_ids", "token_ids", "token_spans"]
+# What a round trains on, and the sides of each record, with columns of ids and of spans.
+_UNITS = {"dpo": "pairs", "grpo": "trajectories"}
+_SIDES = {"dpo": ("chosen", "rejected"), "grpo": ("token",)}
 
 
-def pair_facts(file: Path, max_length: int, questions: dict[str, Path] | None = None) -> DataFacts:
-    """The facts of a file of pairs; ``questions`` are directories of question stages, by name.
+def recorded_facts(
+    file: Path,
+    block: Literal["dpo", "grpo"],
+    max_length: int,
+    questions: dict[str, Path] | None = None,
+) -> DataFacts:
+    """The facts of a file of pairs (``dpo``) or of scored trajectories (``grpo``).
 
-    Raises InputError when a file is unreadable.
+    ``questions`` are directories of question stages, by name. Raises InputError when a file is
+    unreadable.
     """
-    facts = DataFacts("dpo", "pairs", max_length)
+    facts = DataFacts(block, _UNITS[block], max_length)
+    names = [[f"{side}_{part}" for side in _SIDES[block]] for part in ("ids", "spans")]
     ids: set[str] = set()
-    for batch in parquet_batches(file, _PAIRS):
-        columns = (_lists(batch[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids"))
-        written = (_written(batch[name]) for name in ("chosen_spans", "rejected_spans"))
-        for prompt, good, bad, *trained in zip(*columns, *written, strict=True):
-            length = len(prompt) + max(len(good), len(bad))
-            same = len(good) == len(bad) and bool((good == bad).all())
-            digest = _digest(prompt, good, bad)
-            facts.add(length, len(good) + len(bad), sum(trained), digest, same)
+    for batch in parquet_batches(file, ["question_id", "prompt_ids", *chain(*names)]):
+        sides, written = ([batch[name] for name in part] for part in names)
+        rows = zip(
+            _lists(batch["prompt_ids"]),
+            zip(*map(_lists, sides), strict=True),
+            zip(*map(_written, written), strict=True),
+            strict=True,
+        )
+        for prompt, tokens, trained in rows:
+            lengths = [len(side) for side in tokens]
+            same = len(set(lengths)) < len(lengths) and bool((tokens[0] == tokens[1]).all())
+            digest = _digest(prompt, *tokens)
+            facts.add(len(prompt) + max(lengths), sum(lengths), sum(trained), digest, same)
         ids.update(batch["question_id"].to_pylist())
     _compare_questions(facts, ids, questions or {})
     return facts
-
-
-def trajectory_facts(
-    file: Path, max_length: int, questions: dict[str, Path] | None = None
-) -> DataFacts:
-    """The facts of a file of scored trajectories; arguments are as in `pair_facts`."""
-    facts = DataFacts("grpo", "trajectories", max_length)
-    ids: set[str] = set()
-    for batch in parquet_batches(file, _TRAJECTORIES):
-        rows = zip(
-            _lists(batch["prompt_ids"]),
-            _lists(batch["token_ids"]),
-            _written(batch["token_spans"]),
-            batch["question_id"].to_pylist(),
-            strict=True,
-        )
-        for prompt, tokens, written, question in rows:
-            facts.add(len(prompt) + len(tokens), len(tokens), written, _digest(prompt, tokens))
-            ids.add(question)
-    _compare_questions(facts, ids, questions or {})
-    return facts
-
-
-class SftFacts:
-    """The facts of encoded supervised examples, taken while they pass."""
-
-    def __init__(self, max_length: int) -> None:
-        self.facts = DataFacts("sft", "examples", max_length)
-
-    def __call__(self, examples: Iterable[EncodedSft]) -> Iterator[EncodedSft]:
-        """The examples, counted."""
-        for example in examples:
-            prompt = next(n for n, label in enumerate(example.labels) if label >= 0)
-            digest = hashlib.blake2b(repr(example.input_ids).encode(), digest_size=12).digest()
-            tokens = example.length - prompt
-            self.facts.add(example.length, tokens, example.trained_tokens, digest)
-            yield example
 
 
 def _compare_questions(facts: DataFacts, ids: set[str], questions: dict[str, Path]) -> None:

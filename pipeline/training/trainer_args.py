@@ -16,7 +16,6 @@ from pathlib import Path
 from pipeline.config.policy import Trainer
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.input_files import read_json
-from pipeline.core.progress import Progress
 from pipeline.training.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -30,7 +29,6 @@ from pipeline.training.encoded_file import lengths_of, tokens_of
 from pipeline.training.history import History
 from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lora import load_weights, pick_device
-from pipeline.training.progress_callback import progress_callback
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
@@ -193,20 +191,16 @@ def train(
     trainer: TrlTrainer,
     history: History,
     checkpoint_dir: Path,
-    progress: Progress | None = None,
 ) -> None:
     """Train from the last complete checkpoint in ``checkpoint_dir``, or from the beginning.
 
-    ``history`` belongs to the trainer's `pipeline.training.history.history_callback`. ``progress``
-    counts the optimizer steps.
+    ``history`` belongs to the trainer's `pipeline.training.history.history_callback`.
     """
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
     guard_trackers(trainer)
     trainer.add_callback(checkpoint_callback(checkpoint_dir))
-    if progress is not None:
-        trainer.add_callback(progress_callback(progress))
     checkpoint = last_checkpoint(checkpoint_dir)
     if trainer.is_world_process_zero():
         delete_others(checkpoint_dir, kept=checkpoint)

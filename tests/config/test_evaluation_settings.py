@@ -35,9 +35,6 @@ def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings
         ),
         (["retrieval.rounds=prompt"], "rounds is 3; answers without steps cannot be trained"),
         (["start=base", "dpo.reference=sft"], "so that the run has no SFT policy; set dpo.reference"),
-        (["start=base", "evaluation.policies=[base]"], "names base, and start is base"),
-        (["evaluation.policies=[a/x, b/x]"], "two policies are called x; rename a directory"),
-        (["evaluation.policies=[x/round-2]"], "x/round-2 would be called round-2 in results"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(overrides: list[str], problem: str) -> None:

@@ -35,7 +35,7 @@ def test_steps_are_judged_except_after_a_retrieval_error():
 
 def test_unknown_verdicts_are_excluded_from_the_share():
     errors = count_search_errors([*verdicts("over", "ynn?"), *verdicts("under", "yy??")])
-    assert (errors.over_search_rate, errors.under_search_rate, errors.unknown_share) == (
+    assert (errors.over.rate, errors.under.rate, errors.unknown_share) == (
         1 / 3,
         1.0,
         3 / 8,

@@ -289,7 +289,8 @@ def test_exported_pairs_train_a_policy_as_the_page_says(
     write_base(tmp_path / "policy")
     tokenizer = byte_tokenizer()
     write_jsonl("pairs.jsonl", [as_json(pair(tokenizer, number)) for number in range(8)])
-    calls = [line.split("#")[0].split() for line in blocks("exchange.md", "")[1].splitlines()]
+    [exports] = (text for text in blocks("exchange.md", "") if "export pairs" in text)
+    calls = [line.split("#")[0].split() for line in exports.splitlines()]
     for call in calls:
         words = call[1:] if "pairs.jsonl" in call else [*call[1:], "pairs.jsonl"]
         if "--round" in words:  # the pairs of the file in place of a run's

@@ -13,9 +13,8 @@ from pipeline.core.errors import StoreError
 from pipeline.evaluation.compare import paired_test
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
-from pipeline.run.context import StageContext
-from pipeline.stages.evaluate import merge, merge_policies
-from tests.stages.fabricated_run import configuration, trajectory, write_evaluation
+from pipeline.stages.evaluate import merge_policies
+from tests.stages.fabricated_run import trajectory, write_evaluation
 
 
 def outcome(question: str, dataset: str, em: float, part: str | None = None) -> Outcome:
@@ -85,25 +84,6 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
     assert found["3-hop"] == (1, 0.0)
     assert rows[-1]["split"] == "test/unseen"
     assert {row["dataset"] for row in rows if row["split"] != "test"} == {"nq", "musique", "all"}
-
-
-def test_further_policies_come_first_and_are_tested_against_the_last(tmp_path: Path) -> None:
-    names = ["round-1", "sft", "released", "base"]
-    shards = {name: write_evaluation(tmp_path / name, [trajectory("q", "Ostar")]) for name in names}
-    context = StageContext(
-        config=configuration(),
-        stage="evaluate",
-        output=tmp_path / "merged",
-        checkpoint_dir=tmp_path / "partial",
-        inputs=shards,
-    )
-    merge(context)
-    metrics = json.loads((tmp_path / "merged" / "metrics.json").read_text())
-    assert [row["policy"] for row in metrics[::2]] == ["base", "released", "sft", "round-1"]
-    tests = json.loads((tmp_path / "merged" / "comparison.json").read_text())
-    assert list(dict.fromkeys((test["before"], test["after"]) for test in tests)) == [
-        ("sft", "round-1"), ("base", "round-1"), ("released", "round-1"),
-    ]  # fmt: skip
 
 
 def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:

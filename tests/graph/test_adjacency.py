@@ -1,5 +1,6 @@
 """The CSR table: triplets one hop from entities."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import StoreError
-from pipeline.graph.adjacency import Adjacency, write_adjacency
+from pipeline.graph.adjacency import Adjacency, write_csr
 
 
 def table(folder: Path, blocks: list[list[tuple[int, int]]], entities: int) -> Adjacency:
-    ends = [np.array(block, dtype=np.int64).reshape(-1, 2) for block in blocks]
-    write_adjacency(folder, lambda: ends, entities)
+    """The table of triplets from the entities of their ends, written in blocks."""
+    rows = itertools.count()
+    pairs = [
+        [(end, row) for ends, row in zip(block, rows, strict=False) for end in set(ends)]
+        for block in blocks
+    ]
+    keyed = [np.array(part, dtype=np.int64).reshape(-1, 2).T for part in pairs]
+    write_csr(folder, lambda: [(keys, of_keys) for keys, of_keys in keyed], entities)
     return Adjacency.load(folder)
 
 

@@ -45,7 +45,11 @@ def server() -> Iterator[FakeEndpoint]:
 def context_of(root: Path, server: FakeEndpoint, stage: str, **settings: Any) -> StageContext:
     prices = {"prompt": 0.3, "completion": 0.7}
     endpoint = {"base_url": server.url, "model": "m", "retries": 0, "concurrency": 1}
-    block = {"source": "llm", "endpoint": {**endpoint, "prices": prices}, **settings}
+    block = {
+        "source": "llm",
+        "endpoint": {**endpoint, "prices": prices, "token_ceiling": 10**9},
+        **settings,
+    }
     blocks = {"graph": {"source": "none"}, "retrieval": {"variant": "none"}, stage: block}
     config = small_config(cache_dir=str(root / "cache"), **blocks)
     if not (root / "corpus").exists():

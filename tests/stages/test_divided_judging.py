@@ -56,7 +56,13 @@ def policy_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def context_of(root: Path, server: FakeEndpoint, **settings: Any) -> StageContext:
     prices = {"prompt": 0.37, "completion": 0.71}
-    endpoint = {"base_url": server.url, "model": "m", "retries": 0, "prices": prices}
+    endpoint = {
+        "base_url": server.url,
+        "model": "m",
+        "retries": 0,
+        "prices": prices,
+        "token_ceiling": 10**9,
+    }
     noisy = {"share": 0.3}
     over = {"backend": "openai", "endpoint": endpoint, "noisy": noisy}
     under = {"backend": "openai", "endpoint": endpoint}

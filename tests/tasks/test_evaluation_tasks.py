@@ -90,13 +90,6 @@ def test_a_run_that_searches_nothing_builds_no_index() -> None:
     assert knowledge < set(without["sample-1"].inputs)
 
 
-def test_further_policies_are_evaluated_beside_those_of_the_run() -> None:
-    new = changed("evaluation.policies=[base]")
-    assert new == {"given-policy-base", "evaluate-policy-base", "evaluate", "report"}
-    evaluate = stages("rounds=1", "evaluation.policies=[base]")["evaluate"]
-    assert list(evaluate.inputs) == ["base", "sft", "round-1"]
-
-
 def test_a_run_from_the_base_model_has_no_stage_of_the_cold_start() -> None:
     from_base = stages("rounds=1", "start=base")
     assert {"sft", "sft-data"} & from_base.keys() == set()
@@ -117,5 +110,3 @@ def test_the_content_of_an_adapter_decides_and_not_its_place(tmp_path: Path) -> 
 def test_an_adapter_that_does_not_exist_is_refused_before_anything_runs() -> None:
     with pytest.raises(InputError, match="start names missing, and there is no such directory"):
         _ = stages("start=missing")["start"].key
-    with pytest.raises(InputError, match=r"evaluation\.policies names missing"):
-        fingerprints("evaluation.policies=[missing]")

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.training.encode import IGNORED, EncodedSft
-from pipeline.training.preflight import Check, DataFacts, SftFacts, pair_facts, trajectory_facts
+from pipeline.training.preflight import Check, DataFacts, recorded_facts
 from tests.stages.fabricated_run import trajectory
 
 PAIR = Pair(
@@ -23,7 +23,7 @@ PAIR = Pair(
 def facts_of(directory: Path, pairs: list[Pair], max_length: int = 5, **arguments) -> DataFacts:
     file = directory / "pairs.parquet"
     write_parquet(file, pairs, Pair)
-    return pair_facts(file, max_length, **arguments)
+    return recorded_facts(file, "dpo", max_length, **arguments)
 
 
 def outcome(facts: DataFacts, name: str) -> Check:
@@ -71,7 +71,7 @@ def test_trajectories_of_grpo_are_counted_and_may_be_equal(tmp_path: Path) -> No
         token_spans=[(0, 1, "model"), (1, 2, "observation")],
     )  # fmt: skip
     write_parquet(tmp_path / "t.parquet", [record, record], Trajectory)
-    facts = trajectory_facts(tmp_path / "t.parquet", 2)
+    facts = recorded_facts(tmp_path / "t.parquet", "grpo", 2)
     assert (facts.records, facts.over_long, facts.longest, facts.duplicates) == (2, 2, 3, 1)
     assert (facts.trained, facts.tokens) == (2, 4)
     assert outcome(facts, "duplicates").passed
@@ -83,9 +83,8 @@ def test_supervised_examples_are_counted_while_they_pass() -> None:
         EncodedSft("a", [1, 2, 3, 4], [IGNORED, 2, IGNORED, 4]),
         EncodedSft("b", [1, 2, 3, 4], [IGNORED, 2, IGNORED, 4]),
     ]
-    seen = SftFacts(max_length=3)
-    assert list(seen(examples)) == examples
-    facts = seen.facts
+    facts = DataFacts("sft", "examples", max_length=3)
+    assert list(facts.noted(examples)) == examples
     assert (facts.records, facts.over_long, facts.duplicates) == (2, 2, 1)
     assert (facts.trained, facts.tokens) == (4, 6)
 
@@ -96,7 +95,7 @@ def test_memory_does_not_grow_with_the_tokens_of_the_pairs(tmp_path: Path) -> No
         pairs = (replace(PAIR, prompt_ids=[n] * 500) for n in range(count))
         write_parquet(tmp_path / "pairs.parquet", pairs, Pair)
         tracemalloc.start()
-        pair_facts(tmp_path / "pairs.parquet", 5)
+        recorded_facts(tmp_path / "pairs.parquet", "dpo", 5)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 3000 * 400

@@ -43,10 +43,8 @@ from pipeline.training.lora import load_tokenizer, locate_base, vocabulary_size
 from pipeline.training.preflight import (
     Check,
     DataFacts,
-    SftFacts,
-    pair_facts,
+    recorded_facts,
     table,
-    trajectory_facts,
 )
 
 R = TypeVar("R")
@@ -94,8 +92,8 @@ def encode_sft_data(context: StageContext) -> None:
 
     short = WithinLength(settings.max_length, settings.over_long, "sft")
     target = context.checkpoint_dir / TRAINING
-    seen = SftFacts(settings.max_length)
-    counts = write_encoded(target, EncodedSft, short(seen(encoded("train.parquet"))))
+    facts = DataFacts("sft", "examples", settings.max_length)
+    counts = write_encoded(target, EncodedSft, short(facts.noted(encoded("train.parquet"))))
     if not counts.records:
         raise TrainingError(
             "sft-data holds no training examples; raise sft_data.sizes, or name files with "
@@ -105,7 +103,7 @@ def encode_sft_data(context: StageContext) -> None:
         example for example in encoded("test.parquet") if example.length <= settings.max_length
     )
     write_encoded(context.checkpoint_dir / HELDOUT, EncodedSft, short_enough)
-    report(context, seen.facts)
+    report(context, facts)
     TrainingData(
         {
             "examples": counts.records,
@@ -245,10 +243,8 @@ def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataF
 
     ``data`` is the output of the stage ``pair`` or ``score``.
     """
-    length = config.trainer.max_length
-    if config.objective == "grpo":
-        return trajectory_facts(data / "trajectories.parquet", length, questions)
-    return pair_facts(data / "pairs.parquet", length, questions)
+    file = data / ("trajectories.parquet" if config.objective == "grpo" else "pairs.parquet")
+    return recorded_facts(file, config.objective, config.trainer.max_length, questions)
 
 
 def report(context: StageContext, facts: DataFacts) -> None:

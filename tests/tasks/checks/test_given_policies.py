@@ -15,6 +15,7 @@ from tests.tasks.declared import stages
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHAPE = ("lora.r=4", "lora.alpha=8", "lora.targets=[q_proj, v_proj]")
+TEACHER = "sft_data.rejection_sampling.teacher"
 QUICK = ("plain", "dora", "pissa", "bias of LoRA", "saved head", "tokens")
 # What vLLM would ignore, or refuse at the first request, of an adapter that it loads itself.
 NOT_LOADED = {
@@ -47,7 +48,7 @@ def faults(stage: str, base: Path, tmp_path: Path, *overrides: str) -> Sequence[
     common = (f"model.base={base}", f"runs_dir={tmp_path / 'runs'}", *SHAPE)
     tasks = stages("embedded", [stage], (*common, *overrides))
     found = check_tasks(tasks, Machine((), here=False)).faults
-    return [fault for fault in found if "evaluation.policies" in fault or fault.startswith("start")]
+    return [fault for fault in found if fault.startswith((TEACHER, "start"))]
 
 
 @pytest.mark.parametrize(
@@ -58,12 +59,12 @@ def test_an_adapter_that_vllm_would_not_load_is_a_fault_of_loaded_and_not_of_mer
     kind: str, base: Path, tmp_path: Path
 ) -> None:
     adapter = adapter_of_kind(kind, LLAMA, base, tmp_path / "adapter")
-    given = f"evaluation.policies=[{adapter}]"
+    given = f"sft_data.rejection_sampling={{teacher: {adapter}}}"
     loaded = faults("given-policy", base, tmp_path, given, "engine.adapters=loaded")
     merged = faults("given-policy", base, tmp_path, given)
     by_transformers = ("engine.adapters=loaded", "engine.kind=transformers")
     assert faults("given-policy", base, tmp_path, given, *by_transformers) == []
-    named = f"evaluation.policies names {adapter}: {adapter}"
+    named = f"{TEACHER} names {adapter}: {adapter}"
     loads = (
         f"{named}/adapter_config.json: engine.adapters is loaded, and vLLM loads no adapter with"
     )

@@ -1,0 +1,59 @@
+"""``steep fork`` on a run with fabricated outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.run import task_for, walk
+from tests.cli.malformed_inputs import steep
+from tests.tasks.small_run import commit_text
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
+    """A finished run; its files with their content."""
+    monkeypatch.chdir(tmp_path)
+    for task in walk(task_for("report", "embedded")):
+        commit_text(task, task.label)
+    return {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+
+
+def not_done(*settings: str) -> set[str]:
+    options = [word for setting in ("name=other", *settings) for word in ("--set", setting)]
+    rows = json.loads(steep(["status", "--json", *options])[1])
+    return {row["label"] for row in rows if row["state"] != "done"}
+
+
+def test_a_fork_has_the_finished_stages_and_no_results(finished: dict[Path, bytes]) -> None:
+    status, printed, _ = steep(["fork", "embedded", "other"])
+    assert (status, printed.startswith("runs/other has ")) == (0, True)
+    assert not_done() == {"evaluate", "report"}
+    assert not_done("per_round.3.pairs.easy_outcome=0.4") == {
+        "pair-3", "train-3", "evaluate-policy-3", "evaluate", "report",
+    }  # fmt: skip
+    status, _, complaint = steep(["compare", "other", "embedded"])
+    assert (status, "runs/other has no complete evaluation" in complaint) == (2, True)
+    assert {path: path.read_bytes() for path in finished} == finished
+    linked = [path for path in finished if path.stat().st_nlink > 1]
+    assert linked
+    assert not [path for path in linked if path.parts[3] in ("evaluate", "report")]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("embedded", "embedded"), "runs/embedded exists"),
+        (("embedded", "a/b"), "NAME: expected at most 100 letters"),
+        (("embedded", ".."), "NAME: expected at most 100 letters"),
+        (("none", "new"), "there is no run 'none'"),
+    ],
+)
+def test_a_fork_that_cannot_be_is_refused(
+    finished: dict[Path, bytes], words: tuple[str, str], complaint: str
+) -> None:
+    status, _, words_printed = steep(["fork", *words])
+    assert (status, complaint in words_printed) == (2, True)
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["embedded"]
