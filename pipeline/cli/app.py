@@ -93,6 +93,8 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "plan": plan.plan,
         "run": run.run,
         "status": run.status,
+        "serve": retrieval.serve,
+        "record": retrieval.record,
     },
     "Look and compare": {
         "browse": browse.browse,
@@ -101,6 +103,8 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "evaluate": evaluate.evaluate,
         "compare": evaluate.compare,
         "audit-rewards": audit_rewards.audit_rewards,
+        "search": retrieval.search,
+        "recall": retrieval.recall,
     },
     "Single steps on files": {
         "import": outputs.import_outputs,
@@ -113,12 +117,6 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "metrics": outputs.metrics,
         "failures": outputs.failures,
         "calibrate": calibrate.calibrate,
-    },
-    "Retrieval": {
-        "search": retrieval.search,
-        "recall": retrieval.recall,
-        "serve": retrieval.serve,
-        "record": retrieval.record,
     },
     "Store and settings": {"fork": store.fork, "verify": store.verify, "gc": store.gc},
 }

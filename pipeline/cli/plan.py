@@ -43,7 +43,8 @@ def plan(
 ) -> None:
     """Show the stages that would run, with their GPU memory, disk, GPU hours and cost.
 
-    The data may be missing; then the plan covers the whole run.
+    The data may be missing; then the plan covers the whole run. What does not fit the machine, and
+    a paid endpoint without a ceiling, is a line on standard error, and the exit status is 2.
     """
     from tasks.checks.machine import machine_of
     from tasks.planning.plan import make_plan
@@ -52,10 +53,19 @@ def plan(
     task = chosen.task(stage, round)
     running, unknown = _running(task)
     made = make_plan(running, sizes_of(task.run_settings), machine_of(machine).gpus)
+    faults = list(made.faults())
     if as_json:
         labels = [needed.label for needed in running]
-        print_json({"running": labels, "unknown": unknown, "plan": plan_json(made)})
-        return
+        planned = {"running": labels, "unknown": unknown, "faults": faults}
+        print_json({**planned, "plan": plan_json(made)})
+    else:
+        _print(running, unknown, made)
+    print_lines(faults, err=True)
+    if faults:
+        raise typer.Exit(2)
+
+
+def _print(running: Sequence[StageTask], unknown: str | None, made: Plan) -> None:
     if unknown is not None:
         typer.echo(
             "this is the plan of the whole run, because the state of its stages is unknown: "

@@ -36,6 +36,18 @@ def test_a_run_is_planned_without_its_data_and_for_another_machine(folder):
     assert not list(folder.iterdir())
 
 
+def test_a_machine_that_does_not_fit_is_a_fault(folder):
+    options = ["plan", "--config", "tearag-llama3-8b", "--machine", "8x16"]
+    status, printed, complaint = steep(options)
+    assert status == 2
+    assert "28 stages would run" in printed
+    assert "train needs " in complaint
+    assert " GiB on a GPU of 15." in complaint
+    status, printed, again = steep([*options, "--json"])
+    assert (status, again) == (2, complaint)
+    assert json.loads(printed)["faults"] == complaint.splitlines()
+
+
 def test_finished_stages_are_left_out(folder):
     overrides = ("shards=1",)
     options = ["plan", "graph", "--set", *overrides]
