@@ -49,7 +49,7 @@ def reasons(
     return Reasons(
         _chosen(chosen, thresholds),
         _rejected(kind, chosen, rejected, thresholds),
-        "Chosen samples take partners in turn, best total first, each from the lowest total on.",
+        "Each chosen sample, best first, is paired with the remaining sample of the lowest total.",
     )
 
 

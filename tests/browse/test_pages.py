@@ -98,7 +98,7 @@ def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
 def test_a_pair_is_explained_by_terms_outcome_and_all_samples(client: TestClient) -> None:
     page = get(client, "/pair/round-2/0")
     assert "lower than the chosen 1 by at least 0.3 (pairs.hard_margin)" in page
-    assert "each from the lowest total on." in page
+    assert "is paired with the remaining sample of the lowest total." in page
     assert "rejected in a pair: wrong answer, with q0/0@2" in page
     assert re.search(r"outcome</th><td>1</td><td>0</td><td>1</td>", page)
     assert page.count("q0/1@2") >= 2  # rejected side, and the table of samples
