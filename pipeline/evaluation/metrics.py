@@ -133,6 +133,21 @@ def metrics_rows(
     return result
 
 
+def average_row(
+    split: str, outcomes: Sequence[Outcome], *, resamples: int, seed: int
+) -> dict[str, Any]:
+    """The row of `metrics_rows` with the average over all data sets, alone and without a policy."""
+    groups = _by_dataset(outcomes).values()
+    return _row("", ALL, split, list(groups), resamples, seed, None)
+
+
+def _by_dataset(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    return {
+        dataset: [outcome for outcome in outcomes if outcome.dataset == dataset]
+        for dataset in _in_order(outcome.dataset for outcome in outcomes)
+    }
+
+
 def _rows_of(
     policy: str,
     split: str,
@@ -141,10 +156,7 @@ def _rows_of(
     seed: int,
     judged: Mapping[str, SearchErrors] | None,
 ) -> list[dict[str, Any]]:
-    groups = {
-        dataset: [outcome for outcome in outcomes if outcome.dataset == dataset]
-        for dataset in _in_order(outcome.dataset for outcome in outcomes)
-    }
+    groups = _by_dataset(outcomes)
     result = [
         _row(policy, dataset, split, [group], resamples, seed, judged)
         for dataset, group in groups.items()

@@ -29,7 +29,7 @@ from pipeline.core.record_io import iterate_records, parse_record, read_records,
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.compare import compare
-from pipeline.evaluation.metrics import MEASURES, Outcome, measure, metrics_rows
+from pipeline.evaluation.metrics import MEASURES, Outcome, average_row, measure, metrics_rows
 from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.search_errors import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
@@ -248,8 +248,7 @@ def compare_policies(
 def average(directory: Path, seed: int) -> dict[str, Any]:
     """The row of metrics.json with the averages over all data sets of one evaluation."""
     measured = read_outcomes(directory)
-    rows = metrics_rows("", measured.split, measured.outcomes, {}, resamples=RESAMPLES, seed=seed)
-    return next(row for row in rows if (row["dataset"], row["split"]) == (ALL, measured.split))
+    return average_row(measured.split, measured.outcomes, resamples=RESAMPLES, seed=seed)
 
 
 @dataclass(frozen=True)
