@@ -23,7 +23,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pipeline.core.errors import InputError, SteepError
 from pipeline.retrieval.remote.guard import log_failure, openai_error
-from pipeline.retrieval.remote.wire import MAX_BODY
 from pipeline.serving.policy import Busy
 
 Body = dict[str, Any]
@@ -166,10 +165,10 @@ def completion_routes(
 
 
 async def respond(request: Request, made: Callable[[Body], Awaitable[Response]]) -> Response:
-    """The response that ``made`` makes of the request's body, or its error in OpenAI's form."""
-    size = request.headers.get("content-length", "")
-    if not size.isdigit() or int(size) > MAX_BODY:
-        return _refusal(f"expected a Content-Length of at most {MAX_BODY:,} bytes", 413)
+    """The response that ``made`` makes of the request's body, or its error in OpenAI's form.
+
+    The guard of the service has read the body, whose length it limits.
+    """
     try:
         return await made(_object(await request.body()))
     except ValidationError as error:

@@ -154,3 +154,9 @@ def try_bodies(client: httpx.Client, examples: int) -> None:
 
 def test_any_request_is_answered_or_refused(client: httpx.Client) -> None:
     try_bodies(client, int(os.environ.get("STEEP_EXAMPLES", "40")))
+
+
+def test_a_body_in_chunks_without_a_length_is_answered(client: httpx.Client) -> None:
+    body = json.dumps(QUIET).encode()
+    reply = client.post("/v1/chat/completions", content=iter([body[:9], body[9:]]))
+    assert (reply.request.headers["transfer-encoding"], reply.status_code) == ("chunked", 200)
