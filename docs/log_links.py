@@ -1,0 +1,13 @@
+"""Makes plain text of links to the log, which is in the repository and not in the site."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*log(?:/[\d-]+)?\.md(?:#[\w-]+)?\)")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Change the text of a page; mkdocs calls this hook (``mkdocs.yml``)."""
+    return _LINK.sub(r"\1", markdown)
