@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*log(?:/[\d-]+)?\.md(?:#[\w-]+)?\)")
+_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*log(?:/[\w-]+)?\.md(?:#[\w-]+)?\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
