@@ -145,9 +145,9 @@ check-clients: $(STAMP) ## frameworks of agents against record and serve, before
 bench: $(STAMP) ## speed against other libraries (ARGS="--rows kag,store")
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(ARGS)
 
-# Without options it writes the page of the documentation, with options runs/methods.md. Hours: the runs are whole.
+# Without options it writes the table of docs/results.md, with options runs/methods.md. Hours: the runs are whole.
 bench-methods: $(STAMP) ## DPO, unpaired loss, rejection-sampling SFT, GRPO and trees at equal compute
-	@$(VENV)/bin/python -m benchmarks.methods $(or $(ARGS),--output docs/methods.md)
+	@$(VENV)/bin/python -m benchmarks.methods $(or $(ARGS),--output docs/results.md)
 
 # Also without make, with the packages of any Python: python -m benchmarks.gpu_check
 gpu-check: ## measure training and engines on one large GPU (ARGS="--parts sft,dpo")

@@ -69,7 +69,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="timed rounds, at least 5")] = LEAST_REPEATS,
     output: Annotated[Path, typer.Option(help="JSON file")] = Path("runs/benchmarks.json"),
     page: Annotated[
-        Path | None, typer.Option(help="page whose table is replaced, such as docs/bench.md")
+        Path | None, typer.Option(help="page whose table is replaced, such as docs/log/bench.md")
     ] = None,
 ) -> None:
     """Measure the rows, print them as a table and write them as JSON."""

@@ -32,6 +32,7 @@ import numpy as np
 import typer
 
 from benchmarks.commands import averages, launch, steep
+from benchmarks.gpu_check.page import BEGIN, write_between_marks
 from benchmarks.timing import machine
 from pipeline.api import Run
 from pipeline.core.atomic import write_json, write_text
@@ -48,6 +49,9 @@ TITLES = {
     "tearag-rft": "rejection-sampling SFT",
     "tearag-grpo": "GRPO",
     "tearag-eta-0": "DPO without the SFT term",
+    # Removed after f11959a0; docs/methods.json has their runs.
+    "tearag-tree": "DPO+SFT on trees of steps",
+    "tearag-tree-pruned": "DPO+SFT on pruned trees",
 }
 SEEDS = 3  # below which the page warns
 SLACK = 0.02  # share by which a policy may exceed the budget: rounds differ by a few tokens
@@ -59,6 +63,8 @@ MEASURES = {
     "steps": ("steps", 2),
     "tokens": ("tokens", 0),
 }
+_TITLES = [title for title, _ in MEASURES.values()]
+_HEAD = ["method", "round", *_TITLES, "generated", "trained", "seeds"]
 
 
 @dataclass(frozen=True)
@@ -203,31 +209,34 @@ def within_budget(points: Sequence[Point], method: str) -> list[Point]:
     return list(last.values())
 
 
+def equal_tokens(study: Study) -> Table:
+    """The last policy of each method within the budget, against the first method's."""
+    points = study.points
+    methods = list(dict.fromkeys(point.method for point in points))
+    compared = {_title(one): within_budget(points, one) for one in methods}
+    budget = compared[_title(methods[0])]
+    compared = {"Policy 0 (SFT)": [point for point in points if point.round == 0], **compared}
+    header = [*_HEAD[:3], "difference", *_HEAD[3:]]
+    rows = [_row(*item, _difference(budget, item[1])) for item in compared.items()]
+    note = (
+        f"the last policy of each method that cost at most {1 + SLACK:.0%} of the budget. The "
+        f"differences from {_title(methods[0])} are over the questions of all its seeds, paired, "
+        "with 95 % intervals. They generalize to other questions, not to other seeds"
+    )
+    return Table("At equal tokens", header, rows, note)
+
+
 def page(study: Study) -> str:
     """The Markdown page of a study."""
     points = study.points
     methods = list(dict.fromkeys(point.method for point in points))
-    titles = [title for title, _ in MEASURES.values()]
-    head = ["method", "round", *titles, "generated", "trained", "seeds"]
-    compared = {_title(one): within_budget(points, one) for one in methods}
-    budget = compared[_title(methods[0])]
-    compared = {"SFT": [point for point in points if point.round == 0], **compared}
-    equal = [_row(*item, _difference(budget, item[1])) for item in compared.items()]
     rounds = [
         _row(_title(method), policies)
         for method in methods
         for number in range(1, max(point.round for point in points) + 1)
         if (policies := [p for p in points if (p.method, p.round) == (method, number)])
     ]
-    note = (
-        f"the last policy of each method that cost at most {1 + SLACK:.0%} of the budget. The "
-        f"differences from {_title(methods[0])} are over the questions of all its seeds, paired, "
-        "with 95 % intervals. They generalize to other questions, not to other seeds"
-    )
-    tables = [
-        Table("At equal tokens", [*head[:3], "difference", *head[3:]], equal, note),
-        Table("Every round", head, rounds, "; ".join(study.failed)),
-    ]
+    tables = [equal_tokens(study), Table("Every round", _HEAD, rounds, "; ".join(study.failed))]
     settings = "".join(f" --set {shlex.quote(setting)}" for setting in study.settings)
     few = len({point.seed for point in points}) < SEEDS
     caution = (
@@ -254,6 +263,12 @@ in thousands. Measured by `python -m benchmarks.methods{settings}` with the code
 this page has all points.
 
 {markdown(tables)}"""
+
+
+def between_marks(study: Study) -> str:
+    """The table of `equal_tokens` as Markdown, without heading and note."""
+    table = equal_tokens(study)
+    return markdown([Table("", table.header, table.rows, "")]).partition("\n\n")[2]
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
@@ -354,11 +369,15 @@ def main(
     name: Annotated[str, typer.Option(help="runs are NAME-SEED")] = "methods",
     most: Annotated[int, typer.Option(min=1, help="rounds of a method at most")] = 8,
     output: Annotated[
-        Path, typer.Option(help="page; its JSON and images/methods.svg are written beside it")
+        Path,
+        typer.Option(
+            help="page; methods.json and images/methods.svg are written beside it. Of a page with "
+            "marks only the table between them is replaced"
+        ),
     ] = Path("runs/methods.md"),
 ) -> None:
     """Run the methods to equal compute, and write the page, its figure and all points."""
-    data = output.with_suffix(".json")
+    data = output.with_name("methods.json")
     study = Study.read(data, settings)
     for seed in map(int, seeds.split(",")):
         known = len(study.points)
@@ -368,7 +387,10 @@ def main(
             study.processors = list(dict.fromkeys((*study.processors, machine()["processor"])))
             write_json(data, asdict(study))
     draw(study.points, output.parent / IMAGE)
-    write_text(output, page(study))
+    if output.is_file() and BEGIN in output.read_text(encoding="utf-8"):
+        write_between_marks(output, between_marks(study))
+    else:
+        write_text(output, page(study))
     print(f"written to {output}")
 
 

@@ -22,7 +22,7 @@ block.setting=value` overrides one.
 - A setting without a mark decides results: it is in the fingerprint of each stage that reads it \
 under some configuration, so a change reruns these stages and those after them.
 - *execution*: it says how work is executed, such as a batch size or a device. A change reruns \
-nothing; [reproducibility](reproducibility.md#execution-settings) says which results it can move.
+nothing; [reliability](reliability.md#execution-settings) says which results it can move.
 - *indirect*: it decides results through something else in fingerprints, such as the content of \
 a file that it names.
 """

@@ -2,5 +2,5 @@
 
 Run with ``make gpu-check``, or ``python -m benchmarks.gpu_check``. Models have the shapes of the
 published ones and random weights, so that nothing is downloaded. Every part is a process with a
-time limit. The figures are written to ``docs/gpu.md`` and ``docs/gpu.json``.
+time limit. The figures are written to ``docs/log/gpu.md`` and ``docs/log/gpu.json``.
 """

@@ -87,14 +87,14 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--workspace", type=Path, help="directory for models (about 20 GB); default: TMPDIR"
     )
     parser.add_argument(
-        "--page", type=Path, default=ROOT / "docs/gpu.md",
-        help="page with the table; the JSON lies beside it (docs/gpu.json)",
+        "--page", type=Path, default=ROOT / "docs/log/gpu.md",
+        help="page with the table; the JSON lies beside it (docs/log/gpu.json)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     if options.device == "cpu" and options.shapes == "real":
         raise InputError("--device cpu takes --shapes tiny; real shapes take hours there")
-    if options.shapes == "tiny" and options.page == ROOT / "docs/gpu.md":
-        raise InputError("--shapes tiny measures nothing; name another --page than docs/gpu.md")
+    if options.shapes == "tiny" and options.page == ROOT / "docs/log/gpu.md":
+        raise InputError("--shapes tiny measures nothing; name another --page than docs/log/gpu.md")
     if options.workspace is not None and not options.workspace.is_dir():
         raise InputError(f"--workspace {options.workspace}: no such directory")
     return options

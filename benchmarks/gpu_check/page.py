@@ -1,8 +1,8 @@
 """The page and the JSON file of the GPU check.
 
-Input: the results of some parts. Output: ``docs/gpu.json`` with all parts that were measured on
-this machine, and the table of ``docs/gpu.md`` between two marks. Parts that were measured on the
-same device earlier, but not now, stay.
+Input: the results of some parts. Output: ``docs/log/gpu.json`` with all parts that were measured on
+this machine, and the table of ``docs/log/gpu.md`` between two marks. Parts that were measured on
+the same device earlier, but not now, stay.
 """
 
 from __future__ import annotations

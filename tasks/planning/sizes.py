@@ -42,7 +42,7 @@ PUBLISHED_RECORDS: Mapping[str, int] = {
 _PARAGRAPHS = {"musique": 20, "hotpotqa": 10, "2wiki": 10}
 NEW_PARAGRAPHS = 0.5
 # Sub-questions of a MuSiQue question (2 to 4), and the share of the candidates of all
-# queries that are different passages (docs/log.md#candidates).
+# queries that are different passages (docs/log/2026-11.md#candidates).
 _HOPS, _DISTINCT = 3.0, 0.8
 _SEARCHES = 1.5  # of a trajectory (TeaRAG, table 8: 1.4 to 1.8 steps)
 # Triplets and entities: TeaRAG, tables 4 and 5. Hyperedges: assumed.

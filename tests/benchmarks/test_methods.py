@@ -8,7 +8,15 @@ from subprocess import CalledProcessError
 
 import pytest
 
-from benchmarks.methods import Point, Study, draw, page, read_points, within_budget
+from benchmarks.methods import (
+    Point,
+    Study,
+    between_marks,
+    draw,
+    page,
+    read_points,
+    within_budget,
+)
 from pipeline.core.errors import InputError
 
 
@@ -156,7 +164,7 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
         for line in text.split("## ")[1].splitlines()
         if line.startswith("| ") and not line.startswith(("| method", "| ---"))
     )
-    assert sft.startswith("| SFT | 0 | 12.0 ± 2.8 |")
+    assert sft.startswith("| Policy 0 (SFT) | 0 | 12.0 ± 2.8 |")
     assert sft.endswith("| 0 ± 0 | 0 ± 0 | 1, 2 |")
     assert dpo.startswith("| DPO+SFT | 1 | 13.0 ± 2.8 |  |")
     assert dpo.endswith("| 2,000 ± 1,414 | 0 ± 0 | 1, 2 |")
@@ -170,3 +178,10 @@ def test_the_page_has_means_and_deviations_over_the_seeds(tmp_path: Path) -> Non
         assert words in text
     draw(points, tmp_path / "images" / "fake.svg")
     assert "DPO+SFT" in (tmp_path / "images" / "fake.svg").read_text()
+
+
+def test_the_page_of_results_has_the_table_of_the_stored_points() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    table = between_marks(Study.read(docs / "methods.json", []))
+    assert table.count("\n") > 8
+    assert table in (docs / "results.md").read_text(encoding="utf-8")

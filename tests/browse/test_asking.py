@@ -322,5 +322,5 @@ def test_the_folder_of_a_copied_run_does_not_offer_the_policies_of_the_original(
         refused = client.post("/run/copy/ask", data=fields)
         assert refused.status_code == 400
         assert "is the configuration of another run" in refused.text
-    # docs/browse.md: a browser writes one file to the store of a run
+    # docs/look.md: a browser writes one file to the store of a run
     assert set((runs / NAME).rglob("*")) - before == {runs / NAME / "store" / ".hashes.json"}

@@ -107,18 +107,13 @@ def _unread(file: Path) -> str:
 
 
 def table() -> list[str]:
-    """The lines of the table: a template, TRL's training variant of it, and why not."""
-    files = {file.stem: file for file in template_files()}
-    lines = ["| template | as shipped | `_training` | why not |", "|---|---|---|---|"]
-    for name, file in files.items():
-        base = name.removesuffix("_training")
-        if base != name and base in files:
-            continue
-        (shipped, reason), patched = verdict(file), ""
-        if f"{name}_training" in files:
-            patched, other = verdict(files[f"{name}_training"])
-            reason = reason or other
-        lines.append(f"| `{name}` | {shipped} | {patched} | {reason and f'`{reason}`'} |")
+    """The lines of the table: a verdict with its reason, and the templates that have it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for file in template_files():
+        groups.setdefault(verdict(file), []).append(f"`{file.stem}`")
+    lines = ["| verdict | why | templates |", "|---|---|---|"]
+    for (found, reason), names in sorted(groups.items(), key=lambda group: group[0][0] != "works"):
+        lines.append(f"| {found} | {reason and f'`{reason}`'} | {', '.join(names)} |")
     return lines
 
 

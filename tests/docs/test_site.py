@@ -89,8 +89,25 @@ def test_the_results_page_has_the_tables_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = readme.partition("\n## Results\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
-    assert len(rows) > 6
+    assert len(rows) == 6  # heading, line, four policies
     assert [row for row in rows if row not in results] == []
+
+
+def test_the_log_is_not_in_the_site_and_its_links_lead_to_entries(site: Path) -> None:
+    assert not list(site.glob("log*"))
+    assert not [
+        page
+        for page in site.rglob("*.html")
+        if re.search(r'href="[^"]*\blog(/|\.md|\.html)', page.read_text(encoding="utf-8"))
+    ]
+    links = 0
+    for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
+        text = page.read_text(encoding="utf-8")
+        for file, anchor in re.findall(r"\]\(([\w./-]*\blog(?:/[\d-]+)?\.md)#([\w-]+)\)", text):
+            links += 1
+            entries = (page.parent / file).read_text(encoding="utf-8")
+            assert f'<a id="{anchor}"></a>' in entries, (page.name, file, anchor)
+    assert links > 30
 
 
 def test_the_pictures_of_the_pages_are_those_that_are_taken_from_a_run() -> None:
@@ -115,7 +132,7 @@ def test_text_has_enough_contrast_and_the_search_has_a_name(
     site: Path, browser: Any, scheme: str
 ) -> None:
     page = browser.new_page(color_scheme=scheme)
-    for name in ("index", "browse", "api"):
+    for name in ("index", "look", "api"):
         page.goto((site / f"{name}.html").as_uri())
         assert low_contrast(page) == [], name
         assert page.locator(".md-search").get_attribute("aria-label") == "Search"

@@ -46,7 +46,7 @@ def test_training_takes_about_what_the_paper_measured(shape, paper: float) -> No
 
 @pytest.mark.parametrize(("rows", "length", "measured"), [(16, 2500, 39.2), (4, 8192, 34.2)])
 def test_the_plan_covers_what_training_reserved_on_a_gpu(rows, length, measured: float) -> None:
-    # GiB on an H100, without the CUDA context: docs/log.md, "First figures of a GPU".
+    # GiB on an H100, without the CUDA context: docs/log/2026-11.md, "First figures of a GPU".
     memory = training_memory(
         LLAMA, rows=rows, length=length, rank=8, targets=ATTENTION, dropout=True
     )
