@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Config, Endpoint
+from pipeline.config import Config
 from pipeline.conversations.steps import load_tools
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
@@ -73,16 +73,6 @@ def run(context: StageContext) -> dict[str, int]:
     """
     if context.config.sampling.recorded is not None:
         return _write(context, _recorded(context), {})
-    return _sample(context, None)
-
-
-def run_teacher(context: StageContext) -> dict[str, int]:
-    """`run` of the stage ``sft-sample``, whose teacher may be behind an endpoint."""
-    own = context.config.sft_data.rejection_sampling
-    return _sample(context, None if own is None else own.endpoint)
-
-
-def _sample(context: StageContext, teacher: Endpoint | None) -> dict[str, int]:
     path = context.inputs["questions"] / "questions.parquet"
     all_questions = read_records(path, Question)
     if not all_questions:
@@ -94,7 +84,6 @@ def _sample(context: StageContext, teacher: Endpoint | None) -> dict[str, int]:
         context.inputs["policy"],
         temperature=context.config.sampling.temperature,
         samples=context.config.sampling.samples,
-        teacher=teacher,
     )
     return _write(context, trajectories, seconds)
 
@@ -188,15 +177,13 @@ def roll_out_policy(
     *,
     temperature: float,
     samples: int,
-    teacher: Endpoint | None = None,
 ) -> tuple[Iterator[Trajectory], dict[str, float]]:
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     The trajectories are read from their checkpoints while they are consumed, with a check that each
     question has each sample once.
 
-    ``policy_dir`` is as in `policy_in`; None is the base model. A ``teacher`` behind an endpoint
-    takes its place. The seconds are engine_start,
+    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
     generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
     for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
     rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
@@ -210,9 +197,8 @@ def roll_out_policy(
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
     model = context.config.model.base
     policy = policy_in(policy_dir, model, context.config.hashes_file)
-    if teacher is None:
-        check_lineage(context.config, policy_dir)
-    name = policy.fingerprint if teacher is None else teacher.model
+    check_lineage(context.config, policy_dir)
+    name = policy.fingerprint
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
@@ -236,7 +222,7 @@ def roll_out_policy(
     )
     if remaining:
         start = time.perf_counter()
-        with open_rollout(context, policy.adapter, teacher) as (engine, retriever, grammar, tools):
+        with open_rollout(context, policy.adapter) as (engine, retriever, grammar, tools):
             checkpoints.seconds["engine_start"] += time.perf_counter() - start
             timer = RolloutTimer(start, engine, retriever, dict(checkpoints.seconds))
             opened, generated = time.perf_counter(), 0
@@ -317,7 +303,7 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 
 @contextmanager
 def open_rollout(
-    context: StageContext, adapter: Path | None, teacher: Endpoint | None = None
+    context: StageContext, adapter: Path | None
 ) -> Iterator[tuple[Engine, Retriever | None, Grammar, ToolConversations | None]]:
     """The engine, the retriever (None for variant ``none``) and the grammar, closed on exit.
 
@@ -336,8 +322,7 @@ def open_rollout(
         # takes minutes. A local retriever is opened after the engine.
         remote = context.config.retrieval.service is not None
         retriever = opened_retriever() if remote else None
-        models = context.models
-        engine = models.teacher_engine(teacher) if teacher else models.policy_engine(adapter)
+        engine = context.models.policy_engine(adapter)
         stack.callback(engine.close)
         policy_grammar = grammar(
             context.config.grammar,
