@@ -93,7 +93,7 @@ def _check_data(context: StageContext) -> None:
 
 
 def train_sft(context: StageContext) -> dict[str, int]:
-    """Train policy 0 on encoded data; under ``accelerate launch``, every process calls it.
+    """Train policy 0 on encoded data; each process of `pipeline.run.launch` calls it.
 
     Raises TrainingError when the base model has too few positions and when nothing is trained.
     """
