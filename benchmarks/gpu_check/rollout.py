@@ -46,7 +46,7 @@ from pipeline.llm.engine import Engine
 from pipeline.llm.open_engine import open_engine
 from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.retriever import VariantRetriever
-from pipeline.rollout.sampler import roll_out
+from pipeline.rollout.sampler import Rollout, roll_out
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.sample import rollout_settings
 from tasks.opened import policy_engine, retrieval
@@ -187,18 +187,14 @@ def _sampled(
         for number in range(count)
     ]
     grammar = Searching(_STEPS, control_tokens(engine.tokenizer))
-    return list(
-        roll_out(
-            questions,
-            engine=engine,
-            grammar=grammar,
-            retriever=retriever,
-            settings=rollout_settings(settings, temperature=1.0),
-            policy="random",
-            samples=1,
-            seed=0,
-        )
+    rollout = Rollout(
+        engine=engine,
+        grammar=grammar,
+        retriever=retriever,
+        settings=rollout_settings(settings, temperature=1.0),
+        policy="random",
     )
+    return list(roll_out(rollout, questions, samples=1, seed=0))
 
 
 def _fill(place: Place, settings: Config) -> Any:

@@ -40,16 +40,15 @@ from pipeline.core.errors import (
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
-from pipeline.grammars.base import Grammar, grammar
+from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import control_tokens
-from pipeline.llm.engine import Engine
 from pipeline.llm.shared_engine import SharedEngine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.rollout.answering import OpenPolicy
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
-from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out
+from pipeline.rollout.sampler import Rollout, answer_questions, continue_trajectories, roll_out
 from pipeline.run.context import StageContext
 from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
@@ -222,22 +221,16 @@ def roll_out_policy(
     )
     if remaining:
         start = time.perf_counter()
-        with open_rollout(context, policy.adapter) as (engine, retriever, grammar, tools):
+        with open_rollout(context, policy, settings) as rollout:
             checkpoints.seconds["engine_start"] += time.perf_counter() - start
-            timer = RolloutTimer(start, engine, retriever, dict(checkpoints.seconds))
+            timer = RolloutTimer(
+                start, rollout.engine, rollout.retriever, dict(checkpoints.seconds)
+            )
             opened, generated = time.perf_counter(), 0
             try:
+                number = context.round or 0
                 for trajectory in roll_out(
-                    remaining,
-                    engine=engine,
-                    grammar=grammar,
-                    retriever=retriever,
-                    settings=settings,
-                    policy=name,
-                    samples=samples,
-                    seed=context.seed,
-                    round_number=context.round or 0,
-                    conversations=tools,
+                    rollout, remaining, samples=samples, seed=context.seed, round_number=number
                 ):
                     checkpoints.add(trajectory, timer)
                     generated += trajectory.tokens.thinking
@@ -262,8 +255,8 @@ class PolicyContinuations:
 
     def __init__(self, context: StageContext, policy_dir: Path) -> None:
         self._context = context
-        policy = read_policy(policy_dir)
-        self._adapter, self.policy = policy.adapter, policy.fingerprint
+        self._policy = read_policy(policy_dir)
+        self.policy = self._policy.fingerprint
 
     def __call__(self, trajectories: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
         """Trajectories as they finish; raises what engines and retrievers raise."""
@@ -272,16 +265,9 @@ class PolicyContinuations:
         if first is None:
             return
         config = self._context.config
-        with open_rollout(self._context, self._adapter) as (engine, retriever, grammar, tools):
-            yield from continue_trajectories(
-                itertools.chain([first], remaining),
-                engine=engine,
-                grammar=grammar,
-                retriever=retriever,
-                settings=rollout_settings(config, temperature=config.sampling.temperature),
-                policy=self.policy,
-                conversations=tools,
-            )
+        settings = rollout_settings(config, temperature=config.sampling.temperature)
+        with open_rollout(self._context, self._policy, settings) as rollout:
+            yield from continue_trajectories(rollout, itertools.chain([first], remaining))
 
 
 def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
@@ -303,12 +289,12 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 
 @contextmanager
 def open_rollout(
-    context: StageContext, adapter: Path | None
-) -> Iterator[tuple[Engine, Retriever | None, Grammar, ToolConversations | None]]:
+    context: StageContext, policy: Policy, settings: RolloutSettings
+) -> Iterator[Rollout]:
     """The engine, the retriever (None for variant ``none``) and the grammar, closed on exit.
 
-    The last value is there with ``format: tools``. Raises what `open_engine`, `open_retriever`,
-    `open_remote_retriever` and `ToolConversations` raise.
+    Raises what `open_engine`, `open_retriever`, `open_remote_retriever` and `ToolConversations`
+    raise.
     """
     with ExitStack() as stack:
 
@@ -322,7 +308,7 @@ def open_rollout(
         # takes minutes. A local retriever is opened after the engine.
         remote = context.config.retrieval.service is not None
         retriever = opened_retriever() if remote else None
-        engine = context.models.policy_engine(adapter)
+        engine = context.models.policy_engine(policy.adapter)
         stack.callback(engine.close)
         policy_grammar = grammar(
             context.config.grammar,
@@ -338,7 +324,14 @@ def open_rollout(
                 thinking=context.config.model.thinking,
                 answer_malformed=context.config.sampling.malformed_calls == "answer",
             )
-        yield engine, retriever if remote else opened_retriever(), policy_grammar, tools
+        yield Rollout(
+            engine=engine,
+            grammar=policy_grammar,
+            retriever=retriever if remote else opened_retriever(),
+            settings=settings,
+            policy=policy.fingerprint,
+            conversations=tools,
+        )
 
 
 def _open_retriever(context: StageContext) -> Retriever | None:
@@ -384,18 +377,9 @@ def open_answering(context: StageContext, policy: Policy) -> Iterator[OpenPolicy
     """
     config = context.config
     settings = rollout_settings(config, temperature=config.evaluation.temperature)
-    with open_rollout(context, policy.adapter) as (engine, retriever, grammar, tools):
-        shared = SharedEngine(engine)
-        answers = partial(
-            answer_questions,
-            engine=shared,
-            grammar=grammar,
-            retriever=retriever,
-            settings=settings,
-            policy=policy.fingerprint,
-            seed=context.seed,
-            conversations=tools,
-        )
+    with open_rollout(context, policy, settings) as rollout:
+        shared = SharedEngine(rollout.engine)
+        answers = partial(answer_questions, replace(rollout, engine=shared), seed=context.seed)
         yield OpenPolicy(answers, shared)
 
 
