@@ -80,7 +80,7 @@ class RollOutTask(DivisibleTask):
 
     def work(self, clock: Clock) -> Work:
         rows = self.trajectories(clock)
-        return Work(rows * clock.trajectory(self.opens()), disk=TRAJECTORY_BYTES * rows)
+        return rows * (clock.trajectory(self.opens()) + Work(disk=TRAJECTORY_BYTES))
 
     def faults(self) -> Iterator[str]:
         return roll_out_faults(self.settings)

@@ -96,11 +96,11 @@ def _run_ranks(job: Path, settings: Trainer, server: ForkServer | None) -> int:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    running: list[subprocess.Popen[bytes] | ForkedProcess] = []
     with ExitStack() as stack:
-        running = [
-            stack.enter_context(_start(job, _rank_environment(rank, settings, store.port), server))
-            for rank in range(settings.processes)
-        ]
+        for rank in range(settings.processes):
+            environment = _rank_environment(rank, settings, store.port)
+            running.append(stack.enter_context(_start(job, environment, server)))
         try:
             while running:
                 time.sleep(_POLL)

@@ -201,9 +201,9 @@ def roll_out_policy(
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
-    rollout = digest(name, deciding, str(context.seed), str(context.round))
+    identity = digest(name, deciding, str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
-        context.checkpoint_dir / "paths" / rollout.hex(),
+        context.checkpoint_dir / "paths" / identity.hex(),
         question_ids,
         samples=samples,
         batch=context.config.sampling.batch,
@@ -212,13 +212,8 @@ def roll_out_policy(
     total = len(questions) * samples
     context.progress.start(total, "trajectories", done=total - len(remaining) * samples)
     log = logging.getLogger(__name__)
-    log.info(
-        "policy %s: %d of %d questions to roll out, %d trajectories each",
-        name,
-        len(remaining),
-        len(questions),
-        samples,
-    )
+    rest = f"{len(remaining)} of {len(questions)} questions to roll out"
+    log.info("policy %s: %s, %d trajectories each", name, rest, samples)
     if remaining:
         start = time.perf_counter()
         with open_rollout(context, policy, settings) as rollout:

@@ -32,7 +32,7 @@ def plan(
 
 def parts(made: Plan) -> dict[str, float]:
     (stage,) = made.stages
-    return {part.name: round(part.size / GIB, 1) for part in stage.device}
+    return {name: round(size / GIB, 1) for name, size in stage.memory.device.items()}
 
 
 @pytest.mark.parametrize(("shape", "paper"), [(LLAMA, 42), (QWEN_14B, 61)])
@@ -121,11 +121,11 @@ def test_the_evaluation_is_planned_with_its_own_retrieval() -> None:
     gpu = nominal_gpu(80)
     made = plan("hiprag-qwen2.5-3b", gpu, "sample", "evaluate-policy", "index", overrides=own)
     found = {stage.stage: stage for stage in made.stages}
-    device = {name: {part.name for part in stage.device} for name, stage in found.items()}
+    device = {name: set(stage.memory.device) for name, stage in found.items()}
     assert not {"FAISS indexes", "embedder"} & device["sample"]
     assert {"FAISS indexes", "embedder"} <= device["evaluate-policy"]
     everywhere = plan("hiprag-qwen2.5-3b", gpu, "index")
-    assert found["index"].disk == everywhere.stages[0].disk
+    assert found["index"].work.disk == everywhere.stages[0].work.disk
 
 
 def test_published_sizes_are_those_of_the_paper() -> None:
