@@ -40,7 +40,7 @@ from pipeline.retrieval.base import Query
 from pipeline.rollout import sampler
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings, read_policy
-from pipeline.rollout.sampler import Rollout, SupportsRetrieve, roll_out
+from pipeline.rollout.sampler import Rollout, roll_out
 from pipeline.run.context import StageContext
 
 MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
@@ -202,7 +202,7 @@ def new_numbers() -> Iterator[int]:
     return itertools.count(secrets.randbelow(10**6))
 
 
-def measure_query(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory]) -> float:
+def measure_query(retriever: Any, trajectories: Sequence[Trajectory]) -> float:
     """Seconds a query of ``trajectories`` takes, in batches of `_BATCH` and with cold caches."""
     steps = [step for item in trajectories for step in item.steps]
     queries = [
@@ -218,7 +218,7 @@ def measure_query(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory
 def _compared(
     recorded: Recorded,
     engine: Engine,
-    retriever: SupportsRetrieve,
+    retriever: Any,
     what: str,
     repeats: int,
     goals: tuple[str, str],
@@ -254,7 +254,7 @@ def _compared(
 def _rolled_out(
     recorded: Recorded,
     engine: Engine,
-    retriever: SupportsRetrieve,
+    retriever: Any,
     scheduler: type[sampler._Scheduler] = sampler._Scheduler,
 ) -> list[Trajectory]:
     rollout = Rollout(

@@ -33,8 +33,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Literal, TypeVar
+from typing import TypeVar
 
+from pipeline.config.knowledge import Show, Variant
 from pipeline.core.content_cache import LruCache
 from pipeline.core.errors import RetrievalError, SteepError
 from pipeline.core.records import ContextItem
@@ -52,19 +53,6 @@ from pipeline.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansio
 from pipeline.retrieval.graph import entity_queries
 from pipeline.retrieval.kag import Candidates, RankedNode, rank_all, sigmoid
 
-Variant = Literal[
-    "semantic",
-    "fused",
-    "linked",
-    "graph",
-    "concat",
-    "ppr",
-    "none",
-    "hyperedges",
-    "graph-r1",
-    "prograph",
-]
-Show = Literal["nodes", "passages", "chunks"]
 T = TypeVar("T")
 _CACHED = 50_000  # answers kept in memory for the other samples of the same question
 _ATTEMPTS = 2

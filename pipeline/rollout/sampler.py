@@ -22,7 +22,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from pipeline.conversations.messages import Message
 from pipeline.core.errors import RetrievalError, RetrievalUnavailable
@@ -31,7 +30,7 @@ from pipeline.grammars.base import Finish, Grammar, Insert
 from pipeline.grammars.closed_book import ClosedBook
 from pipeline.grammars.tokens import observation_ids, prompt_ids
 from pipeline.llm.engine import Engine, EngineEnded, GenerationRequest, GenerationResult
-from pipeline.retrieval.base import Query
+from pipeline.retrieval.base import Query, Retriever
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
@@ -40,12 +39,6 @@ Retrieved = list[ContextItem] | None  # None: retrieval failed
 Failed = Callable[[Question, Exception], object]
 _FULL_BATCH = 8  # segments in generation for each query of a batch
 MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
-
-
-class SupportsRetrieve(Protocol):
-    """The part of a retriever that the sampler uses."""
-
-    def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +54,7 @@ class Rollout:
 
     engine: Engine
     grammar: Grammar
-    retriever: SupportsRetrieve | None
+    retriever: Retriever | None
     settings: RolloutSettings
     policy: str
     conversations: ToolConversations | None = None

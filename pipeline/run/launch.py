@@ -100,7 +100,9 @@ def _run_ranks(job: Path, settings: Trainer, server: ForkServer | None) -> int:
     with ExitStack() as stack:
         for rank in range(settings.processes):
             environment = _rank_environment(rank, settings, store.port)
-            running.append(stack.enter_context(_start(job, environment, server)))
+            started = _start(job, environment, server)
+            stack.enter_context(started)
+            running.append(started)
         try:
             while running:
                 time.sleep(_POLL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks.opened import Requests
 
@@ -39,11 +39,13 @@ def totals(found: Iterable[Asked]) -> list[Asked]:
     joined: dict[tuple[str, str, str], Asked] = {}
     for one in found:
         key = (one.stage, one.remote.key, one.remote.settings.model)
-        amounts = [one.calls, one.read, one.written]
-        if before := joined.get(key):
-            sums = zip(amounts, (before.calls, before.read, before.written), strict=True)
-            amounts = [sum(both) for both in sums]
-        joined[key] = Asked(one.remote, *amounts, one.stage)
+        before = joined.get(key, replace(one, calls=0, read=0, written=0))
+        joined[key] = replace(
+            one,
+            calls=before.calls + one.calls,
+            read=before.read + one.read,
+            written=before.written + one.written,
+        )
     return [one for one in joined.values() if one.calls]
 
 
