@@ -36,9 +36,9 @@ formulas give 45 and 69 GB for two pairs of 8,192 tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.config.policy import Lora, Trainer
 from pipeline.core.gpus import CONTEXT_BYTES
 from pipeline.core.model_shapes import ModelShape
 
@@ -68,19 +68,28 @@ class TrainingMemory:
 
 
 def training_memory(
-    shape: ModelShape, trainer: Trainer, lora: Lora, *, rows: int, length: int, processes: int = 1
+    shape: ModelShape,
+    *,
+    rows: int,
+    length: int,
+    rank: int,
+    targets: Sequence[str],
+    dropout: bool,
+    dtype: str = "bfloat16",
+    quantization: str = "none",
+    checkpointing: bool = True,
+    processes: int = 1,
 ) -> TrainingMemory:
     """The peak of one process, for ``rows`` of which the longest has ``length`` tokens."""
-    tokens, checkpointing = rows * length, trainer.gradient_checkpointing
-    dtype, quantization = trainer.dtype, trainer.quantization
+    tokens = rows * length
     size, h, i = _NUMBER_BYTES[dtype], shape.hidden, shape.intermediate
     q, kv = shape.query_width, shape.kv_width
-    adapter = shape.lora_parameters(lora.r, lora.targets) * (20 if processes > 1 else 16)
-    widths = [width[0] for target in lora.targets if (width := shape.width(target)) is not None]
-    of_lora = sum(widths) * (9 if lora.dropout else 4)
+    adapter = shape.lora_parameters(rank, targets) * (20 if processes > 1 else 16)
+    widths = [width[0] for target in targets if (width := shape.width(target)) is not None]
+    lora = sum(widths) * (9 if dropout else 4)
     padded = rows > 1
     repeated = 2 * q * size if padded and q != kv else 0
-    layer = tokens * (repeated + 8 * h + size * (3 * h + 2 * (q + 2 * kv) + q + 4 * i) + of_lora)
+    layer = tokens * (repeated + 8 * h + size * (3 * h + 2 * (q + 2 * kv) + q + 4 * i) + lora)
     gradients = tokens * size * (2 * i + 2 * h)
     # The norms and embeddings of a quantized model are in float32, and so are the values between
     # layers.

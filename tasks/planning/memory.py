@@ -205,10 +205,17 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
     length = trainer.max_length
     if block != "sft":  # no trajectory is longer than the engine's limit
         length = min(length, settings.engine.max_model_len)
-    rows = trainer.per_device_batch_size * opened.rows
-    processes = processes_here(trainer, settings, gpus)
     memory = training_memory(
-        shape, trainer, settings.lora, rows=rows, length=length, processes=processes
+        shape,
+        rows=trainer.per_device_batch_size * opened.rows,
+        length=length,
+        rank=settings.lora.r,
+        targets=settings.lora.targets,
+        dropout=settings.lora.dropout > 0,
+        dtype=trainer.dtype,
+        quantization=trainer.quantization,
+        checkpointing=trainer.gradient_checkpointing,
+        processes=processes_here(trainer, settings, gpus),
     )
     batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"
     more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]

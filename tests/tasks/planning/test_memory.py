@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.config import Lora, Trainer, load
+from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.gpus import GIB, Gpu, nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
@@ -15,7 +15,7 @@ from tests.tasks.declared import stages
 
 LLAMA = PUBLISHED["meta-llama/Meta-Llama-3-8B-Instruct"]
 QWEN_14B = PUBLISHED["Qwen/Qwen2.5-14B-Instruct"]
-TRAINER = Trainer(learning_rate=1e-5, batch_size=8, gradient_checkpointing=True)
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 def plan(
@@ -38,14 +38,18 @@ def parts(made: Plan) -> dict[str, float]:
 @pytest.mark.parametrize(("shape", "paper"), [(LLAMA, 42), (QWEN_14B, 61)])
 def test_training_takes_about_what_the_paper_measured(shape, paper: float) -> None:
     # TeaRAG, table 9: GB on each A100, with two pairs a GPU.
-    memory = training_memory(shape, TRAINER, Lora(), rows=4, length=8192, processes=8)
+    memory = training_memory(
+        shape, rows=4, length=8192, rank=8, targets=ATTENTION, dropout=True, processes=8
+    )
     assert memory.total / 1e9 == pytest.approx(paper, rel=0.15)
 
 
 @pytest.mark.parametrize(("rows", "length", "measured"), [(16, 2500, 39.2), (4, 8192, 34.2)])
 def test_the_plan_covers_what_training_reserved_on_a_gpu(rows, length, measured: float) -> None:
     # GiB on an H100, without the CUDA context: docs/log.md, "First figures of a GPU".
-    memory = training_memory(LLAMA, TRAINER, Lora(), rows=rows, length=length)
+    memory = training_memory(
+        LLAMA, rows=rows, length=length, rank=8, targets=ATTENTION, dropout=True
+    )
     assert measured < memory.total / GIB < 1.25 * measured
 
 
@@ -58,12 +62,11 @@ def test_shards_take_turns_on_a_machine_with_one_gpu() -> None:
 
 
 def test_padded_rows_have_a_mask_of_every_token_by_every_token() -> None:
-    lora = Lora(dropout=0)
-    one, four = (training_memory(LLAMA, TRAINER, lora, rows=n, length=8192) for n in (1, 4))
+    settings = {"rank": 8, "targets": ATTENTION, "dropout": False}
+    one, four = (training_memory(LLAMA, rows=n, length=8192, **settings) for n in (1, 4))
     assert one.mask == 0  # a single row is not padded
     assert four.mask == 4 * 8192**2 * (1 + 2)  # booleans, and the copy in bfloat16
-    keeping = TRAINER.model_copy(update={"gradient_checkpointing": False})
-    kept = training_memory(LLAMA, keeping, lora, rows=4, length=8192)
+    kept = training_memory(LLAMA, rows=4, length=8192, checkpointing=False, **settings)
     assert kept.mask == 4 * 8192**2 * (1 + 2 * 32)
     # Queries have 32 heads and keys 8: with a mask, keys and values are repeated for all of them.
     assert four.layer - 4 * one.layer == pytest.approx(4 * 8192 * 2 * 4096 * 2)
