@@ -27,7 +27,6 @@ from pipeline.stages.files.training_data import (
     encode_sft_data,
     encode_trajectory_data,
     report,
-    round_facts,
 )
 from pipeline.stages.given_policy import written_form
 from pipeline.training.advantages import EncodedTrajectory
@@ -47,6 +46,7 @@ from pipeline.training.lora import (
     new_adapter,
     save_adapter,
 )
+from pipeline.training.preflight import recorded_facts
 from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
@@ -80,15 +80,16 @@ def run_round(context: StageContext) -> dict[str, int]:
 
 
 def _check_data(context: StageContext) -> None:
-    """Check the data of a round (`pipeline.training.preflight`).
-
-    Raises TrainingError for data beyond a limit if the configuration refuses it.
-    """
+    """Check the pairs of a round, or its trajectories for ``grpo``."""
+    config, objective = context.config, context.config.objective
     questions = {
         name: path for name, path in context.inputs.items() if name.startswith("questions-")
     }
-    data = context.inputs["score" if context.config.objective == "grpo" else "pair"]
-    report(context, round_facts(context.config, data, questions))
+    if objective == "grpo":
+        file = context.inputs["score"] / "trajectories.parquet"
+    else:
+        file = context.inputs["pair"] / "pairs.parquet"
+    report(context, recorded_facts(file, objective, config.trainer.max_length, questions))
 
 
 def train_sft(context: StageContext) -> dict[str, int]:
