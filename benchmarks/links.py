@@ -98,7 +98,7 @@ def query(folder: Path, count: int) -> None:
     parts = (Table(count), nearest, vectors_ND, nearest, bm25)
     for label, retrieval in (
         ("fused", linked.FusedRetrieval(*parts, top_k=5)),  # type: ignore[arg-type]
-        ("linked", linked.LinkedRetrieval(*parts, Links(folder / "links"), top_k=5)),  # type: ignore[arg-type]
+        ("linked", linked.LinkedRetrieval(*parts, top_k=5, links=Links(folder / "links"))),  # type: ignore[arg-type]
     ):
         texts = [
             " ".join(text.split()[:18]) + f" {name(int(rng.integers(count)))}?"

@@ -39,8 +39,8 @@ from pipeline.llm.memory import DTYPE_BYTES
 from pipeline.retrieval.base import Query
 from pipeline.rollout import sampler
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
-from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.sampler import SupportsRetrieve, roll_out
+from pipeline.rollout.policy import RolloutSettings, read_policy
+from pipeline.rollout.sampler import Rollout, roll_out
 from pipeline.run.context import StageContext
 
 MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
@@ -202,7 +202,7 @@ def new_numbers() -> Iterator[int]:
     return itertools.count(secrets.randbelow(10**6))
 
 
-def measure_query(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory]) -> float:
+def measure_query(retriever: Any, trajectories: Sequence[Trajectory]) -> float:
     """Seconds a query of ``trajectories`` takes, in batches of `_BATCH` and with cold caches."""
     steps = [step for item in trajectories for step in item.steps]
     queries = [
@@ -218,7 +218,7 @@ def measure_query(retriever: SupportsRetrieve, trajectories: Sequence[Trajectory
 def _compared(
     recorded: Recorded,
     engine: Engine,
-    retriever: SupportsRetrieve,
+    retriever: Any,
     what: str,
     repeats: int,
     goals: tuple[str, str],
@@ -254,24 +254,24 @@ def _compared(
 def _rolled_out(
     recorded: Recorded,
     engine: Engine,
-    retriever: SupportsRetrieve,
+    retriever: Any,
     scheduler: type[sampler._Scheduler] = sampler._Scheduler,
 ) -> list[Trajectory]:
-    arguments: dict[str, Any] = {
-        "engine": engine,
-        "grammar": recorded.grammar,
-        "retriever": retriever,
-        "settings": recorded.settings,
-        "policy": recorded.trajectories[0].policy,
-    }
+    rollout = Rollout(
+        engine=engine,
+        grammar=recorded.grammar,
+        retriever=retriever,
+        settings=recorded.settings,
+        policy=recorded.trajectories[0].policy,
+    )
     if scheduler is sampler._Scheduler:
         return list(
             roll_out(
+                rollout,
                 recorded.questions,
                 samples=recorded.samples,
                 seed=recorded.seed,
                 round_number=recorded.round_number,
-                **arguments,
             )
         )
     started = (
@@ -285,7 +285,7 @@ def _rolled_out(
         for item in recorded.trajectories
         if item.question_id == question.question_id
     )
-    return list(scheduler(**arguments).run(started))
+    return list(scheduler(rollout).run(started))
 
 
 def _ids(trajectories: Sequence[Trajectory]) -> list[Key]:
@@ -305,11 +305,12 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
     everything = list(run.trajectories(1))
     many = _recorded(run, config, everything, 2 * questions)
     few = _recorded(run, config, everything, questions)
-    policy = run.policies()[0].directory / "adapter"
+    policy = read_policy(run.policies()[0].directory)
     with (
         rollout_context(run, config) as context,
-        open_rollout(context, policy) as (engine, retriever, *_),
+        open_rollout(context, policy, many.settings) as opened,
     ):
+        engine, retriever = opened.engine, opened.retriever
         assert retriever is not None
         result = simulated(many, measure_query(retriever, many.trajectories), repeats)
         what = f"{config.engine.kind} on this CPU, warm caches"

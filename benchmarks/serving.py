@@ -60,15 +60,16 @@ def rows(directory: Path, repeats: int) -> list[Row]:
 
 def turns(url: str, directory: Path, run: Run, questions: Sequence[str], repeats: int) -> list[Row]:
     """One row for each number of clients. Raises AssertionError when the texts differ."""
-    from pipeline.stages.sample import open_rollout
+    from pipeline.rollout.policy import read_policy
     from tasks.serve import decoding_of, policy_tokenizer
 
     config = load(directory / "config.yaml")
     decoding = decoding_of(config, config.evaluation.temperature)
     plain = PlainModel(None, policy_tokenizer(config), decoding)  # type: ignore[arg-type]
     measured = []
-    adapter = run.policies()[-1].directory / "adapter"
-    with rollout_context(run, config) as context, open_rollout(context, adapter) as (engine, *_):
+    policy = read_policy(run.policies()[-1].directory)
+    with rollout_context(run, config) as context:
+        engine = context.models.policy_engine(policy.adapter)
         for clients in CLIENTS:
             bodies = [
                 {

@@ -184,16 +184,7 @@ def _score(folder: Path) -> None:
     from pipeline.methods.tearag import METHOD, knowledge_scorer
     from pipeline.stages.score import score_file
 
-    context = _context(folder, "score")
-    score_file(
-        folder / "score-1" / _FILE,
-        context.output,
-        context.checkpoint_dir,
-        knowledge_scorer(Lexical()),
-        METHOD.terms,
-        batch=512,
-        verdicts=folder / "judge" / "verdicts.parquet",
-    )
+    score_file(_context(folder, "score"), knowledge_scorer(Lexical()), METHOD.terms, 512)
 
 
 def _pair(folder: Path) -> None:

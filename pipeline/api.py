@@ -347,15 +347,18 @@ class Run:
         """
         from pipeline.stages.score import run as run_score
 
-        if self._settings(round).rewards.judged and verdicts is None:
+        judged = self._settings(round).rewards.judged
+        if judged and verdicts is None:
             raise InputError("the rewards count judged steps; pass verdicts, one for each step")
         with TemporaryDirectory(prefix="steep-score-") as name:
             folder = Path(name)
-            inputs = {"sample": folder / "sample", "judge": folder / "judge"}
+            inputs = {"sample": folder / "sample"}
             write_parquet(inputs["sample"] / "trajectories.parquet", trajectories, Trajectory)
-            place = {trajectory.trajectory_id: n for n, trajectory in enumerate(trajectories)}
-            in_order = sorted(verdicts or (), key=lambda verdict: place.get(verdict.id, len(place)))
-            write_parquet(inputs["judge"] / "verdicts.parquet", in_order, Verdict)
+            if judged and verdicts is not None:
+                inputs["judge"] = folder / "judge"
+                place = {trajectory.trajectory_id: n for n, trajectory in enumerate(trajectories)}
+                in_order = sorted(verdicts, key=lambda one: place.get(one.id, len(place)))
+                write_parquet(inputs["judge"] / "verdicts.parquet", in_order, Verdict)
             context = self._context("score", round, folder, inputs)
             run_score(context)
             return read_records(context.output / "trajectories.parquet", Trajectory)

@@ -35,7 +35,7 @@ class PassageIndex(Indexing):
     def work(self, clock: Clock) -> Work:
         chunks = clock.sizes.chunks
         work = self.indexing(clock, chunks, chunks * clock.rates.chunk_tokens)
-        return Work(work.gpu_seconds, work.disk + LINK_BYTES * chunks)
+        return work + Work(disk=LINK_BYTES * chunks)
 
 
 class Explore(RollOutTask):

@@ -70,7 +70,7 @@ class _Facts(DataTask, DivisibleTask):
         sizes, chunks = clock.sizes, self.read(clock)
         disk = self.fact_bytes * self.facts_of(clock) + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * chunks * self.runs_model
-        return Work(clock.extraction(self.opens(), chunks), disk)
+        return chunks * clock.extraction(self.opens()) + Work(disk=disk)
 
     def faults(self) -> Iterator[str]:
         listed = self.source.source == "annotated"

@@ -67,10 +67,10 @@ class Index(Explorable, Indexing):
         chunks = sizes.chunks * (self.settings.graph.scope == "all")
         tokens = chunks * a.chunk_tokens + sizes.triplets * a.triplet_tokens
         tokens += entities * a.entity_tokens
+        disk = LINK_BYTES * sizes.chunks * self.settings.index.links
+        disk += memory.dimension(self.settings) / 8 * sizes.triplets  # codes
         work = self.indexing(clock, chunks + entities + sizes.triplets, tokens)
-        linked = sizes.chunks * self.settings.index.links
-        codes = memory.dimension(self.settings) / 8 * sizes.triplets
-        return Work(work.gpu_seconds, work.disk + LINK_BYTES * linked + codes)
+        return work + Work(disk=disk)
 
 
 class HyperIndex(Indexing):

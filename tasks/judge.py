@@ -82,8 +82,8 @@ class _Judging(DivisibleTask):
         raise NotImplementedError
 
     def work(self, clock: Clock) -> Work:
-        rows = self.trajectories(clock)
-        return Work(rows * clock.judging(self.opens()), disk=ANSWER_BYTES * rows)
+        each = clock.judging(self.opens()) + Work(disk=ANSWER_BYTES)
+        return self.trajectories(clock) * each
 
 
 class Judge(_Judging, RoundTask):

@@ -213,11 +213,36 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Requests:
+    """Requests to one endpoint; ``read`` and ``written`` are tokens."""
+
+    remote: Remote
+    calls: float
+    read: float
+    written: float
+
+
+@dataclass(frozen=True)
 class Work:
-    """The work of one stage: GPU seconds, and bytes of output."""
+    """The work of one stage: GPU seconds, bytes of output, and requests to endpoints."""
 
     gpu_seconds: float = 0.0
     disk: float = 0.0
+    requests: tuple[Requests, ...] = ()
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.gpu_seconds + other.gpu_seconds,
+            self.disk + other.disk,
+            self.requests + other.requests,
+        )
+
+    def __rmul__(self, times: float) -> Work:
+        requests = (
+            Requests(one.remote, times * one.calls, times * one.read, times * one.written)
+            for one in self.requests
+        )
+        return Work(times * self.gpu_seconds, times * self.disk, tuple(requests))
 
 
 def policy_engine(settings: Config, turn: int = 0) -> Engine:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pipeline.config import Config
-from pipeline.config.policy import TEACHER, RejectionSampling
+from pipeline.config.policy import RejectionSampling
 from tasks.base import RoundTask, StageTask
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.index import searched
 from tasks.limits import roll_out_faults
-from tasks.opened import Opened, Remote, Work, policy_engine, retrieval
+from tasks.opened import Opened, Work, policy_engine, retrieval
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import GivenPolicy, policy, policy_files
@@ -82,7 +80,7 @@ class RollOutTask(DivisibleTask):
 
     def work(self, clock: Clock) -> Work:
         rows = self.trajectories(clock)
-        return Work(rows * clock.trajectory(self.opens()), disk=TRAJECTORY_BYTES * rows)
+        return rows * (clock.trajectory(self.opens()) + Work(disk=TRAJECTORY_BYTES))
 
     def faults(self) -> Iterator[str]:
         return roll_out_faults(self.settings)
@@ -141,7 +139,7 @@ class SftSample(RollOutTask):
     stage = "sft-sample"
     help = "trajectories of the base model or of a teacher, for the cold start"
     shards_block = "sampling"
-    entry = "pipeline.stages.sample:run_teacher"
+    entry = "pipeline.stages.sample:run"
     merge_entry = "pipeline.stages.sample:merge"
     reads = ("sampling", *ROLL_OUT)
     reads_at_times = ("sft_data.rejection_sampling",)  # the rest of it is merged into ``sampling``
@@ -150,7 +148,7 @@ class SftSample(RollOutTask):
     def settings(self) -> Config:
         """The run's settings, with the teacher's samples and temperature in ``sampling``."""
         settings, own = self.run_settings, self._own
-        update: dict[str, Any] = {"samples": own.samples, "temperature": own.temperature}
+        update = {"samples": own.samples, "temperature": own.temperature, "recorded": None}
         sampling = settings.sampling.model_copy(update=update)
         return settings.model_copy(update={"sampling": sampling})
 
@@ -164,18 +162,6 @@ class SftSample(RollOutTask):
             "questions": questions(self, "sft"),
             "policy": self.clone(GivenPolicy, source=self._own.teacher),
         }
-
-    def reading(self) -> tuple[str, ...]:
-        """Adds the endpoint of a teacher."""
-        return self.reads if self._own.endpoint is None else (*self.reads, TEACHER)
-
-    def opens(self) -> Iterator[Opened]:
-        """The teacher, in an engine or behind an endpoint, and the retriever."""
-        endpoint = self._own.endpoint
-        if endpoint is None:
-            return super().opens()
-        remote = Remote(key=TEACHER, name=endpoint.base_url, block=TEACHER, settings=endpoint)
-        return itertools.chain([remote], retrieval(self.settings))
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions["sft"] * self._own.samples

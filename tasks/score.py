@@ -85,7 +85,7 @@ class Score(RoundTask, DivisibleTask):
         if settings.method.scoring_samples:
             continued = a.continued_states * settings.rewards.prograph.continuations
             # From the middle of a trajectory on average.
-            seconds = rows * continued * clock.trajectory(self.opens()) / 2
+            each = continued / 2 * clock.trajectory(self.opens())
         else:
-            seconds = clock.reranking(self.opens(), rows * a.rewarded_pairs)
-        return Work(seconds, disk=TRAJECTORY_BYTES * rows)
+            each = Work(clock.reranking(self.opens(), a.rewarded_pairs))
+        return rows * (each + Work(disk=TRAJECTORY_BYTES))

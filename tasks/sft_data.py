@@ -128,5 +128,5 @@ class SftData(DivisibleTask):
         examples = sum(block.sizes.values()) + sum(block.test_sizes.values())
         asked = (one for one in self.opens() if one.turn == 0)
         shared = {"calls": a.helper_calls, "repeated": a.instruction_tokens}
-        each = sum(clock.answer(one, a.helper_tokens, a.helper_written, **shared) for one in asked)
-        return Work(examples * each, disk=10 * ANSWER_BYTES * examples)
+        answers = (clock.answer(one, a.helper_tokens, a.helper_written, **shared) for one in asked)
+        return examples * sum(answers, Work(disk=10 * ANSWER_BYTES))

@@ -46,12 +46,12 @@ from pipeline.llm.engine import Engine
 from pipeline.llm.open_engine import open_engine
 from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.retriever import VariantRetriever
-from pipeline.rollout.sampler import roll_out
+from pipeline.rollout.sampler import Rollout, roll_out
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.sample import rollout_settings
 from tasks.opened import policy_engine, retrieval
 from tasks.planning.memory import peak, searched
-from tasks.planning.sizes import published_count, sizes_of
+from tasks.planning.sizes import sizes_of
 
 _STEPS = 2
 
@@ -187,18 +187,14 @@ def _sampled(
         for number in range(count)
     ]
     grammar = Searching(_STEPS, control_tokens(engine.tokenizer))
-    return list(
-        roll_out(
-            questions,
-            engine=engine,
-            grammar=grammar,
-            retriever=retriever,
-            settings=rollout_settings(settings, temperature=1.0),
-            policy="random",
-            samples=1,
-            seed=0,
-        )
+    rollout = Rollout(
+        engine=engine,
+        grammar=grammar,
+        retriever=retriever,
+        settings=rollout_settings(settings, temperature=1.0),
+        policy="random",
     )
+    return list(roll_out(rollout, questions, samples=1, seed=0))
 
 
 def _fill(place: Place, settings: Config) -> Any:
@@ -207,12 +203,12 @@ def _fill(place: Place, settings: Config) -> Any:
 
     if not settings.index.gpu:
         return None
-    size = int(sum(searched(settings, sizes_of(settings, published_count), on_gpu=True).values()))
+    size = int(sum(searched(settings, sizes_of(settings), on_gpu=True).values()))
     return torch.empty(size, dtype=torch.uint8, device=place.device)
 
 
 def _planned(settings: Config, watched: dict[str, int]) -> float:
     """Bytes that the memory plan counts for roll-outs on this GPU."""
-    sizes = sizes_of(settings, published_count)
+    sizes = sizes_of(settings)
     opened = [policy_engine(settings), *retrieval(settings)]
     return peak(settings, opened, sizes, [Gpu("this", watched["of"])]).size

@@ -103,6 +103,7 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
 
     if plan is None:
         return None
+    asked = totals(plan.asked)
     return {
         "gpu_bytes": None if plan.gpu is None else plan.gpu.memory,
         "disk_bytes": round(plan.disk),
@@ -111,12 +112,12 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
             {
                 "stage": stage.stage,
                 "gpus": stage.gpus,
-                "device_bytes": round(stage.device_bytes),
-                "parts": {part.name: round(part.size) for part in stage.device},
-                "disk_bytes": round(stage.disk),
-                "gpu_hours": round(stage.gpu_seconds / _HOUR, 2),
-                "unknown_models": list(stage.unknown),
-                "endpoints": [_asked_json(one) for one in totals(stage.asked)],
+                "device_bytes": round(stage.memory.size),
+                "parts": {name: round(size) for name, size in stage.memory.device.items()},
+                "disk_bytes": round(stage.work.disk),
+                "gpu_hours": round(stage.work.gpu_seconds / _HOUR, 2),
+                "unknown_models": stage.memory.unknown,
+                "endpoints": [_asked_json(one) for one in asked if one.stage == stage.stage],
             }
             for stage in plan.stages
         ],
@@ -146,7 +147,7 @@ def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -
         typer.echo("requests to endpoints and tokens, over all rounds")
         console(200).print(_requests(plan))
     print_lines(summary(plan, downloads))
-    unknown = sorted({model for stage in plan.stages for model in stage.unknown})
+    unknown = sorted({model for stage in plan.stages for model in stage.memory.unknown})
     if unknown:
         typer.echo(f"left out of the plan, because their shapes are unknown: {', '.join(unknown)}")
 
@@ -173,15 +174,11 @@ def _table(plan: Plan) -> Table:
     for stage in plan.stages:
         cells = [stage.stage]
         if on_gpus:
-            used = stage.device_bytes > 0
-            cells += [
-                str(stage.gpus) if used else "",
-                gib(stage.device_bytes) if used else "",
-                f"{stage.gpu_seconds / _HOUR:,.1f}" if stage.gpu_seconds else "",
-            ]
-        cells.append(gib(stage.disk))
+            hours = stage.work.gpu_seconds / _HOUR
+            used = [str(stage.gpus), gib(stage.memory.size)] if stage.gpus else ["", ""]
+            cells += [*used, f"{hours:,.1f}" if hours else ""]
+        cells.append(gib(stage.work.disk))
         if on_gpus:
-            parts = [f"{part.name} {gib(part.size)}" for part in stage.device]
-            cells.append(", ".join([*parts, *stage.notes]))
+            cells.append(", ".join(filter(None, [stage.memory.text(), *stage.memory.notes])))
         add_row(made, *cells)
     return made

@@ -9,28 +9,17 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Block, Execution, Few, Items, NotEmpty, Positive
 
-_HOST_AND_PORT = re.compile(r"auto|[A-Za-z0-9._-]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}")
 _DIRECTIVE = re.compile(r"--[a-z][a-z-]*(=[^\n\r]+)?")
 
 
 class Ray(Block):
     """Stages as tasks of a Ray cluster (`pip install 'steep[ray]'`)."""
 
-    address: Annotated[str | None, Execution()] = Field(
+    address: Annotated[NotEmpty | None, Execution()] = Field(
         None,
         description="`host:port` of the cluster's head, or auto; null: the address in "
         "RAY_ADDRESS, else the cluster on this machine",
     )
-
-    @field_validator("address")
-    @classmethod
-    def _host_and_port(cls, value: str | None) -> str | None:
-        if value is not None and not _HOST_AND_PORT.fullmatch(value):
-            raise ValueError(
-                "expected host:port of the head node, such as 10.0.0.1:6379, or auto; the "
-                "addresses of Ray's client (ray://) are not supported"
-            )
-        return value
 
 
 class Slurm(Block):

@@ -293,6 +293,21 @@ def _service_address(value: str) -> str:
 ServiceAddress = Annotated[str, AfterValidator(_service_address)]
 
 
+Variant = Literal[
+    "semantic",
+    "fused",
+    "linked",
+    "graph",
+    "concat",
+    "ppr",
+    "none",
+    "hyperedges",
+    "graph-r1",
+    "prograph",
+]
+Show = Literal["nodes", "passages", "chunks"]
+
+
 class Retrieval(Block):
     """Retrieval for one subquery (TeaRAG 4.2.3 to 4.2.5); the defaults are the paper's.
 
@@ -303,18 +318,9 @@ class Retrieval(Block):
     ``top_k`` hyperedges: ``hyperedges``, ``graph-r1``, ``prograph``. ``none``: no retrieval.
     """
 
-    variant: Literal[
-        "semantic",
-        "fused",
-        "linked",
-        "graph",
-        "concat",
-        "ppr",
-        "none",
-        "hyperedges",
-        "graph-r1",
-        "prograph",
-    ] = Field("ppr", description="the variant of search and ranking; none: no retrieval")
+    variant: Variant = Field(
+        "ppr", description="the variant of search and ranking; none: no retrieval"
+    )
     rounds: Literal["iterative", "single", "prompt"] = Field(
         "iterative",
         description="iterative: the policy decides when to search; single: one retrieval with the "
@@ -355,7 +361,7 @@ class Retrieval(Block):
         "entities",
     )
     top_k: Positive = Field(5, description="k_f: items shown for a subquery")
-    show: Literal["nodes", "passages", "chunks"] = Field(
+    show: Show = Field(
         "nodes",
         description="ppr: what is shown: the best nodes, the best node of each passage, or chunks "
         "only",

@@ -17,7 +17,6 @@ from pipeline.config.base import (
     AtLeastOne,
     Block,
     Count,
-    Endpoint,
     Epochs,
     Execution,
     Few,
@@ -71,9 +70,6 @@ class MemorySteps(Block):
     )
 
 
-TEACHER = "sft_data.rejection_sampling.endpoint"
-
-
 class RejectionSampling(Block):
     """Supervised trajectories that a policy samples, kept where the answer is right."""
 
@@ -82,27 +78,11 @@ class RejectionSampling(Block):
         description="policy that samples: base, or the directory of an adapter over model.base; or "
         "a file of trajectories on the questions of data.sft, such as the output of steep import",
     )
-    endpoint: Endpoint | None = Field(
-        None,
-        description="teacher behind /completions that knows the chat template of model.base, such "
-        "as a larger model of its family; its temperature is not used",
-    )
     samples: int = Field(8, ge=2, le=10_000, description="trajectories sampled per question")
     temperature: Temperature = Field(1.0, description="sampling temperature")
     min_f1: Share = Field(1.0, description="minimum token F1 of a kept answer")
     per_question: Positive = Field(4, description="maximum trajectories kept per question")
     test_share: Share = Field(0.05, description="share of the questions held out for the loss")
-
-    @model_validator(mode="after")
-    def _one_teacher(self) -> RejectionSampling:
-        if self.endpoint is not None and self.teacher != "base":
-            raise ValueError(f"teacher is {self.teacher}, and endpoint is set; remove one of them")
-        return self
-
-    @property
-    def named(self) -> str:
-        """The teacher, or the model of the endpoint."""
-        return self.teacher if self.endpoint is None else self.endpoint.model
 
     @property
     def file(self) -> Path | None:

@@ -62,7 +62,10 @@ NextAction = Retrieve | Insert | Finish
 
 
 class Grammar(Protocol):
-    """An output grammar. Implementations are immutable and keep no state between calls."""
+    """The base of the output grammars, in which a whole trajectory is one assistant turn.
+
+    Grammars are immutable and keep no state between calls.
+    """
 
     @property
     def name(self) -> str: ...
@@ -77,13 +80,17 @@ class Grammar(Protocol):
         """Strings that end a generated segment. They stay in the model text."""
         ...
 
+    def clean(self, text: str) -> str:
+        """``text`` sanitized for this policy's tokenizer."""
+        return sanitize(text, self.special_tokens)
+
     def messages(self, system: str, question: str) -> list[Message]:
         """The prompt as chat messages; the model's chat template turns them into text."""
-        ...
+        return [Message("system", system), Message("user", question)]
 
     def opening(self) -> str:
-        """Observation text that the rollout inserts before the first model token; may be empty."""
-        ...
+        """Observation text that the rollout inserts before the first model token."""
+        return ""
 
     def next_action(
         self,
@@ -96,8 +103,19 @@ class Grammar(Protocol):
         """Decide what follows the model segment at the end of ``output``.
 
         ``finish`` is the engine's finish reason ("stop", "length" or "eos"), ``steps_done`` the
-        number of retrievals in ``output``, and ``spans`` the recorded spans of ``output``.
+        number of retrievals in ``output``, and ``spans`` the recorded spans of ``output``. A
+        control token or a spent token budget ends the trajectory.
         """
+        if first_control_token(output, self.special_tokens):
+            return Finish("malformed")
+        if finish == "length":
+            return Finish("max_tokens")
+        return self.segment_action(output, finish, steps_done, max_steps, spans)
+
+    def segment_action(
+        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
+    ) -> NextAction:
+        """The action after a segment that a stop string or an end-of-sequence token ended."""
         ...
 
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -153,45 +171,6 @@ class Scanner:
         if control:
             return FormatError(control_token_error(control, at))
         return FormatError(f"{message} at offset {at}")
-
-
-class SingleTurnGrammar:
-    """Base of the grammars in which a whole trajectory is one assistant turn."""
-
-    special_tokens: tuple[str, ...]
-
-    def clean(self, text: str) -> str:
-        """``text`` sanitized for this policy's tokenizer."""
-        return sanitize(text, self.special_tokens)
-
-    def next_action(
-        self,
-        output: str,
-        finish: str,
-        steps_done: int,
-        max_steps: int,
-        spans: Sequence[Span] = (),
-    ) -> NextAction:
-        """Finish at a control token or a spent token budget; see `Grammar.next_action`."""
-        if first_control_token(output, self.special_tokens):
-            return Finish("malformed")
-        if finish == "length":
-            return Finish("max_tokens")
-        return self.segment_action(output, finish, steps_done, max_steps, spans)
-
-    def segment_action(
-        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
-    ) -> NextAction:
-        """The action after a segment that a stop string or an end-of-sequence token ended."""
-        raise NotImplementedError
-
-    def messages(self, system: str, question: str) -> list[Message]:
-        """One system message (the instruction) and one user message (the question)."""
-        return [Message("system", system), Message("user", question)]
-
-    def opening(self) -> str:
-        """Empty: the model writes the first token."""
-        return ""
 
 
 def grammar(

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.core.records import ContextItem, Message, Span, Step
+from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import Finish, Grammar, NextAction, ParsedOutput
 from pipeline.grammars.sanitize import control_token_error, first_control_token
 
 
 @dataclass(frozen=True)
-class ClosedBook:
+class ClosedBook(Grammar):
     """A grammar in which all model text is the answer; ``inner`` gives the prompt.
 
     ::
@@ -43,9 +43,6 @@ class ClosedBook:
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def messages(self, system: str, question: str) -> list[Message]:
-        return self.inner.messages(system, question)
-
     def prompt_context(self, items: Sequence[ContextItem]) -> str:
         """The items as the part of the prompt before the question, sanitized, one line each."""
         lines = [
@@ -54,19 +51,9 @@ class ClosedBook:
         ]
         return "\n".join(lines) + "\n\n" if lines else ""
 
-    def opening(self) -> str:
-        return ""
-
-    def next_action(
-        self,
-        output: str,
-        finish: str,
-        steps_done: int,
-        max_steps: int,
-        spans: Sequence[Span] = (),
+    def segment_action(
+        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
     ) -> NextAction:
-        if first_control_token(output, self.special_tokens):
-            return Finish("malformed")
         return Finish("answer" if finish == "eos" else "max_tokens")
 
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:

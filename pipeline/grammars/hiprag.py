@@ -22,12 +22,12 @@ from pipeline.grammars.base import (
     MAX_STEPS,
     Finish,
     FormatError,
+    Grammar,
     Insert,
     NextAction,
     ParsedOutput,
     Retrieve,
     Scanner,
-    SingleTurnGrammar,
 )
 from pipeline.grammars.document_lines import DocumentLines, parse_documents
 from pipeline.grammars.sanitize import control_token_error, first_control_token
@@ -135,7 +135,7 @@ class _Scanner(Scanner):
 
 
 @dataclass(frozen=True)
-class HiPrag(DocumentLines, SingleTurnGrammar):
+class HiPrag(DocumentLines, Grammar):
     """HiPRAG's grammar::
 
         <think>

@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from pipeline.core.records import ContextItem, Span, Step
-from pipeline.grammars.base import Finish, NextAction, ParsedOutput, Retrieve, SingleTurnGrammar
+from pipeline.core.records import Span, Step
+from pipeline.grammars.base import Finish, Grammar, NextAction, ParsedOutput, Retrieve
 from pipeline.grammars.sanitize import control_token_error, first_control_token
 from pipeline.grammars.spans import covering
 
@@ -25,7 +25,7 @@ THINK_TAG = re.compile(r"</?think>")
 Transitions = Mapping[tuple[str, str], str]  # (state, tag) -> next state
 
 
-class TaggedGrammar(SingleTurnGrammar):
+class TaggedGrammar(Grammar):
     """Base of the tag-based grammars.
 
     States: start, thinking, thought, searching, searched, observed, answering, answered. Every tag
@@ -38,10 +38,6 @@ class TaggedGrammar(SingleTurnGrammar):
     transitions: ClassVar[Transitions]
     text_states: ClassVar[frozenset[str]]  # states that allow text
     required_text_states: ClassVar[frozenset[str]] = frozenset({"searching", "answering"})
-    special_tokens: tuple[str, ...]
-
-    def observation(self, items: Sequence[ContextItem], output: str) -> str:
-        raise NotImplementedError
 
     def steps(
         self,

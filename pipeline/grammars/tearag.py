@@ -18,11 +18,11 @@ from pipeline.grammars.base import (
     MAX_STEPS,
     Finish,
     FormatError,
+    Grammar,
     NextAction,
     ParsedOutput,
     Retrieve,
     Scanner,
-    SingleTurnGrammar,
 )
 from pipeline.grammars.document_lines import parse_lines
 from pipeline.grammars.sanitize import control_token_error, first_control_token
@@ -142,7 +142,7 @@ def parse_items(observation: str) -> list[ContextItem]:
 
 
 @dataclass(frozen=True)
-class TeaRag(SingleTurnGrammar):
+class TeaRag(Grammar):
     """TeaRAG's grammar::
 
         Step 1:

@@ -74,11 +74,8 @@ def is_markup(token: AddedToken) -> bool:
 class AddedToken(Protocol):
     """A token that was added to the vocabulary; ``special`` marks a control token."""
 
-    @property
-    def content(self) -> str: ...
-
-    @property
-    def special(self) -> bool: ...
+    content: str
+    special: bool
 
 
 class Tokenizer(Protocol):
@@ -88,35 +85,17 @@ class Tokenizer(Protocol):
     """
 
     chat_template: str | None
+    name_or_path: str
+    bos_token: str | None
+    eos_token: str | None
+    bos_token_id: int | None
+    eos_token_id: int | None
+    pad_token_id: int | None
+    unk_token_id: int | None
+    all_special_ids: Sequence[int]
+    added_tokens_decoder: Mapping[int, AddedToken]
 
     def __hash__(self) -> int: ...
-
-    @property
-    def name_or_path(self) -> str: ...
-
-    @property
-    def bos_token(self) -> str | None: ...
-
-    @property
-    def eos_token(self) -> str | None: ...
-
-    @property
-    def bos_token_id(self) -> int | None: ...
-
-    @property
-    def eos_token_id(self) -> int | None: ...
-
-    @property
-    def pad_token_id(self) -> int | None: ...
-
-    @property
-    def unk_token_id(self) -> int | None: ...
-
-    @property
-    def all_special_ids(self) -> Sequence[int]: ...
-
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...
 
     @overload
     def __call__(

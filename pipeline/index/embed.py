@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,29 +44,25 @@ _CPU_TOKENS = 128
 _BATCH_INVARIANT = "packed where possible, 2"  # part of the cache key of vectors of CPUs
 
 
+@dataclass(eq=False)
 class Embedder:
-    """A sentence-transformers bi-encoder with a cache; safe for threads."""
+    """A sentence-transformers bi-encoder with a cache; safe for threads.
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        query_prefix: str = "",
-        passage_prefix: str = "",
-        dtype: Literal["float32", "bfloat16"] = "float32",
-        batch_size: int = 64,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        max_length: int = 256,
-        cache: ContentCache | None = None,
-    ) -> None:
-        """Raises DependencyError when the model is missing."""
-        self.directory = locate(model, KEY)
-        self._prefixes: dict[Role, str] = {"query": query_prefix, "passage": passage_prefix}
-        self._dtype = dtype
-        self._batch_size = batch_size
-        self._device = device
-        self._max_length = max_length
-        self._cache = cache
+    Raises DependencyError when the model is missing.
+    """
+
+    model: str
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    batch_size: int = 64
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    max_length: int = 256
+    cache: ContentCache | None = None
+
+    def __post_init__(self) -> None:
+        self.directory = locate(self.model, KEY)
+        self._prefixes = {"query": self.query_prefix, "passage": self.passage_prefix}
         self._recent: LruCache[str, Vectors] = LruCache(_IN_MEMORY)
         self.computed = 0  # texts embedded by the model so far, not from a cache
         self._lock = threading.Lock()  # fast tokenizers raise when two threads use them
@@ -73,7 +70,7 @@ class Embedder:
     @cached_property
     def identity(self) -> str:
         """A digest of everything that decides a vector except the text: part of the cache key."""
-        settings = f"torch {self._dtype} {self._max_length}"
+        settings = f"torch {self.dtype} {self.max_length}"
         return digest(model_hash(self.directory), settings).hex()
 
     def encode(
@@ -110,10 +107,10 @@ class Embedder:
         missing = [text for text in texts if text not in vectors]
         progress.advance(len(vectors))
         missing.sort(key=len)  # a block of similar lengths fills its batches
-        size = _BLOCK if self._computation else _BATCHES * self._batch_size
+        size = _BLOCK if self._computation else _BATCHES * self.batch_size
         for start in range(0, len(missing), size):
             block = missing[start : start + size]
-            loaded = self._load_or_compute(block, store) if self._cache else self._compute(block)
+            loaded = self._load_or_compute(block, store) if self.cache else self._compute(block)
             for text, vector in loaded.items():
                 self._recent.put(text, vector)
             vectors.update(loaded)
@@ -121,12 +118,12 @@ class Embedder:
         return vectors
 
     def _load_or_compute(self, texts: list[str], store: bool) -> dict[str, Vectors]:
-        assert self._cache is not None
+        assert self.cache is not None
         keys = {text: self.cache_key(text) for text in texts}
-        stored = self._cache.get(list(keys.values()))
+        stored = self.cache.get(list(keys.values()))
         new = self._compute([text for text in texts if keys[text] not in stored])
         if store:
-            self._cache.put((keys[text], vector.tobytes()) for text, vector in new.items())
+            self.cache.put((keys[text], vector.tobytes()) for text, vector in new.items())
         return {
             text: new[text] if text in new else np.frombuffer(stored[key], dtype=np.float32)
             for text, key in keys.items()
@@ -177,8 +174,8 @@ class Embedder:
         from torch.nn.functional import normalize
 
         ordered = sorted(texts, key=len, reverse=True)
-        starts = range(0, len(ordered), self._batch_size)
-        batches = [ordered[start : start + self._batch_size] for start in starts]
+        starts = range(0, len(ordered), self.batch_size)
+        batches = [ordered[start : start + self.batch_size] for start in starts]
         with ThreadPoolExecutor(max_workers=1) as tokenizer, torch.inference_mode():
             parts = [
                 self._model(batch_to_device(features, self._model.device))["sentence_embedding"]
@@ -190,7 +187,7 @@ class Embedder:
     @cached_property
     def _computation(self) -> tuple[str, ...]:
         """The part of the cache key for the kind of computation: batch-invariant on a CPU."""
-        device = resolve_device(self._device, "index.embedder.device")
+        device = resolve_device(self.device, "index.embedder.device")
         return (_BATCH_INVARIANT,) if device == "cpu" else ()
 
     @cached_property
@@ -209,12 +206,12 @@ class Embedder:
         with loading(KEY, self.directory, "sentence-transformers"):
             model = SentenceTransformer(
                 str(self.directory),
-                device=resolve_device(self._device, "index.embedder.device"),
-                model_kwargs={"dtype": getattr(torch, self._dtype)},
+                device=resolve_device(self.device, "index.embedder.device"),
+                model_kwargs={"dtype": getattr(torch, self.dtype)},
                 local_files_only=True,
                 trust_remote_code=False,
             )
-        model.max_seq_length = self._max_length
+        model.max_seq_length = self.max_length
         return model
 
 

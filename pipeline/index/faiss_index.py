@@ -13,7 +13,7 @@ rows are removed, because -1 would index the last row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +35,22 @@ _ADD = 65_536  # vectors added at once
 DECIMALS = 6  # of cosines: batching changes them by less
 
 
+@dataclass(eq=False)
 class VectorIndex:
-    """A FAISS index over vectors; `build` or `load` it."""
+    """A FAISS index over vectors; `build` or `load` it.
 
-    def __init__(
-        self,
-        index: Any,
-        vectors_ND: NDArray[np.float32] | None = None,
-        about: dict[str, int | float | str] | None = None,
-        *,
-        on_gpu: bool = False,
-    ) -> None:
-        """``vectors_ND`` are the vectors of a compressed index and may be memory-mapped.
+    ``vectors_ND`` are the vectors of a compressed index and may be memory-mapped. ``on_gpu`` says
+    that ``index`` searches on GPUs. ``about`` describes the index: its kind, sizes and measured
+    recall.
+    """
 
-        ``on_gpu`` says that ``index`` searches on GPUs. ``about`` describes the index: its kind,
-        sizes and measured recall.
-        """
-        self._index = index
-        self._on_gpu = on_gpu
-        self._vectors_ND = vectors_ND
-        self.about = about or {}
+    index: Any
+    vectors_ND: NDArray[np.float32] | None = None
+    about: dict[str, int | float | str] = field(default_factory=dict)
+    on_gpu: bool = False
 
     def __len__(self) -> int:
-        return int(self._index.ntotal)
+        return int(self.index.ntotal)
 
     @classmethod
     def build(
@@ -93,7 +86,7 @@ class VectorIndex:
         return built
 
     def _tune(self, vectors_ND: NDArray[np.float32]) -> None:
-        index = self._index
+        index = self.index
         if self.about["kind"] == "hnsw":
             name, efforts, target = "candidates", list(_CANDIDATES), index.hnsw
             self.about["links"] = _HNSW_LINKS
@@ -114,7 +107,7 @@ class VectorIndex:
         """Write the index to a file."""
         import faiss
 
-        faiss.write_index(self._index, str(path))
+        faiss.write_index(self.index, str(path))
 
     @classmethod
     def load(cls, path: Path, vectors: Path, *, gpu: bool = False) -> VectorIndex:
@@ -157,11 +150,11 @@ class VectorIndex:
         if not len(queries_QD) or not len(self):
             empty: SearchResult = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
             return [empty] * len(queries_QD)
-        num_candidates = k if self._vectors_ND is None else k * _PQ_CANDIDATES
+        num_candidates = k if self.vectors_ND is None else k * _PQ_CANDIDATES
         queries_QD = np.ascontiguousarray(queries_QD)
-        size = len(queries_QD) if self._on_gpu else 1
+        size = len(queries_QD) if self.on_gpu else 1
         found = [
-            self._index.search(queries_QD[start : start + size], min(num_candidates, len(self)))
+            self.index.search(queries_QD[start : start + size], min(num_candidates, len(self)))
             for start in range(0, len(queries_QD), size)
         ]
         scores_QK, rows_QK = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -169,8 +162,8 @@ class VectorIndex:
         for query_D, scores, rows in zip(queries_QD, scores_QK, rows_QK, strict=True):
             valid = rows >= 0
             rows, scores = rows[valid], scores[valid]
-            if self._vectors_ND is not None:
-                scores = self._vectors_ND[rows] @ query_D
+            if self.vectors_ND is not None:
+                scores = self.vectors_ND[rows] @ query_D
             scores = np.round(scores, DECIMALS)
             order = np.lexsort((rows, -scores))[:k]
             results.append((rows[order], scores[order]))

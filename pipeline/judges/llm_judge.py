@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from pipeline.core.records import Message
 from pipeline.core.verdicts import Ruling
@@ -42,31 +42,23 @@ _ANSWER = re.compile(r"<answer>\s*(true|false)\s*</answer>", re.IGNORECASE)
 _REASONING_TAGS = ("<think>", "</think>")
 
 
+@dataclass(eq=False)
 class LlmJudge(Judge):
     """A judge whose verdicts are answers of ``chat``, which it closes.
 
     ``tries`` bounds the requests per case whose answers cannot be parsed.
     """
 
-    def __init__(
-        self,
-        chat: Chat,
-        *,
-        model: str,
-        max_tokens: int = 64,
-        tries: int = 1,
-        in_process: bool = False,
-    ) -> None:
-        self.model = model
-        self.in_process = in_process
-        self.chat = chat
-        self._max_tokens = max_tokens
-        self._tries = tries
+    chat: Chat
+    model: str
+    max_tokens: int = 64
+    tries: int = 1
+    in_process: bool = False
 
     def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:
         """One request per distinct case; see `Judge.decide`."""
         prompts = {case: judge_prompt(case) for case in cases}
-        keys = {case: self.chat.key(prompts[case], self._max_tokens).hex() for case in prompts}
+        keys = {case: self.chat.key(prompts[case], self.max_tokens).hex() for case in prompts}
         by_key = {key: case for case, key in keys.items()}
         replies: dict[str, Reply] = {}
 
@@ -74,9 +66,9 @@ class LlmJudge(Judge):
             return parse_verdict(by_key[key], reply)[0] != "unknown"
 
         pending = list(by_key)
-        for _ in range(self._tries):
+        for _ in range(self.tries):
             asked = [(key, prompts[by_key[key]]) for key in pending]
-            replies |= self.chat.ask(asked, max_tokens=self._max_tokens, usable=readable)
+            replies |= self.chat.ask(asked, max_tokens=self.max_tokens, usable=readable)
             # The endpoint client has already retried prompts without any answer.
             pending = [
                 key

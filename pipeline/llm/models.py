@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config.base import AskedModel, Endpoint, EngineConfig
-from pipeline.config.policy import TEACHER, Model
+from pipeline.config.base import AskedModel, EngineConfig
+from pipeline.config.policy import Model
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.model_files import model_hash
-from pipeline.core.shipped import find_model
-from pipeline.grammars.tokenizer import model_tokenizer, read_template
+from pipeline.grammars.tokenizer import read_template
 from pipeline.llm.chat import Chat, EngineChat, chat_cache, engine_identity
 from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import Engine
@@ -68,15 +67,6 @@ class Models:
         if template is not None:
             engine.tokenizer.chat_template = template
         return engine
-
-    def teacher_engine(self, endpoint: Endpoint) -> Engine:
-        """A model behind an endpoint, which writes in the tokens and the template of the policy."""
-        from pipeline.llm.completions_engine import CompletionsEngine
-
-        tokenizer = model_tokenizer(find_model(self.policy.base), self.policy.chat_template)
-        return CompletionsEngine(
-            endpoint, tokenizer, self.engine.max_model_len, block=TEACHER, shards=self.shards
-        )
 
     def policy_chat(self, adapter: Path | None) -> EngineChat:
         """Cached greedy answers of a policy, or of the base model without ``adapter``.

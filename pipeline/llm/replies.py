@@ -95,18 +95,16 @@ class ShardReplies(ReplyExchange):
         chat.replay = Replay(replies, origin, retry=self._retry and not chat.local)
 
 
+@dataclass(eq=False)
 class Replay:
     """Recorded replies by the key of their request, in the order in which they came.
 
     ``origin`` names their source in messages.
     """
 
-    def __init__(
-        self, replies: dict[bytes, deque[Reply]], origin: str, *, retry: bool = False
-    ) -> None:
-        self._replies = replies
-        self._origin = origin
-        self.retry = retry
+    replies: dict[bytes, deque[Reply]]
+    origin: str
+    retry: bool = False
 
     def take(self, keys: Iterable[bytes]) -> dict[bytes, Reply]:
         """The next recorded reply to each request, then the last again; with ``retry`` the last.
@@ -115,10 +113,10 @@ class Replay:
         """
         taken = {}
         for key in keys:
-            replies = self._replies.get(key)
+            replies = self.replies.get(key)
             if not replies:
                 raise StoreError(
-                    f"{self._origin} hold no reply to a prompt of this stage, because the model's "
+                    f"{self.origin} hold no reply to a prompt of this stage, because the model's "
                     "files or the prompts have changed; rerun the stage with --force"
                 )
             if self.retry:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,32 +44,26 @@ class KeyEntityExpansion:
         return Query(query.subquery, tuple(dict.fromkeys((*kept, *mentioned))))
 
 
+@dataclass(eq=False)
 class LinkedChunkExpansion:
     """Retrieves the chunks that a query's triplets lead to.
 
     These are the source chunks of the triplets, and the chunks whose title is a key entity or an
     end of a triplet. The nearest by embedding are scored by the reranker. Memory: one number per
-    chunk and per title.
+    chunk and per title. ``chunks`` has the columns id, title, text; ``chunk_CD`` may be
+    memory-mapped.
     """
 
-    def __init__(
-        self,
-        chunks: Columns,
-        chunk_CD: Vectors,
-        embedder: Embedder,
-        reranker: Reranker,
-        *,
-        top_k: int,
-    ) -> None:
-        """``chunks`` has the columns id, title, text; ``chunk_CD`` may be memory-mapped."""
-        self._chunks = chunks
-        self._chunk_CD = chunk_CD
-        self._embedder = embedder
-        self._reranker = reranker
-        self._top_k = top_k
-        self._by_id = {chunk_id: row for row, chunk_id in enumerate(chunks.column(0))}
+    chunks: Columns
+    chunk_CD: Vectors
+    embedder: Embedder
+    reranker: Reranker
+    top_k: int
+
+    def __post_init__(self) -> None:
+        self._by_id = {chunk_id: row for row, chunk_id in enumerate(self.chunks.column(0))}
         self._by_title: dict[str, list[int]] = {}
-        for row, title in enumerate(chunks.column(1)):
+        for row, title in enumerate(self.chunks.column(1)):
             if key := entity_key(title):
                 self._by_title.setdefault(key, []).append(row)
 
@@ -83,19 +78,19 @@ class LinkedChunkExpansion:
         ``triplets`` and ``retrieved_ids`` belong to the queries in order; chunks whose ids are in
         ``retrieved_ids`` are excluded.
         """
-        query_QD = self._embedder.encode([query.subquery for query in queries], "query")
+        query_QD = self.embedder.encode([query.subquery for query in queries], "query")
         candidates = []
         for query, query_D, of_query, excluded in zip(
             queries, query_QD, triplets, retrieved_ids, strict=True
         ):
             linked = set(self._linked_rows(query, of_query))
             rows = np.array(sorted(linked - {self._by_id[i] for i in excluded}), dtype=int)
-            cosine_N = np.round(self._chunk_CD[rows] @ query_D, DECIMALS)
-            nearest = rows[top_positions(cosine_N, self._top_k)].tolist()
-            candidates.append([self._chunks[row] for row in nearest])
+            cosine_N = np.round(self.chunk_CD[rows] @ query_D, DECIMALS)
+            nearest = rows[top_positions(cosine_N, self.top_k)].tolist()
+            candidates.append([self.chunks[row] for row in nearest])
         subqueries = [query.subquery for query in queries]
         return best_rows(
-            self._reranker, subqueries, candidates, ScoredChunk, self._top_k, slice(1, 3)
+            self.reranker, subqueries, candidates, ScoredChunk, self.top_k, slice(1, 3)
         )
 
     def _linked_rows(self, query: Query, triplets: Sequence[ScoredTriplet]) -> Iterator[int]:

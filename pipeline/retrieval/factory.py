@@ -119,7 +119,9 @@ class _Files:
         parts, links = self._fused_parts(), Links(self.index / LINKS)
         check_rows("links", len(links), len(parts[0]), self.index)
         top_k = self.settings.top_k
-        return FusedRetrieval(*parts, top_k=top_k), LinkedRetrieval(*parts, links, top_k=top_k)
+        return FusedRetrieval(*parts, top_k=top_k), LinkedRetrieval(
+            *parts, top_k=top_k, links=links
+        )
 
     def graph_retrieval(self, reranker: Reranker) -> GraphRetrieval:
         columns = ("id", "head", "relation", "tail", "chunk_id")

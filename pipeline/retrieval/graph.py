@@ -11,6 +11,7 @@ pairs of a stage go to the reranker together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,42 +43,27 @@ def entity_queries(queries: Sequence[Query]) -> list[str]:
     )
 
 
+@dataclass(eq=False)
 class GraphRetrieval:
-    """Entities near the key entities, then the triplets one hop from them."""
+    """Entities near the key entities, then the triplets one hop from them.
 
-    def __init__(
-        self,
-        triplets: Columns,
-        entities: Columns,
-        adjacency: Adjacency,
-        triplet_TD: Vectors,
-        entity_index: VectorIndex,
-        embedder: Embedder,
-        reranker: Reranker,
-        *,
-        signs: SignCodes | None = None,
-        num_candidate_entities: int = 10,
-        top_k_entities: int = 5,
-        num_candidates: int = 20,
-        top_k: int = 10,
-    ) -> None:
-        """Columns of ``triplets``: id, head, relation, tail, chunk_id; of ``entities``: name.
+    Columns of ``triplets``: id, head, relation, tail, chunk_id; of ``entity_names``: name.
+    ``adjacency`` gives the triplets of each entity. ``triplet_TD`` may be memory-mapped: only rows
+    one hop from V_q are read, or those that ``signs`` choose among more than `MANY`.
+    """
 
-        ``adjacency`` gives the triplets of each entity. ``triplet_TD`` may be memory-mapped: only
-        rows one hop from V_q are read, or those that ``signs`` choose among more than `MANY`.
-        """
-        self._triplets = triplets
-        self._entities = entities
-        self._adjacency = adjacency
-        self._triplet_TD = triplet_TD
-        self._signs = signs
-        self._entity_index = entity_index
-        self._embedder = embedder
-        self._reranker = reranker
-        self._num_candidate_entities = num_candidate_entities
-        self._top_k_entities = top_k_entities
-        self._num_candidates = num_candidates
-        self._top_k = top_k
+    triplets: Columns
+    entity_names: Columns
+    adjacency: Adjacency
+    triplet_TD: Vectors
+    entity_index: VectorIndex
+    embedder: Embedder
+    reranker: Reranker
+    signs: SignCodes | None = None
+    num_candidate_entities: int = 10
+    top_k_entities: int = 5
+    num_candidates: int = 20
+    top_k: int = 10
 
     def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredTriplet]]:
         """At most ``top_k`` triplets per query, best first, ties by embedding similarity.
@@ -89,11 +75,11 @@ class GraphRetrieval:
         candidates = self._nearest(queries, self.entities(queries))
         subqueries = [query.subquery for query in queries]
         return best_rows(
-            self._reranker,
+            self.reranker,
             subqueries,
             candidates,
             ScoredTriplet,
-            self._top_k,
+            self.top_k,
             slice(HEAD, TAIL + 1),
         )
 
@@ -102,16 +88,18 @@ class GraphRetrieval:
         texts = entity_queries(queries)
         if not texts:
             return [[] for _ in queries]
-        text_AD = self._embedder.encode(texts, "query")
+        text_AD = self.embedder.encode(texts, "query")
         candidates = [
             rows.tolist()
-            for rows, _ in self._entity_index.search(text_AD, self._num_candidate_entities)
+            for rows, _ in self.entity_index.search(text_AD, self.num_candidate_entities)
         ]
         scores = score_candidates(
-            self._reranker, texts, [[self._entities[row][0] for row in rows] for rows in candidates]
+            self.reranker,
+            texts,
+            [[self.entity_names[row][0] for row in rows] for rows in candidates],
         )
         selected = {
-            text: [rows[n] for n in top_positions(scores_N, self._top_k_entities).tolist()]
+            text: [rows[n] for n in top_positions(scores_N, self.top_k_entities).tolist()]
             for text, rows, scores_N in zip(texts, candidates, scores, strict=True)
         }
         return [
@@ -129,12 +117,12 @@ class GraphRetrieval:
         self, queries: Sequence[Query], entities: Sequence[Sequence[int]]
     ) -> list[list[tuple[str, ...]]]:
         """The ``num_candidates`` triplets nearest to each subquery, one hop from its entities."""
-        query_QD = self._embedder.encode([query.subquery for query in queries], "query")
+        query_QD = self.embedder.encode([query.subquery for query in queries], "query")
         nearest = []
-        for query_D, rows in zip(query_QD, self._adjacency.union(entities), strict=True):
-            if self._signs is not None and len(rows) > MANY:
-                rows = self._signs.nearest(query_D, rows)
-            cosine_N = np.round(self._triplet_TD[rows] @ query_D, DECIMALS)
-            kept = rows[top_positions(cosine_N, self._num_candidates)]
-            nearest.append([self._triplets[row] for row in kept.tolist()])
+        for query_D, rows in zip(query_QD, self.adjacency.union(entities), strict=True):
+            if self.signs is not None and len(rows) > MANY:
+                rows = self.signs.nearest(query_D, rows)
+            cosine_N = np.round(self.triplet_TD[rows] @ query_D, DECIMALS)
+            kept = rows[top_positions(cosine_N, self.num_candidates)]
+            nearest.append([self.triplets[row] for row in kept.tolist()])
         return nearest

@@ -21,6 +21,7 @@ hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -72,54 +73,42 @@ class EntityNames:
         return sorted({self._rows[entity_key(name)] for name in names})
 
 
+@dataclass(eq=False)
 class HypergraphRetrieval:
-    """One variant of retrieval over the hypergraph."""
+    """One variant of retrieval over the hypergraph.
 
-    def __init__(
-        self,
-        variant: HypergraphVariant,
-        hyperedges: Columns,
-        names: Sequence[str],
-        incidence: Incidence,
-        entity_VD: Vectors,
-        hyperedge_ED: Vectors,
-        entity_index: VectorIndex,
-        hyperedge_index: VectorIndex,
-        embedder: Embedder,
-        *,
-        top_k: int = 5,
-        every_candidate: bool = False,
-    ) -> None:
-        """Columns of ``hyperedges``: id, text, chunk_id; ``names`` are the names of the entities.
+    Columns of ``hyperedges``: id, text, chunk_id; ``names`` are the names of the entities. The
+    vectors may be memory-mapped: only rows near a query are read.
+    """
 
-        The vectors may be memory-mapped: only rows near a query are read.
-        """
-        self._variant = variant
-        self._hyperedges = hyperedges
-        self._names = names
-        self._entity_names = EntityNames(names)
-        self._incidence = incidence
-        self._entity_VD = entity_VD
-        self._hyperedge_ED = hyperedge_ED
-        self._entity_index = entity_index
-        self._hyperedge_index = hyperedge_index
-        self._embedder = embedder
-        self._top_k = top_k
-        self._every_candidate = every_candidate
+    variant: HypergraphVariant
+    hyperedges: Columns
+    names: Sequence[str]
+    incidence: Incidence
+    entity_VD: Vectors
+    hyperedge_ED: Vectors
+    entity_index: VectorIndex
+    hyperedge_index: VectorIndex
+    embedder: Embedder
+    top_k: int = 5
+    every_candidate: bool = False
+
+    def __post_init__(self) -> None:
+        self._entity_names = EntityNames(self.names)
 
     def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]:
         """At most ``top_k`` hyperedges per query, best first."""
         if not queries:
             return []
-        query_QD = self._embedder.encode([query.subquery for query in queries], "query")
-        if self._variant == "hyperedges":
+        query_QD = self.embedder.encode([query.subquery for query in queries], "query")
+        if self.variant == "hyperedges":
             return [
                 self._scored(zip(rows.tolist(), cosine.tolist(), strict=True))
-                for rows, cosine in self._hyperedge_index.search(query_QD, self._top_k)
+                for rows, cosine in self.hyperedge_index.search(query_QD, self.top_k)
             ]
-        near_edges = [rows for rows, _ in self._hyperedge_index.search(query_QD, NEAREST)]
-        near_entities = [rows for rows, _ in self._entity_index.search(query_QD, NEAREST)]
-        rank = self._fused if self._variant == "graph-r1" else self._informative
+        near_edges = [rows for rows, _ in self.hyperedge_index.search(query_QD, NEAREST)]
+        near_entities = [rows for rows, _ in self.entity_index.search(query_QD, NEAREST)]
+        rank = self._fused if self.variant == "graph-r1" else self._informative
         return [
             self._scored(rank(query, query_D, edges, entities))
             for query, query_D, edges, entities in zip(
@@ -137,18 +126,18 @@ class HypergraphRetrieval:
         self, query: Query, _: Vectors, near_edges: Rows, near_entities: Rows
     ) -> list[tuple[int, float]]:
         query_entities = self.query_entities(query) or near_entities.tolist()
-        further_entities = self._incidence.members.gather(near_edges)[0].tolist()
-        cosine = cosine_to_mean(self._entity_VD, query_entities)
+        further_entities = self.incidence.members.gather(near_edges)[0].tolist()
+        cosine = cosine_to_mean(self.entity_VD, query_entities)
         rank = informativeness
-        if self._every_candidate:
-            rank = partial(informativeness_over_all, top_k=self._top_k)
+        if self.every_candidate:
+            rank = partial(informativeness_over_all, top_k=self.top_k)
         edges, scores = rank(
-            self._incidence,
+            self.incidence,
             query_entities,
             lambda rows: np.round(cosine(rows), DECIMALS),
             further_entities,
         )
-        return best_edges(edges, scores, self._id, self._top_k)
+        return best_edges(edges, scores, self._id, self.top_k)
 
     def _fused(
         self, _: Query, query_D: Vectors, near_edges: Rows, near_entities: Rows
@@ -157,23 +146,23 @@ class HypergraphRetrieval:
         for entity in near_entities.tolist():
             if len(by_entity) >= NEAREST:
                 break
-            [edges] = self._incidence.neighbours.union([[entity]])
-            cosine = np.round(self._hyperedge_ED[edges] @ query_D, DECIMALS)
+            [edges] = self.incidence.neighbours.union([[entity]])
+            cosine = np.round(self.hyperedge_ED[edges] @ query_D, DECIMALS)
             ranked = best_edges(edges, cosine.astype(np.float64), self._id, len(edges))
             by_entity.update(dict.fromkeys(edge for edge, _ in ranked))
         scores = reciprocal_ranks([list(by_entity)[:NEAREST], near_edges.tolist()])
         fused = np.array(list(scores.values()), dtype=np.float64)
-        return best_edges(np.array(list(scores), dtype=np.int64), fused, self._id, self._top_k)
+        return best_edges(np.array(list(scores), dtype=np.int64), fused, self._id, self.top_k)
 
     def _id(self, row: int) -> str:
-        return self._hyperedges[row][ID]
+        return self.hyperedges[row][ID]
 
     def _scored(self, ranking: Iterable[tuple[int, float]]) -> list[ScoredHyperedge]:
         scored = []
         for row, score in ranking:
-            columns = self._hyperedges[row]
-            members = self._incidence.members.gather(np.array([row]))[0].tolist()
-            entities = tuple(self._names[entity] for entity in members)
+            columns = self.hyperedges[row]
+            members = self.incidence.members.gather(np.array([row]))[0].tolist()
+            entities = tuple(self.names[entity] for entity in members)
             scored.append(
                 ScoredHyperedge(columns[ID], columns[TEXT], entities, columns[CHUNK], score)
             )

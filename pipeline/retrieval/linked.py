@@ -23,6 +23,7 @@ what each term adds. PageRank over the same seeds and links was worse than these
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,45 +46,39 @@ _TINY = 1e-9
 Doubles = NDArray[np.float64]
 
 
+@dataclass(eq=False)
 class FusedRetrieval:
-    """Passages by the average of cosine and BM25."""
+    """Passages by the average of cosine and BM25.
 
-    def __init__(
-        self,
-        chunks: Columns,
-        index: VectorIndex,
-        chunk_CD: Vectors,
-        embedder: Embedder,
-        bm25: Bm25,
-        *,
-        top_k: int,
-        scale: float = 1.0,
-        offset: float = 0.0,
-    ) -> None:
-        """``chunks`` has the columns id, title, text; its rows match the other arguments.
+    ``chunks`` has the columns id, title, text; its rows match the other arguments. Returned scores
+    are scale * score + offset: a raw score for `kag`, as a reranker's.
+    """
 
-        Returned scores are scale * score + offset: a raw score for `kag`, as a reranker's.
-        """
-        self._chunks = chunks
-        self._index = index
-        self._chunk_CD = np.asarray(chunk_CD)  # indexing into a memmap object takes twice as long
-        self._embedder = embedder
-        self._bm25 = bm25
-        self._top_k = top_k
-        self._scale, self._offset = scale, offset
+    chunks: Columns
+    index: VectorIndex
+    chunk_CD: Vectors
+    embedder: Embedder
+    bm25: Bm25
+    top_k: int
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Indexing into a memmap object takes twice as long.
+        self.chunk_CD = np.asarray(self.chunk_CD)
 
     def retrieve(self, subqueries: Sequence[str]) -> list[list[ScoredChunk]]:
         """At most ``top_k`` passages per subquery with their scores, best first."""
-        if not subqueries or not len(self._index):
+        if not subqueries or not len(self.index):
             return [[] for _ in subqueries]
-        query_QD = self._embedder.encode(subqueries, "query")
-        near = self._index.search(query_QD, CANDIDATES)
+        query_QD = self.embedder.encode(subqueries, "query")
+        near = self.index.search(query_QD, CANDIDATES)
         results = []
         for subquery, query_D, of_query in zip(subqueries, query_QD, near, strict=True):
             rows_C, scores_C = self._scored(subquery, *self._average(subquery, query_D, of_query))
-            best = top_positions(scores_C, self._top_k)
-            raw_K = self._scale * scores_C[best] + self._offset
-            ranked = zip(map(self._chunks.__getitem__, rows_C[best].tolist()), raw_K, strict=True)
+            best = top_positions(scores_C, self.top_k)
+            raw_K = self.scale * scores_C[best] + self.offset
+            ranked = zip(map(self.chunks.__getitem__, rows_C[best].tolist()), raw_K, strict=True)
             results.append(
                 [ScoredChunk(i, title, text, float(raw)) for (i, title, text), raw in ranked]
             )
@@ -94,12 +89,12 @@ class FusedRetrieval:
     ) -> tuple[Rows, Callable[[Rows], Doubles]]:
         """Candidate rows [C], and the function a of any rows."""
         near_K, cosine_K = near
-        bm25_N = self._bm25.scores(subquery)
+        bm25_N = self.bm25.scores(subquery)
         best_K = top_positions(bm25_N, CANDIDATES)
         most = max(float(cosine_K[0]), _TINY), max(float(bm25_N[best_K[0]]), _TINY)
 
         def average(rows: Rows) -> Doubles:
-            cosine = np.round(self._chunk_CD[rows] @ query_D, DECIMALS)
+            cosine = np.round(self.chunk_CD[rows] @ query_D, DECIMALS)
             return (np.maximum(cosine, 0.0) / most[0] + bm25_N[rows] / most[1]) / 2
 
         return np.union1d(near_K, best_K[bm25_N[best_K] > 0]), average
@@ -111,23 +106,14 @@ class FusedRetrieval:
         return rows_C, average(rows_C)
 
 
+@dataclass(eq=False)
 class LinkedRetrieval(FusedRetrieval):
-    """Passages by the fused score, the titles in the question, and links from the best ones."""
+    """Passages by the fused score, the titles in the question, and links from the best ones.
 
-    def __init__(
-        self,
-        chunks: Columns,
-        index: VectorIndex,
-        chunk_CD: Vectors,
-        embedder: Embedder,
-        bm25: Bm25,
-        links: Links,
-        *,
-        top_k: int,
-    ) -> None:
-        """``links`` has a row for each passage; the other arguments are `FusedRetrieval`'s."""
-        super().__init__(chunks, index, chunk_CD, embedder, bm25, top_k=top_k)
-        self._links = links
+    ``links`` has a row for each passage; the other fields are `FusedRetrieval`'s.
+    """
+
+    links: Links = field(kw_only=True)
 
     def _scored(
         self, subquery: str, rows_C: Rows, average: Callable[[Rows], Doubles]
@@ -141,12 +127,12 @@ class LinkedRetrieval(FusedRetrieval):
         rows_C = np.union1d(rows_C, np.array(list(named), dtype=np.int64))
         x_C = x(rows_C)
         best = top_positions(x_C, SEEDS)
-        name_M, count_S = self._links.names.gather(rows_C[best])
+        name_M, count_S = self.links.names.gather(rows_C[best])
         seed_M, strength_M = np.repeat(rows_C[best], count_S), np.repeat(x_C[best], count_S)
-        strength_M = strength_M * self._links.rarity_E[name_M]
-        titled = _followed(self._links.titles, name_M, seed_M, strength_M)
-        new_M = ~np.isin(name_M, self._links.find(name_keys(subquery)))
-        sharing = _followed(self._links.passages, name_M[new_M], seed_M[new_M], strength_M[new_M])
+        strength_M = strength_M * self.links.rarity_E[name_M]
+        titled = _followed(self.links.titles, name_M, seed_M, strength_M)
+        new_M = ~np.isin(name_M, self.links.find(name_keys(subquery)))
+        sharing = _followed(self.links.passages, name_M[new_M], seed_M[new_M], strength_M[new_M])
         rows_C = np.unique(np.concatenate([rows_C, titled[0], sharing[0]]))
         scores_C = x(rows_C)
         for weight, (row_L, strength_L) in ((BETA, titled), (KAPPA, sharing)):
@@ -168,8 +154,8 @@ class LinkedRetrieval(FusedRetrieval):
             for last in range(first + 1, min(first + _TITLE_WORDS, len(words)) + 1)
         }
         rows_of: dict[str, list[int]] = {}
-        for row in self._links.titles.union([self._links.find(keys).tolist()])[0].tolist():
-            rows_of.setdefault(self._chunks[row][1], []).append(row)
+        for row in self.links.titles.union([self.links.find(keys).tolist()])[0].tolist():
+            rows_of.setdefault(self.chunks[row][1], []).append(row)
         named: dict[int, float] = {}
         for mention in NameIndex(rows_of).find(question):
             exact = [title for title in mention.names if not QUALIFIER.search(title)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -100,13 +101,13 @@ def best_rows(
     ]
 
 
+@dataclass(eq=False)
 class BiEncoder:
     """score = scale * cosine(query, text) + offset, with cosines rounded to 6 decimals."""
 
-    def __init__(self, embedder: Embedder, *, scale: float, offset: float) -> None:
-        self._embedder = embedder
-        self._scale = scale
-        self._offset = offset
+    embedder: Embedder
+    scale: float
+    offset: float
 
     def score(self, pairs: Sequence[Pair]) -> Doubles:
         """Raw scores [n]; every distinct text is embedded once."""
@@ -116,15 +117,15 @@ class BiEncoder:
             query: row for row, query in enumerate(dict.fromkeys(query for query, _ in pairs))
         }
         texts = {text: row for row, text in enumerate(dict.fromkeys(text for _, text in pairs))}
-        query_QD = self._embedder.encode(list(queries), "query")
-        text_TD = self._embedder.encode(list(texts), "passage")
+        query_QD = self.embedder.encode(list(queries), "query")
+        text_TD = self.embedder.encode(list(texts), "passage")
         query_N = np.array([queries[query] for query, _ in pairs])
         text_N = np.array([texts[text] for _, text in pairs])
         cosine_N = np.empty(len(pairs))
         for start in range(0, len(pairs), _PAIRS):
             part = slice(start, start + _PAIRS)
             cosine_N[part] = np.einsum("nd,nd->n", query_QD[query_N[part]], text_TD[text_N[part]])
-        scores_N: Doubles = self._scale * np.round(cosine_N, DECIMALS) + self._offset
+        scores_N: Doubles = self.scale * np.round(cosine_N, DECIMALS) + self.offset
         return scores_N
 
 

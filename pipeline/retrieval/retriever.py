@@ -30,11 +30,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import Literal, TypeVar
+from typing import TypeVar
 
+from pipeline.config.knowledge import Show, Variant
 from pipeline.core.content_cache import LruCache
 from pipeline.core.errors import RetrievalError, SteepError
 from pipeline.core.records import ContextItem
@@ -52,63 +53,37 @@ from pipeline.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansio
 from pipeline.retrieval.graph import entity_queries
 from pipeline.retrieval.kag import Candidates, RankedNode, rank_all, sigmoid
 
-Variant = Literal[
-    "semantic",
-    "fused",
-    "linked",
-    "graph",
-    "concat",
-    "ppr",
-    "none",
-    "hyperedges",
-    "graph-r1",
-    "prograph",
-]
-Show = Literal["nodes", "passages", "chunks"]
 T = TypeVar("T")
 _CACHED = 50_000  # answers kept in memory for the other samples of the same question
 _ATTEMPTS = 2
 _RETRIED = (RuntimeError, OSError, MemoryError, sqlite3.Error)  # CUDA out of memory is RuntimeError
 
 
+@dataclass(eq=False)
 class VariantRetriever:
-    """Retrieves the context of one variant; semantic and graph retrieval run concurrently."""
+    """Retrieves the context of one variant; semantic and graph retrieval run concurrently.
 
-    def __init__(
-        self,
-        variant: Variant,
-        semantic: ChunkRetriever | None,
-        graph: TripletRetriever | None,
-        *,
-        top_k: int = 5,
-        tau: float = 0.2,
-        alpha: float = 0.5,
-        show: Show = "nodes",
-        key_entities: KeyEntityExpansion | None = None,
-        linked_chunks: LinkedChunkExpansion | None = None,
-        hypergraph: HyperedgeRetriever | None = None,
-        later: ChunkRetriever | None = None,
-        embedder: Embedder | None = None,
-    ) -> None:
-        """``semantic`` and ``graph`` may be None when the variant does not use them.
+    ``semantic`` and ``graph`` may be None when the variant does not use them. ``hypergraph`` is
+    required for the hypergraph variants, which use it alone; its time counts as "graph". ``later``
+    replaces ``semantic`` for later queries of a trajectory. ``embedder`` is that of both searches:
+    it embeds the texts of both at once, which is faster for a few queries. ``tau`` and ``alpha``
+    are the parameters of the KAG (`kag.rank`).
+    """
 
-        ``hypergraph`` is required for the hypergraph variants, which use it alone; its time counts
-        as "graph". ``later`` replaces ``semantic`` for later queries of a trajectory. ``embedder``
-        is that of both searches: it embeds the texts of both at once, which is faster for a few
-        queries. ``tau`` and ``alpha`` are the parameters of the KAG (`kag.rank`).
-        """
-        self._variant = variant
-        self._semantic = semantic
-        self._graph = graph
-        self._top_k = top_k
-        self._tau = tau
-        self._alpha = alpha
-        self._show = show
-        self._key_entities = key_entities
-        self._linked_chunks = linked_chunks
-        self._hypergraph = hypergraph
-        self._later = later
-        self._embedder = embedder
+    variant: Variant
+    semantic: ChunkRetriever | None
+    graph: TripletRetriever | None
+    top_k: int = 5
+    tau: float = 0.2
+    alpha: float = 0.5
+    show: Show = "nodes"
+    key_entities: KeyEntityExpansion | None = None
+    linked_chunks: LinkedChunkExpansion | None = None
+    hypergraph: HyperedgeRetriever | None = None
+    later: ChunkRetriever | None = None
+    embedder: Embedder | None = None
+
+    def __post_init__(self) -> None:
         self._answers: LruCache[Query, list[ContextItem]] = LruCache(_CACHED)
         self._seconds = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="retrieval")
@@ -124,7 +99,7 @@ class VariantRetriever:
 
         Recent answers are cached. Raises RetrievalError when models or indexes fail twice.
         """
-        if self._later is None:
+        if self.later is None:
             queries = [replace(query, later=False) for query in queries]
         with self._lock:
             answers: dict[Query, list[ContextItem]] = {}
@@ -145,17 +120,17 @@ class VariantRetriever:
         self._threads.shutdown()
 
     def _compute(self, queries: list[Query]) -> list[list[ContextItem]]:
-        if not queries or self._variant == "none":
+        if not queries or self.variant == "none":
             return [[] for _ in queries]
-        if self._hypergraph is not None:
-            hypergraph = self._hypergraph
+        if self.hypergraph is not None:
+            hypergraph = self.hypergraph
             hyperedges = self._timed(
                 "graph", lambda: _retry_once("graph", lambda: hypergraph.retrieve(queries))
             )
             return [[_hyperedge_item(edge) for edge in of_query] for of_query in hyperedges]
-        if self._key_entities is not None:
-            queries = [self._key_entities.extend(query) for query in queries]
-        if self._embedder is not None:
+        if self.key_entities is not None:
+            queries = [self.key_entities.extend(query) for query in queries]
+        if self.embedder is not None:
             self._timed("semantic", partial(_retry_once, "semantic", partial(self._embed, queries)))
         chunks = self._threads.submit(self._timed, "semantic", lambda: self._chunks(queries))
         triplets = self._threads.submit(self._timed, "graph", lambda: self._triplets(queries))
@@ -165,37 +140,37 @@ class VariantRetriever:
                 queries, chunks.result(), triplets.result(), strict=True
             )
         ]
-        if self._variant == "ppr":
-            if self._linked_chunks is not None:
+        if self.variant == "ppr":
+            if self.linked_chunks is not None:
                 candidates = self._timed(
                     "graph", lambda: self._with_linked_chunks(queries, candidates)
                 )
             return self._timed("ppr", lambda: self._best_nodes(candidates))
-        if self._variant in ("fused", "linked"):
+        if self.variant in ("fused", "linked"):
             return [
-                [_chunk_item(chunk, chunk.score) for chunk in of_query.chunks[: self._top_k]]
+                [_chunk_item(chunk, chunk.score) for chunk in of_query.chunks[: self.top_k]]
                 for of_query in candidates
             ]
         return [
-            [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in of_query.chunks[: self._top_k]]
+            [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in of_query.chunks[: self.top_k]]
             + [
                 _triplet_item(triplet, sigmoid(triplet.score))
-                for triplet in of_query.triplets[: self._top_k]
+                for triplet in of_query.triplets[: self.top_k]
             ]
             for of_query in candidates
         ]
 
     def _embed(self, queries: list[Query]) -> None:
         """Embed all texts that the searches embed, which then find the vectors in memory."""
-        assert self._embedder is not None
+        assert self.embedder is not None
         texts = [*(query.subquery for query in queries), *entity_queries(queries)]
-        self._embedder.encode(texts, "query")
+        self.embedder.encode(texts, "query")
 
     def _chunks(self, queries: list[Query]) -> list[list[ScoredChunk]]:
-        if self._variant == "graph" or self._semantic is None:
+        if self.variant == "graph" or self.semantic is None:
             return [[] for _ in queries]
         found: dict[tuple[str, bool], list[ScoredChunk]] = {}
-        for later, retrieval in ((False, self._semantic), (True, self._later)):
+        for later, retrieval in ((False, self.semantic), (True, self.later)):
             subqueries = list(dict.fromkeys(q.subquery for q in queries if q.later == later))
             if retrieval is not None and subqueries:
                 chunks = _retry_once("semantic", partial(retrieval.retrieve, subqueries))
@@ -203,16 +178,16 @@ class VariantRetriever:
         return [found[query.subquery, query.later] for query in queries]
 
     def _triplets(self, queries: list[Query]) -> list[list[ScoredTriplet]]:
-        if self._variant == "semantic" or self._graph is None:
+        if self.variant == "semantic" or self.graph is None:
             return [[] for _ in queries]
-        graph = self._graph
+        graph = self.graph
         return _retry_once("graph", lambda: graph.retrieve(queries))
 
     def _with_linked_chunks(
         self, queries: list[Query], candidates: list[Candidates]
     ) -> list[Candidates]:
-        assert self._linked_chunks is not None
-        expansion = self._linked_chunks
+        assert self.linked_chunks is not None
+        expansion = self.linked_chunks
         triplets = [of_query.triplets for of_query in candidates]
         ids = [[chunk.id for chunk in of_query.chunks] for of_query in candidates]
         linked = _retry_once("graph", lambda: expansion.retrieve(queries, triplets, ids))
@@ -228,10 +203,10 @@ class VariantRetriever:
                 _chunk_item(of_query.chunks[node.position], node.mass)
                 if node.kind == "chunk"
                 else _triplet_item(of_query.triplets[node.position], node.mass)
-                for node in _selectable(of_query, ranking, self._show)[: self._top_k]
+                for node in _selectable(of_query, ranking, self.show)[: self.top_k]
             ]
             for of_query, ranking in zip(
-                candidates, rank_all(candidates, tau=self._tau, alpha=self._alpha), strict=True
+                candidates, rank_all(candidates, tau=self.tau, alpha=self.alpha), strict=True
             )
         ]
 

@@ -7,6 +7,7 @@ the ``num_candidates`` nearest by embedding. All pairs of a call go to the reran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pipeline.core.columns import Columns
 from pipeline.index.embed import Embedder
@@ -15,36 +16,29 @@ from pipeline.retrieval.base import ScoredChunk
 from pipeline.retrieval.rerank import Reranker, best_rows
 
 
+@dataclass(eq=False)
 class SemanticRetrieval:
-    """Nearest chunks by embedding, then the best of them by the reranker."""
+    """Nearest chunks by embedding, then the best of them by the reranker.
 
-    def __init__(
-        self,
-        chunks: Columns,
-        index: VectorIndex,
-        embedder: Embedder,
-        reranker: Reranker,
-        *,
-        num_candidates: int = 20,
-        top_k: int = 5,
-    ) -> None:
-        """``chunks`` has the columns id, title, text; its rows match the rows of ``index``."""
-        self._chunks = chunks
-        self._index = index
-        self._embedder = embedder
-        self._reranker = reranker
-        self._num_candidates = num_candidates
-        self._top_k = top_k
+    ``chunks`` has the columns id, title, text; its rows match the rows of ``index``.
+    """
+
+    chunks: Columns
+    index: VectorIndex
+    embedder: Embedder
+    reranker: Reranker
+    num_candidates: int = 20
+    top_k: int = 5
 
     def retrieve(self, subqueries: Sequence[str]) -> list[list[ScoredChunk]]:
         """At most ``top_k`` chunks per subquery, best first, ties by embedding similarity."""
         if not subqueries:
             return []
-        query_QD = self._embedder.encode(subqueries, "query")
+        query_QD = self.embedder.encode(subqueries, "query")
         candidates = [
-            [self._chunks[row] for row in rows.tolist()]
-            for rows, _ in self._index.search(query_QD, self._num_candidates)
+            [self.chunks[row] for row in rows.tolist()]
+            for rows, _ in self.index.search(query_QD, self.num_candidates)
         ]
         return best_rows(
-            self._reranker, subqueries, candidates, ScoredChunk, self._top_k, slice(1, 3)
+            self.reranker, subqueries, candidates, ScoredChunk, self.top_k, slice(1, 3)
         )

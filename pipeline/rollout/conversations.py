@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.messages import Call, Message, calls_of
@@ -27,6 +28,7 @@ NOTICE = "No further search is possible."
 _CUT_OFF = "no answer: the last turn is longer than its limit"
 
 
+@dataclass(eq=False)
 class ToolConversations:
     """The conversations of one method under one tokenizer.
 
@@ -35,22 +37,18 @@ class ToolConversations:
     its calls cannot be parsed; a template that rewrites earlier turns is logged.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        grammar: Grammar,
-        *,
-        thinking: bool | None = None,
-        answer_malformed: bool = False,
-    ) -> None:
-        self.grammar = grammar
-        self.format = FORMATS[grammar.name]
-        self.template = ChatTemplate(tokenizer, self.format.tools, thinking=thinking)
+    tokenizer: Tokenizer
+    grammar: Grammar
+    thinking: bool | None = None
+    answer_malformed: bool = False
+
+    def __post_init__(self) -> None:
+        self.format = FORMATS[self.grammar.name]
+        self.template = ChatTemplate(self.tokenizer, self.format.tools, thinking=self.thinking)
         if note := rewriting_note(self.template):
             logging.getLogger(__name__).warning(note)
         self._parser = TurnParser(self.template)
-        self._answers_malformed = answer_malformed
-        if answer_malformed:  # some templates refuse a result without a call
+        if self.answer_malformed:  # some templates refuse a result without a call
             self.template.frame({"role": "assistant", "content": "x"}, [_result("x", None)])
 
     def prompt(self, system: str, question: str) -> tuple[list[Message], list[int]]:
@@ -77,7 +75,7 @@ class ToolConversations:
         problem = turn.problem or self.format.problem(turn.calls)
         left = max_steps - len(trajectory.contexts) - trajectory.other_calls
         if problem is not None:
-            if not self._answers_malformed or not (turn.bad_call or turn.calls) or left < 1:
+            if not self.answer_malformed or not (turn.bad_call or turn.calls) or left < 1:
                 trajectory.problem = problem
                 return Finish("malformed")
             trajectory.malformed_calls += 1
@@ -135,7 +133,7 @@ class ToolConversations:
         """Steps, answer and verdict of a finished trajectory."""
         cut_off = trajectory.problem == _CUT_OFF
         complete = trajectory.messages[:-1] if cut_off else trajectory.messages
-        parsed = parse(self.grammar.name, complete, max_steps, answered=self._answers_malformed)
+        parsed = parse(self.grammar.name, complete, max_steps, answered=self.answer_malformed)
         if trajectory.problem is not None:
             parsed.answer, parsed.format_ok = None, False
             parsed.format_error = trajectory.problem

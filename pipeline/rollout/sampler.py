@@ -20,9 +20,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from pipeline.conversations.messages import Message
 from pipeline.core.errors import RetrievalError, RetrievalUnavailable
@@ -31,7 +30,7 @@ from pipeline.grammars.base import Finish, Grammar, Insert
 from pipeline.grammars.closed_book import ClosedBook
 from pipeline.grammars.tokens import observation_ids, prompt_ids
 from pipeline.llm.engine import Engine, EngineEnded, GenerationRequest, GenerationResult
-from pipeline.retrieval.base import Query
+from pipeline.retrieval.base import Query, Retriever
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
@@ -42,36 +41,39 @@ _FULL_BATCH = 8  # segments in generation for each query of a batch
 MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
 
 
-class SupportsRetrieve(Protocol):
-    """The part of a retriever that the sampler uses."""
-
-    def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]: ...
-
-
-def roll_out(
-    questions: Sequence[Question],
-    *,
-    engine: Engine,
-    grammar: Grammar,
-    retriever: SupportsRetrieve | None,
-    settings: RolloutSettings,
-    policy: str,
-    samples: int,
-    seed: int,
-    round_number: int = 0,
-    conversations: ToolConversations | None = None,
-) -> Iterator[Trajectory]:
-    """Yield ``samples`` trajectories per question as they finish.
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """All that rolls out a policy.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
     question retrieves are shown in the prompt, before the question. With ``conversations`` the
     policy calls tools through its chat template. ``policy`` is the fingerprint that the
-    trajectories record. A query whose retrieval fails ends its trajectory with stop
-    "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when no
-    query can be answered.
+    trajectories record.
     """
-    scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
+
+    engine: Engine
+    grammar: Grammar
+    retriever: Retriever | None
+    settings: RolloutSettings
+    policy: str
+    conversations: ToolConversations | None = None
+
+
+def roll_out(
+    rollout: Rollout,
+    questions: Sequence[Question],
+    *,
+    samples: int,
+    seed: int,
+    round_number: int = 0,
+) -> Iterator[Trajectory]:
+    """Yield ``samples`` trajectories per question as they finish.
+
+    A query whose retrieval fails ends its trajectory with stop "retrieval_error". Raises
+    EngineError when the engine fails and RetrievalUnavailable when no query can be answered.
+    """
+    scheduler = _Scheduler(rollout)
     scheduler.seed_of = partial(stable_seed, seed, round_number)
     return scheduler.run(
         trajectory
@@ -81,15 +83,10 @@ def roll_out(
 
 
 def answer_questions(
+    rollout: Rollout,
     questions: Iterator[Question],
     *,
-    engine: Engine,
-    grammar: Grammar,
-    retriever: SupportsRetrieve | None,
-    settings: RolloutSettings,
-    policy: str,
     seed: int,
-    conversations: ToolConversations | None = None,
     watch: Callable[[PartialTrajectory], object] | None = None,
     failed: Failed | None = None,
 ) -> Iterator[Trajectory]:
@@ -99,7 +96,7 @@ def answer_questions(
     join a roll-out that runs. ``watch`` gets a trajectory whenever its next segment is requested.
     ``failed`` gets a question and the exception that ended its trajectory, and the others go on.
     """
-    scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
+    scheduler = _Scheduler(rollout)
     scheduler.watch, scheduler.failed = watch, failed
     scheduler.seed_of = partial(stable_seed, seed, 0)
 
@@ -113,14 +110,7 @@ def answer_questions(
 
 
 def continue_trajectories(
-    trajectories: Iterable[PartialTrajectory],
-    *,
-    engine: Engine,
-    grammar: Grammar,
-    retriever: SupportsRetrieve | None,
-    settings: RolloutSettings,
-    policy: str,
-    conversations: ToolConversations | None = None,
+    rollout: Rollout, trajectories: Iterable[PartialTrajectory]
 ) -> Iterator[Trajectory]:
     """Continue each partial trajectory once, and yield the trajectories as they finish.
 
@@ -128,32 +118,22 @@ def continue_trajectories(
     from its question. ``settings.system`` has no effect, since the prompts exist already.
     Everything else is as in `roll_out`.
     """
-    scheduler = _Scheduler(engine, grammar, retriever, settings, policy, conversations)
-    return scheduler.run(iter(trajectories))
+    return _Scheduler(rollout).run(iter(trajectories))
 
 
 class _Scheduler:
     """Moves each open trajectory between the engine and the retrieval thread."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        grammar: Grammar,
-        retriever: SupportsRetrieve | None,
-        settings: RolloutSettings,
-        policy: str,
-        conversations: ToolConversations | None = None,
-    ) -> None:
-        self.engine = engine
-        self.retriever = retriever
-        self.settings = settings
-        self.policy = policy
+    def __init__(self, rollout: Rollout) -> None:
+        settings, retriever, grammar = rollout.settings, rollout.retriever, rollout.grammar
+        self.engine, self.policy = rollout.engine, rollout.policy
+        self.settings, self.retriever = settings, retriever
         self.single_retrieval = settings.single_retrieval and retriever is not None
         self.prompt_retrieval = settings.prompt_retrieval and retriever is not None
         self.one_turn = ClosedBook(grammar)
         steps = retriever is not None and not self.prompt_retrieval
         self.grammar = grammar if steps else self.one_turn
-        self.conversations = conversations if steps else None
+        self.conversations = rollout.conversations if steps else None
         self.max_steps = 1 if self.single_retrieval else settings.max_steps
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []

@@ -2,18 +2,17 @@
 
 Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files,
 its counts and its notes. One process per GPU runs ``python -m pipeline.run.launch
-JOB.json``; the job file holds the stage function and the context as JSON. A SteepError of a worker
-is raised again here as TrainingError. The launcher and its processes start through
-`pipeline.run.process`, because the launcher gives each process a separate session: a signal to the
-stage's process group does not reach them.
+JOB.json``; the job file holds the stage function and the context as JSON. A SteepError of a process
+is raised again here as TrainingError. The processes start through `pipeline.run.process`, so that
+they end with the stage.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,43 +27,14 @@ from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
 from pipeline.run.context import StageContext
-from pipeline.run.fork_server import ForkServer
+from pipeline.run.fork_server import ForkedProcess, ForkServer
 from pipeline.run.worker import call_stage
 from pipeline.training.lora import pick_device
 
 _JOB = "job.json"
 _RESULT = "result.json"
-_ACCELERATE = "accelerate.json"
-
-
-def write_job(context: StageContext, entry: str) -> Path:
-    """Write the job file into ``context.checkpoint_dir``; ``entry`` is ``module:function``."""
-    context.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-    path = context.checkpoint_dir / _JOB
-    job = {"entry": entry, "context": context.to_json()}
-    write_json(path, job)
-    return path
-
-
-def read_job(path: Path) -> tuple[str, StageContext]:
-    """The stage function (``module:function``) and the context of a job file."""
-    job = read_json(path)
-    return job["entry"], StageContext.from_json(job["context"])
-
-
-def command(job: Path, settings: Trainer, accelerate_config: Path) -> list[str]:
-    """The ``accelerate launch`` command line of the processes of ``job``."""
-    words = [sys.executable, "-m", process.MODULE, "accelerate.commands.launch"]
-    # The stage sees its own devices alone, so it uses all of them.
-    words += ["--config_file", str(accelerate_config), "--gpu_ids", "all"]
-    words += ["--num_machines", "1", "--num_processes", str(settings.processes)]
-    words += ["--mixed_precision", _mixed_precision(settings), "--dynamo_backend", "no"]
-    words += ["--main_process_port", "0"]  # the launcher chooses it
-    return [*words, "-m", process.MODULE, "pipeline.run.launch", str(job)]
-
-
-def _mixed_precision(settings: Trainer) -> str:
-    return "bf16" if settings.dtype == "bfloat16" else "no"
+_MODULE = "pipeline.run.launch"  # the name of this module, which is __main__ in a new process
+_POLL = 0.1  # seconds between two looks whether a process has ended
 
 
 def with_processes(context: StageContext, block: str) -> StageContext:
@@ -89,36 +59,19 @@ def with_processes(context: StageContext, block: str) -> StageContext:
     return replace(context, config=context.config.model_copy(update={block: fewer}))
 
 
-def write_accelerate_config(folder: Path) -> Path:
-    """Write accelerate's configuration for data-parallel training into ``folder``.
-
-    Without this file, the launcher reads the user's ``default_config.yaml``, which may choose other
-    GPUs, DeepSpeed or FSDP.
-    """
-    path = folder / _ACCELERATE
-    # MULTI_GPU also on a CPU, where accelerate's own type would silently start one process.
-    settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU"}
-    write_json(path, settings)
-    return path
-
-
 def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> dict[str, int]:
     """Run the stage function ``entry`` in ``settings.processes`` processes; returns its counts.
 
     The notes of the main process are added to the notes of ``context``.
     ``block`` is the configuration block of ``settings``. Raises DependencyError for a missing
-    device, and TrainingError with the message of a worker or naming the exit status.
+    device, and TrainingError with the message of a process or naming the exit status.
     """
     device = pick_device(settings, block)  # a missing device is reported before any process starts
-    job = write_job(context, entry)
-    result_file = context.checkpoint_dir / _RESULT
+    context.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+    job, result_file = context.checkpoint_dir / _JOB, context.checkpoint_dir / _RESULT
+    write_json(job, {"entry": entry, "context": context.to_json()})
     result_file.unlink(missing_ok=True)
-    server = fork_server.inherited
-    if server is not None and device == "cpu":
-        status = _fork_ranks(server, job, settings)
-    else:
-        words = command(job, settings, write_accelerate_config(context.checkpoint_dir))
-        status = subprocess.run(words, env=_environment(), check=False).returncode
+    status = _run_ranks(job, settings, fork_server.inherited if device == "cpu" else None)
     result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
     if "error" in result:
         raise TrainingError(result["error"])
@@ -132,39 +85,50 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
     return counts
 
 
-def _fork_ranks(server: ForkServer, job: Path, settings: Trainer) -> int:
-    """Run ``job`` in processes that the fork server starts; returns the exit status.
+def _run_ranks(job: Path, settings: Trainer, server: ForkServer | None) -> int:
+    """Run ``job`` in ``settings.processes`` processes; returns the exit status.
 
-    The processes have TRL loaded. They get the environment variables that ``torchrun`` and
-    ``accelerate launch`` set, and meet through a store that this process holds, so that no port can
-    be taken between its choice and its use. When one fails, the others are killed.
+    They are forked from ``server`` with TRL loaded, or are new ones. They meet through a store that
+    this process holds, so that no port can be taken between its choice and its use. When one fails,
+    the others are killed. The launchers of accelerate and torch are not used: they give each
+    process a session of its own, and read the user's configuration of accelerate.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    running: list[subprocess.Popen[bytes] | ForkedProcess] = []
     with ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                server.start(
-                    "pipeline.run.launch:forked",
-                    [str(job)],
-                    environment=_rank_environment(rank, settings, store.port),
-                    output=1,
-                )
-            )
-            for rank in range(settings.processes)
-        ]
-        while running:
-            for process in select.select(running, [], [])[0]:
-                running.remove(process)
-                if status := process.wait():
-                    for other in running:
-                        other.kill()
-                    return status
+        for rank in range(settings.processes):
+            environment = _rank_environment(rank, settings, store.port)
+            started = _start(job, environment, server)
+            stack.enter_context(started)
+            running.append(started)
+        try:
+            while running:
+                time.sleep(_POLL)
+                for ended in [one for one in running if one.poll() is not None]:
+                    running.remove(ended)
+                    if status := ended.wait():
+                        return status
+        finally:
+            for one in running:
+                one.kill()
     return 0
 
 
+def _start(
+    job: Path, environment: dict[str, str], server: ForkServer | None
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    if server is not None:
+        return server.start(f"{_MODULE}:main", [str(job)], environment=environment, output=1)
+    return subprocess.Popen(
+        [sys.executable, "-m", process.MODULE, _MODULE, str(job)],
+        env={**environment, **process.child_environment()},
+    )
+
+
 def _rank_environment(rank: int, settings: Trainer, port: int) -> dict[str, str]:
+    """The variables that ``torchrun`` and ``accelerate launch`` set."""
     processes = str(settings.processes)
     return {
         "OMP_NUM_THREADS": "1",
@@ -176,29 +140,19 @@ def _rank_environment(rank: int, settings: Trainer, port: int) -> dict[str, str]
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "ACCELERATE_MIXED_PRECISION": _mixed_precision(settings),
+        "ACCELERATE_MIXED_PRECISION": "bf16" if settings.dtype == "bfloat16" else "no",
         "ACCELERATE_DYNAMO_BACKEND": "NO",
     }
 
 
-def forked() -> int:
-    """Entry point of a process that the fork server started; the argument is the job file."""
-    return main(Path(sys.argv[1]))
+def main() -> int:
+    """Run the job in one process; the argument is the job file. Returns the exit status.
 
-
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).parents[2])  # workers import this package, whether installed or not
-    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **process.child_environment(), "PYTHONPATH": search}
-
-
-def main(path: Path) -> int:
-    """Run the job in one process; the main process writes its result to ``result.json``.
-
-    The result is counts and notes. Any process writes the message of a SteepError there.
-    Returns the exit status.
+    The main process writes its counts and notes to ``result.json``, any process the message of a
+    SteepError.
     """
-    entry, context = read_job(path)
+    job = read_json(Path(sys.argv[1]))
+    entry, context = job["entry"], StageContext.from_json(job["context"])
     if os.environ.get("RANK", "0") != "0":
         context = replace(context, progress=Progress())  # the main process reports for all
     result = context.checkpoint_dir / _RESULT
@@ -213,4 +167,4 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main())

@@ -145,22 +145,18 @@ def merge(context: StageContext) -> dict[str, int]:
     another split, whose rows come last. Raises StoreError when the policies were evaluated on
     different questions or splits.
     """
-    policies = of_run(context.inputs)
+    inputs, policies = context.inputs, of_run(context.inputs)
+
+    def of(kind: str) -> dict[str, Path]:
+        return {name: inputs[kind + name] for name in policies if kind + name in inputs}
+
     return merge_policies(
-        {name: context.inputs[name] for name in policies},
+        of(""),
         context.output,
         seed=context.seed,
         progress=context.progress,
-        judged={
-            name: context.inputs[_JUDGED + name]
-            for name in policies
-            if _JUDGED + name in context.inputs
-        },
-        final={
-            name: context.inputs[_FINAL + name]
-            for name in policies
-            if _FINAL + name in context.inputs
-        },
+        judged=of(_JUDGED),
+        final=of(_FINAL),
     )
 
 

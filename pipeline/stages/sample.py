@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Config, Endpoint
+from pipeline.config import Config
 from pipeline.conversations.steps import load_tools
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
@@ -40,16 +40,15 @@ from pipeline.core.errors import (
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
-from pipeline.grammars.base import Grammar, grammar
+from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import control_tokens
-from pipeline.llm.engine import Engine
 from pipeline.llm.shared_engine import SharedEngine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.rollout.answering import OpenPolicy
 from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
-from pipeline.rollout.sampler import answer_questions, continue_trajectories, roll_out
+from pipeline.rollout.sampler import Rollout, answer_questions, continue_trajectories, roll_out
 from pipeline.run.context import StageContext
 from pipeline.run.process import hold_devices
 from pipeline.run.store import StageKey
@@ -73,16 +72,6 @@ def run(context: StageContext) -> dict[str, int]:
     """
     if context.config.sampling.recorded is not None:
         return _write(context, _recorded(context), {})
-    return _sample(context, None)
-
-
-def run_teacher(context: StageContext) -> dict[str, int]:
-    """`run` of the stage ``sft-sample``, whose teacher may be behind an endpoint."""
-    own = context.config.sft_data.rejection_sampling
-    return _sample(context, None if own is None else own.endpoint)
-
-
-def _sample(context: StageContext, teacher: Endpoint | None) -> dict[str, int]:
     path = context.inputs["questions"] / "questions.parquet"
     all_questions = read_records(path, Question)
     if not all_questions:
@@ -94,7 +83,6 @@ def _sample(context: StageContext, teacher: Endpoint | None) -> dict[str, int]:
         context.inputs["policy"],
         temperature=context.config.sampling.temperature,
         samples=context.config.sampling.samples,
-        teacher=teacher,
     )
     return _write(context, trajectories, seconds)
 
@@ -188,15 +176,13 @@ def roll_out_policy(
     *,
     temperature: float,
     samples: int,
-    teacher: Endpoint | None = None,
 ) -> tuple[Iterator[Trajectory], dict[str, float]]:
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     The trajectories are read from their checkpoints while they are consumed, with a check that each
     question has each sample once.
 
-    ``policy_dir`` is as in `policy_in`; None is the base model. A ``teacher`` behind an endpoint
-    takes its place. The seconds are engine_start,
+    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
     generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
     for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
     rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
@@ -210,15 +196,14 @@ def roll_out_policy(
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
     model = context.config.model.base
     policy = policy_in(policy_dir, model, context.config.hashes_file)
-    if teacher is None:
-        check_lineage(context.config, policy_dir)
-    name = policy.fingerprint if teacher is None else teacher.model
+    check_lineage(context.config, policy_dir)
+    name = policy.fingerprint
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
-    rollout = digest(name, deciding, str(context.seed), str(context.round))
+    identity = digest(name, deciding, str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
-        context.checkpoint_dir / "paths" / rollout.hex(),
+        context.checkpoint_dir / "paths" / identity.hex(),
         question_ids,
         samples=samples,
         batch=context.config.sampling.batch,
@@ -227,31 +212,20 @@ def roll_out_policy(
     total = len(questions) * samples
     context.progress.start(total, "trajectories", done=total - len(remaining) * samples)
     log = logging.getLogger(__name__)
-    log.info(
-        "policy %s: %d of %d questions to roll out, %d trajectories each",
-        name,
-        len(remaining),
-        len(questions),
-        samples,
-    )
+    rest = f"{len(remaining)} of {len(questions)} questions to roll out"
+    log.info("policy %s: %s, %d trajectories each", name, rest, samples)
     if remaining:
         start = time.perf_counter()
-        with open_rollout(context, policy.adapter, teacher) as (engine, retriever, grammar, tools):
+        with open_rollout(context, policy, settings) as rollout:
             checkpoints.seconds["engine_start"] += time.perf_counter() - start
-            timer = RolloutTimer(start, engine, retriever, dict(checkpoints.seconds))
+            timer = RolloutTimer(
+                start, rollout.engine, rollout.retriever, dict(checkpoints.seconds)
+            )
             opened, generated = time.perf_counter(), 0
             try:
+                number = context.round or 0
                 for trajectory in roll_out(
-                    remaining,
-                    engine=engine,
-                    grammar=grammar,
-                    retriever=retriever,
-                    settings=settings,
-                    policy=name,
-                    samples=samples,
-                    seed=context.seed,
-                    round_number=context.round or 0,
-                    conversations=tools,
+                    rollout, remaining, samples=samples, seed=context.seed, round_number=number
                 ):
                     checkpoints.add(trajectory, timer)
                     generated += trajectory.tokens.thinking
@@ -276,8 +250,8 @@ class PolicyContinuations:
 
     def __init__(self, context: StageContext, policy_dir: Path) -> None:
         self._context = context
-        policy = read_policy(policy_dir)
-        self._adapter, self.policy = policy.adapter, policy.fingerprint
+        self._policy = read_policy(policy_dir)
+        self.policy = self._policy.fingerprint
 
     def __call__(self, trajectories: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
         """Trajectories as they finish; raises what engines and retrievers raise."""
@@ -286,16 +260,9 @@ class PolicyContinuations:
         if first is None:
             return
         config = self._context.config
-        with open_rollout(self._context, self._adapter) as (engine, retriever, grammar, tools):
-            yield from continue_trajectories(
-                itertools.chain([first], remaining),
-                engine=engine,
-                grammar=grammar,
-                retriever=retriever,
-                settings=rollout_settings(config, temperature=config.sampling.temperature),
-                policy=self.policy,
-                conversations=tools,
-            )
+        settings = rollout_settings(config, temperature=config.sampling.temperature)
+        with open_rollout(self._context, self._policy, settings) as rollout:
+            yield from continue_trajectories(rollout, itertools.chain([first], remaining))
 
 
 def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
@@ -317,12 +284,12 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 
 @contextmanager
 def open_rollout(
-    context: StageContext, adapter: Path | None, teacher: Endpoint | None = None
-) -> Iterator[tuple[Engine, Retriever | None, Grammar, ToolConversations | None]]:
+    context: StageContext, policy: Policy, settings: RolloutSettings
+) -> Iterator[Rollout]:
     """The engine, the retriever (None for variant ``none``) and the grammar, closed on exit.
 
-    The last value is there with ``format: tools``. Raises what `open_engine`, `open_retriever`,
-    `open_remote_retriever` and `ToolConversations` raise.
+    Raises what `open_engine`, `open_retriever`, `open_remote_retriever` and `ToolConversations`
+    raise.
     """
     with ExitStack() as stack:
 
@@ -336,8 +303,7 @@ def open_rollout(
         # takes minutes. A local retriever is opened after the engine.
         remote = context.config.retrieval.service is not None
         retriever = opened_retriever() if remote else None
-        models = context.models
-        engine = models.teacher_engine(teacher) if teacher else models.policy_engine(adapter)
+        engine = context.models.policy_engine(policy.adapter)
         stack.callback(engine.close)
         policy_grammar = grammar(
             context.config.grammar,
@@ -353,7 +319,14 @@ def open_rollout(
                 thinking=context.config.model.thinking,
                 answer_malformed=context.config.sampling.malformed_calls == "answer",
             )
-        yield engine, retriever if remote else opened_retriever(), policy_grammar, tools
+        yield Rollout(
+            engine=engine,
+            grammar=policy_grammar,
+            retriever=retriever if remote else opened_retriever(),
+            settings=settings,
+            policy=policy.fingerprint,
+            conversations=tools,
+        )
 
 
 def _open_retriever(context: StageContext) -> Retriever | None:
@@ -399,18 +372,9 @@ def open_answering(context: StageContext, policy: Policy) -> Iterator[OpenPolicy
     """
     config = context.config
     settings = rollout_settings(config, temperature=config.evaluation.temperature)
-    with open_rollout(context, policy.adapter) as (engine, retriever, grammar, tools):
-        shared = SharedEngine(engine)
-        answers = partial(
-            answer_questions,
-            engine=shared,
-            grammar=grammar,
-            retriever=retriever,
-            settings=settings,
-            policy=policy.fingerprint,
-            seed=context.seed,
-            conversations=tools,
-        )
+    with open_rollout(context, policy, settings) as rollout:
+        shared = SharedEngine(rollout.engine)
+        answers = partial(answer_questions, replace(rollout, engine=shared), seed=context.seed)
         yield OpenPolicy(answers, shared)
 
 

@@ -26,7 +26,6 @@ from pipeline.core.columns import Columns
 from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet, read_json
-from pipeline.core.progress import Progress
 from pipeline.core.record_io import iterate_records, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
@@ -74,17 +73,9 @@ def run(context: StageContext) -> dict[str, int]:
     """
     settings = context.config.rewards
     of_method = method(settings.kind)
-    return score_file(
-        context.inputs["sample"] / FILE,
-        context.output,
-        context.checkpoint_dir,
-        of_method.scorer(settings, StageInputs(context)),
-        of_method.terms,
-        batch=None if of_method.whole_shard else _BATCH,
-        shard=(context.shard, context.shards),
-        verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
-        progress=context.progress,
-    )
+    scorer = of_method.scorer(settings, StageInputs(context))
+    batch = None if of_method.whole_shard else _BATCH
+    return score_file(context, scorer, of_method.terms, batch)
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -106,50 +97,41 @@ def merge(context: StageContext) -> dict[str, int]:
 
 
 def score_file(
-    source: Path,
-    output: Path,
-    checkpoint_dir: Path,
-    scorer: Scorer,
-    terms: type,
-    *,
-    batch: int | None,
-    shard: tuple[int, int] = (0, 1),
-    verdicts: Path | None = None,
-    progress: Progress | None = None,
+    context: StageContext, scorer: Scorer, terms: type, batch: int | None
 ) -> dict[str, int]:
-    """Score one shard (number, of how many) of ``source``, which has the questions in turns.
+    """Score this shard of the sampled trajectories; returns row counts.
 
     All trajectories of a question are in one shard, because they share states to continue.
-    Returns row counts. ``terms`` is the type of the scorer's results. ``batch`` is the number of
-    trajectories scored at once. With None the whole shard is scored at once, and again after a
-    kill, because its scorer writes further files.
-    ``verdicts`` is a file of `Verdict` in the order of the trajectories. Raises InputError for a
-    step without a verdict.
+    ``terms`` is the type of the scorer's results. ``batch`` is the number of trajectories scored
+    at once. With None the whole shard is scored at once, and again after a kill, because its scorer
+    writes further files. The input ``judge`` has verdicts in the order of the trajectories. Raises
+    InputError for a step without a verdict.
     """
-    progress = progress or Progress()
-    parts = []
-    number, shards = shard
+    source, progress, parts = context.inputs["sample"] / FILE, context.progress, []
     question_ids = (row["question_id"] for row in iterate_parquet(source, ["question_id"]))
-    mine = [question % shards == number for question in question_numbers(question_ids)]
+    numbers = question_numbers(question_ids)
+    mine = [question % context.shards == context.shard for question in numbers]
     rows = compress(enumerate(iterate_parquet(source), start=1), mine)
     progress.start(sum(mine), "trajectories")
-    judged = None if verdicts is None else _Verdicts(verdicts)
+    verdicts = context.inputs.get("judge")
+    judged = None if verdicts is None else _Verdicts(verdicts / "verdicts.parquet")
     start = 0
     while numbered := list(islice(rows, batch)):
         # Named by rows, so that a checkpoint made with another batch size is not reused.
         name = f"{start:09d}-{start + len(numbered):09d}"
         start += len(numbered)
-        part = None if batch is None else _finished(checkpoint_dir, name, numbered)
+        part = None if batch is None else _finished(context.checkpoint_dir, name, numbered)
         if part is None:
             trajectories = [parse_record(Trajectory, row, source, line) for line, row in numbered]
             on_steps = None if judged is None else [judged.on(item) for item in trajectories]
             scored = with_rewards(trajectories, scorer, on_steps)
-            part = write_checkpoint(checkpoint_dir, name, scored, Trajectory, {"rewards": terms})
+            folder, columns = context.checkpoint_dir, {"rewards": terms}
+            part = write_checkpoint(folder, name, scored, Trajectory, columns)
             progress.advance(len(numbered))
         else:
             progress.skip(len(numbered))
         parts.append(part)
-    return _join_batches(parts, output, terms)
+    return _join_batches(parts, context.output, terms)
 
 
 def _finished(

@@ -117,7 +117,7 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
     if not train:
         raise InputError(
             f"none of the {sums.total():,} trajectories of {rejection_sampling.TEACHER} "
-            f"({settings.named}) can be trained on ({counts or 'no trajectories'}); raise "
+            f"({settings.teacher}) can be trained on ({counts or 'no trajectories'}); raise "
             "sft_data.rejection_sampling.samples, lower its min_f1 or test_share, name another "
             "teacher, or say in prompt.system what the format is"
         )

@@ -27,7 +27,6 @@ from pipeline.stages.files.training_data import (
     encode_sft_data,
     encode_trajectory_data,
     report,
-    round_facts,
 )
 from pipeline.stages.given_policy import written_form
 from pipeline.training.advantages import EncodedTrajectory
@@ -47,8 +46,8 @@ from pipeline.training.lora import (
     new_adapter,
     save_adapter,
 )
+from pipeline.training.preflight import recorded_facts
 from pipeline.training.sft import heldout_loss, sft_trainer
-from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
@@ -81,19 +80,20 @@ def run_round(context: StageContext) -> dict[str, int]:
 
 
 def _check_data(context: StageContext) -> None:
-    """Check the data of a round (`pipeline.training.preflight`).
-
-    Raises TrainingError for data beyond a limit if the configuration refuses it.
-    """
+    """Check the pairs of a round, or its trajectories for ``grpo``."""
+    config, objective = context.config, context.config.objective
     questions = {
         name: path for name, path in context.inputs.items() if name.startswith("questions-")
     }
-    data = context.inputs["score" if context.config.objective == "grpo" else "pair"]
-    report(context, round_facts(context.config, data, questions))
+    if objective == "grpo":
+        file = context.inputs["score"] / "trajectories.parquet"
+    else:
+        file = context.inputs["pair"] / "pairs.parquet"
+    report(context, recorded_facts(file, objective, config.trainer.max_length, questions))
 
 
 def train_sft(context: StageContext) -> dict[str, int]:
-    """Train policy 0 on encoded data; under ``accelerate launch``, every process calls it.
+    """Train policy 0 on encoded data; each process of `pipeline.run.launch` calls it.
 
     Raises TrainingError when the base model has too few positions and when nothing is trained.
     """
@@ -110,7 +110,6 @@ def train_sft(context: StageContext) -> dict[str, int]:
     trainer = sft_trainer(
         model, tokenizer, examples, settings,
         seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
-        tracking=_tracking(context),
     )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
@@ -147,7 +146,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
     is_parent = reference.policy == parent.policy
     shared: dict[str, Any] = {
         "number": number, "seed": context.seed, "checkpoint_dir": context.checkpoint_dir,
-        "history": history, "tracking": _tracking(context),
+        "history": history,
     }  # fmt: skip
     trainer: TrlTrainer = (
         sft_trainer(model, tokenizer, EncodedFile(path, EncodedSft), settings, **shared)
@@ -194,7 +193,6 @@ def train_grpo(context: StageContext) -> dict[str, int]:
         model, tokenizer, trajectories, settings,
         temperature=config.sampling.temperature, seed=context.seed,
         checkpoint_dir=context.checkpoint_dir, history=history,
-        tracking=_tracking(context),
     )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
@@ -212,12 +210,6 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return data.counts
-
-
-def _tracking(context: StageContext) -> Tracking:
-    label = context.stage if context.round is None else f"{context.stage}-{context.round}"
-    config = context.config
-    return Tracking(config.trackers, config.name, label, config.run_dir / "trackers")
 
 
 def _policy(trainer: TrlTrainer) -> PeftModel:

@@ -11,6 +11,7 @@ gets about as many tokens of a step, because none goes on before the last is don
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError
@@ -37,6 +38,7 @@ def column_dataset(records: Sequence[Encoded], columns: Sequence[str]) -> Datase
     return dataset
 
 
+@dataclass(eq=False)
 class StepSortedSampler:
     """Indices of one epoch: shuffled by seed and epoch, sorted by length inside each step.
 
@@ -52,27 +54,20 @@ class StepSortedSampler:
             step, unless the step ends within them.
     """
 
-    def __init__(
-        self,
-        lengths: Sequence[int],
-        step: int,
-        seed: int,
-        *,
-        per_device: int = 1,
-        processes: int = 1,
-        tokens: Sequence[int] = (),
-        groups: Sequence[str] = (),
-    ) -> None:
-        self.lengths = lengths
-        self.tokens = tokens or lengths
+    lengths: Sequence[int]
+    step: int
+    seed: int
+    per_device: int = 1
+    processes: int = 1
+    tokens: Sequence[int] = ()
+    groups: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.tokens = self.tokens or self.lengths
         members: dict[str, list[int]] = {}
-        for index, name in enumerate(groups):
+        for index, name in enumerate(self.groups):
             members.setdefault(name, []).append(index)
         self.group_members = list(members.values())
-        self.step = step
-        self.seed = seed
-        self.per_device = per_device
-        self.processes = processes
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

@@ -113,7 +113,7 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     kwargs: dict[str, object] = {"dtype": getattr(torch, settings.dtype)}
     device = pick_device(settings, block)
     if device == "cuda":
-        number = int(os.environ.get("LOCAL_RANK", 0))  # accelerate launch numbers the processes
+        number = int(os.environ.get("LOCAL_RANK", 0))  # of `pipeline.run.launch`
         torch.cuda.set_device(number)  # PEFT loads adapters to the current device
         kwargs["device_map"] = {"": number}
     if settings.quantization != "none":

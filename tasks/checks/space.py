@@ -40,9 +40,9 @@ def space_faults(settings: Config, plan: Plan, fetched: float, held: float = 0.0
     free = shutil.disk_usage(existing(settings.run_dir)).free
     needed = max(plan.disk - held, 0.0) + fetched
     if needed > free:
-        largest = max(plan.stages, key=lambda stage: stage.disk)
+        largest = max(plan.stages, key=lambda stage: stage.work.disk)
         yield (
             f"runs_dir: the run needs {gib(needed)} GiB of disk ({largest.stage} "
-            f"{gib(largest.disk)}, models {gib(fetched)}), and {existing(settings.run_dir)} has "
-            f"{gib(free)} free; make room, or set runs_dir"
+            f"{gib(largest.work.disk)}, models {gib(fetched)}), and {existing(settings.run_dir)} "
+            f"has {gib(free)} free; make room, or set runs_dir"
         )

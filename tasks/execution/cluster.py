@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,17 @@ _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 _VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute
 _LOCK_SECONDS = 120.0  # a server of a network file system keeps the locks of a lost machine
 _REPORTS, _RUN_LOCK = "reports.jsonl", "run.lock"  # files beside the job
+AGAIN = "run the command again, and the stage continues from its last checkpoint"
 _SHARED = "keep it on a file system that all machines mount at the same path"
 
 
 @dataclass(frozen=True)
 class Request:
-    """A stage for a cluster; every value is a JSON value.
+    """A stage for a cluster; every value but the job is a JSON value.
 
     ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the
-    directory of the job's files. ``gpus``, ``processes`` and CPU ``threads`` are its needs,
-    ``settings`` is the block ``execution``, and ``job`` a `StageJob`.
+    directory of the job's files. ``gpus``, ``processes`` and CPU ``threads`` are its needs, and
+    ``settings`` is the block ``execution``.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Request:
     processes: int
     settings: dict[str, Any]
     threads: int = 1
-    job: dict[str, Any] = field(default_factory=dict)
+    job: StageJob | None = None
 
     def with_threads(self, most: int | None) -> Request:
         """The request with the CPU threads of its GPUs, and with the variables for them.
@@ -134,27 +135,20 @@ def _job_folder(job: StageJob, label: str) -> Iterator[Path]:
 
 
 class Watch:
-    """Passes the reports of a stage that runs elsewhere on to the run."""
+    """Passes the starts of a stage that runs elsewhere on to the run."""
 
     def __init__(self, request: Request, reports: Reports) -> None:
-        self._path = Path(request.folder) / _REPORTS
-        self._reports = reports
-        self._read = self._starts = 0
+        self._folder, self._reports, self._starts = Path(request.folder), reports, 0
 
     def note(self, text: str) -> None:
         """Show a line of the run."""
         self._reports.send(note=text)
 
     def look(self) -> None:
-        """Pass on the stage's new reports since the last look."""
-        try:
-            text = self._path.read_bytes()
-        except OSError:
-            return
-        whole = text[: text.rfind(b"\n") + 1]
-        new, self._read = whole[self._read :], len(whole)
-        for line in new.splitlines():
-            with suppress(ValueError):  # a network file system shows blocks that are not there yet
+        """Pass on the stage's starts since the last look."""
+        with suppress(OSError, ValueError):  # not there yet, or not yet whole
+            lines = (self._folder / _REPORTS).read_text().splitlines()
+            for line in lines[self._starts :]:
                 report = json.loads(line)
                 self._starts += 1
                 self._reports.send(log=report["log"])
@@ -170,8 +164,8 @@ def failed(message: str, status: int = 2) -> dict[str, Any]:
 def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
     """The main function of a driver: report the outcome of ``run``; returns the exit status."""
     reports = Reports(int(sys.argv[1]))
-    job = json.load(sys.stdin)
-    job["lock_seconds"] = max(job["lock_seconds"], _LOCK_SECONDS)
+    job = StageJob(**json.load(sys.stdin))
+    job = replace(job, lock_seconds=max(job.lock_seconds, _LOCK_SECONDS))
     request = Request(**{**json.loads(sys.argv[2]), "job": job})
     watch = Watch(request, reports)
     with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
@@ -188,14 +182,14 @@ def run_here(request: Request, job: str) -> dict[str, Any]:
     Returns ``{"counts": ROWS}`` or, when the stage failed, ``{"status", "message", "busy",
     "log"}``.
     """
-    where = f"{request.name} {job} on {socket.gethostname()}"
-    task = StageJob(**request.job)
+    where, task = f"{request.name} {job} on {socket.gethostname()}", request.job
+    assert task is not None  # `drive` has added it
     inputs = [Path(request.directory, path, MANIFEST) for path in task.inputs.values()]
     for path in (Path(request.directory), Path(request.folder), *inputs):
         if not visible(path):
             return failed(f"{where} does not see {path}; {_SHARED}")
     os.chdir(request.directory)
-    if not _run_holds_lock(request):
+    if not _is_locked(Path(request.folder) / _RUN_LOCK):
         return failed(
             f"{where}: no process holds the lock of the run in {request.folder}; the run has "
             "ended, or the file system does not lock files between machines; mount it with locks "
@@ -215,9 +209,9 @@ def run_here(request: Request, job: str) -> dict[str, Any]:
         return {**failed(failure.cause, failure.exit_status), "busy": failure.busy, "log": log}
 
 
-def _run_holds_lock(request: Request) -> bool:
-    """Whether this machine sees the lock of the run's driver."""
-    with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
+def _is_locked(path: Path) -> bool:
+    """Whether this machine sees the lock that another process holds on a file."""
+    with path.open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from pipeline.core.text import one_line
-from tasks.execution.cluster import Request, Watch, drive, failed, run_here
+from tasks.execution.cluster import AGAIN, Request, Watch, drive, failed, run_here
 
 _LOOK = 0.5  # seconds between two looks at the stage
 _LONGEST = 500  # characters of a message of Ray
@@ -23,12 +23,12 @@ _NEW_STARTS = 3  # of a stage whose node or worker was lost: a fourth loss has a
 _OWN = ("RAY_", "CUDA_VISIBLE", "SLURM_", "HOSTNAME", "PWD", "OLDPWD", "TMPDIR", "STEEP_PARENT")
 
 
-def on_node(request: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+def on_node(request: Request, environment: dict[str, str]) -> dict[str, Any]:
     """The function of the Ray task."""
     import ray
 
     os.environ.update(environment)
-    return run_here(Request(**request), ray.get_runtime_context().get_task_id()[:16])
+    return run_here(request, ray.get_runtime_context().get_task_id()[:16])
 
 
 def run(request: Request, watch: Watch) -> dict[str, Any]:
@@ -38,8 +38,7 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
     import ray
     from ray import exceptions as lost
 
-    settings = request.settings["ray"]
-    address = settings["address"] or "auto"
+    address = request.settings["ray"]["address"] or "auto"
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -58,24 +57,7 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
             f"a node with {request.gpus} GPUs and {request.processes} CPUs needed, and the Ray "
             f"cluster has {nodes}; add nodes, or lower what the stage needs"
         )
-    try:
-        return _outcome(ray, request.with_threads(most), watch)
-    except lost.OutOfMemoryError:
-        return failed(
-            f"Ray ended it because the memory of its node ran out; {request.memory_hint}", 1
-        )
-    except (lost.NodeDiedError, lost.WorkerCrashedError, lost.LocalRayletDiedError):
-        return failed(
-            f"its node or worker was lost, also after {_NEW_STARTS} new starts; see `ray status`, "
-            "then run the command again; the stage continues from its last checkpoint",
-            1,
-        )
-    except lost.RayError as error:
-        return failed(one_line(str(getattr(error, "cause", None) or error), _LONGEST), 1)
-
-
-def _outcome(ray: Any, request: Request, watch: Watch) -> dict[str, Any]:
-    """Start the stage as a Ray task; returns its outcome."""
+    request = request.with_threads(most)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
     task = ray.remote(on_node).options(
         num_cpus=request.threads,
@@ -83,10 +65,18 @@ def _outcome(ray: Any, request: Request, watch: Watch) -> dict[str, Any]:
         max_retries=_NEW_STARTS,
         name=request.label,
     )
-    stage = task.remote(asdict(request), environment)
+    stage = task.remote(request, environment)
     while not ray.wait([stage], timeout=_LOOK)[0]:
         watch.look()
-    outcome: dict[str, Any] = ray.get(stage)
+    try:
+        outcome: dict[str, Any] = ray.get(stage)
+    except lost.OutOfMemoryError:
+        return failed(
+            f"Ray ended it because the memory of its node ran out; {request.memory_hint}", 1
+        )
+    except lost.RayError as error:  # the last of its starts
+        cause = one_line(str(getattr(error, "cause", None) or error), _LONGEST)
+        return failed(f"{cause}; see `ray status`; {AGAIN}", 1)
     return outcome
 
 

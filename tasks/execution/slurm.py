@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.text import one_line
-from tasks.execution.cluster import Request, Watch, drive, failed, run_here
+from tasks.execution.cluster import AGAIN, Request, Watch, drive, failed, run_here
 
 _LOOK = 0.2  # seconds between two looks for the result
 _ASK = 30.0  # seconds between two questions to Slurm, which are costly
@@ -31,7 +31,6 @@ _ENDED = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
      "PREEMPTED", "REVOKED", "TIMEOUT", "FINISHED", "INTERRUPTED", _GONE)
 )  # fmt: skip
-_AGAIN = "run the command again, and the stage continues from its last checkpoint"
 _REMEDIES = {
     "TIMEOUT": "raise execution.slurm.time",
     "OUT_OF_MEMORY": "raise execution.slurm.memory_per_cpu, or {}",
@@ -133,7 +132,7 @@ def _outcome(job: Any, request: Request, watch: Watch, signals: list[int]) -> di
                 watch.note(f"{name} waits in the queue: {reason}")
                 told = reason
             if state in _ENDED and state == ended:  # seen twice: it is not about to be queued again
-                remedy = _REMEDIES.get(state, _AGAIN).format(request.memory_hint)
+                remedy = _REMEDIES.get(state, AGAIN).format(request.memory_hint)
                 output = job.paths.stdout
                 return failed(f"{name} ended without a result ({state}; see {output}); {remedy}", 1)
             asked, ended = time.monotonic(), state
@@ -144,7 +143,7 @@ def _outcome(job: Any, request: Request, watch: Watch, signals: list[int]) -> di
     except UncompletedJobError as error:  # an exception of the job, with submitit's words around it
         lines = [line for line in str(error).splitlines() if "rror" in line and "/" not in line]
         cause = one_line(lines[-1] if lines else str(error), _LONGEST)
-        return failed(f"{name} failed: {cause} (see {job.paths.stdout}); {_AGAIN}", 1)
+        return failed(f"{name} failed: {cause} (see {job.paths.stdout}); {AGAIN}", 1)
     return outcome
 
 

@@ -36,12 +36,12 @@ def check_execution(settings: Config) -> None:
 def _address_faults(address: str) -> Iterator[str]:
     """A sentence when nothing listens at ``host:port``; Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
-    if not host:  # auto: a cluster of this machine
+    if address in ("", "auto"):  # a cluster of this machine
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except OSError as error:
+    except (OSError, ValueError, OverflowError) as error:
         yield (
-            f"no Ray cluster answers at {address} ({error.strerror or error}); start one (ray "
-            "start --head), or correct execution.ray.address (RAY_ADDRESS)"
+            f"no Ray cluster answers at {address} ({error}); start one (ray start --head), or "
+            "correct execution.ray.address (RAY_ADDRESS), which is host:port of the head node"
         )

@@ -1,6 +1,7 @@
-"""GPU seconds of a stage's work, from the shapes of its models and the sizes of the data.
+"""The work of a stage, from the shapes of its models and the sizes of the data.
 
-Input: the parts that a stage opens, the sizes of the data, and `Rates`. Output: GPU seconds. With P
+Input: the parts that a stage opens, the sizes of the data, and `Rates`. Output: `Work`: requests to
+endpoints with their tokens, and GPU seconds. With P
 parameters of b bytes, T tokens, S sequences at once of C tokens, k bytes of keys and values for
 each token, and F operations and B bytes of a GPU in a second::
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pipeline.core.gpus import GIB
 from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
 from pipeline.llm.memory import engine_memory
-from tasks.opened import Encoder, Engine, Opened, Training
+from tasks.opened import Encoder, Engine, Opened, Remote, Requests, Training, Work
 from tasks.planning.sizes import Sizes
 
 _TYPICAL = "meta-llama/Meta-Llama-3-8B-Instruct"  # for models of unknown shape
@@ -39,10 +40,8 @@ class Rates:
     # Bytes/s that are read while tokens are written (60 %).
     writing: float = 1.2e12
     # Operations/s of encoders (40 %).
-    embedding_float32: float = 7.8e12
-    embedding_16bit: float = 1.25e14
-    reranking_float32: float = 7.8e12
-    reranking_16bit: float = 1.25e14
+    encoding_float32: float = 7.8e12
+    encoding_16bit: float = 1.25e14
     # A trajectory: tokens of instruction and question, tokens that the policy writes (TeaRAG fig.
     # 7: 81), tokens of the observations (fig. 7: 803), and retrievals (table 8: 1.4 to 1.8 steps).
     prompt_tokens: float = 250
@@ -84,7 +83,7 @@ class Rates:
 
 
 class Clock:
-    """GPU seconds of the work of opened models, and the sizes and rates that stages count with.
+    """The work of opened models, and the sizes and rates that stages count with.
 
     A model of unknown shape counts as Llama-3-8B.
     """
@@ -94,46 +93,46 @@ class Clock:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
 
-    def trajectory(self, opened: Iterable[Opened]) -> float:
+    def trajectory(self, opened: Iterable[Opened]) -> Work:
         """One roll-out with its retrievals, by the engine and the reranker in ``opened``."""
         a, models = self.rates, list(opened)
         read = a.prompt_tokens + a.retrieved_tokens
-        calls = a.retrievals + 1
-        answers = sum(
-            self.answer(one, read, a.thinking_tokens, calls=calls, repeated=read / 2)
-            for one in models
-        )
-        return answers + self.reranking(models, a.retrievals * a.reranked_pairs)
+        answers = (self.answer(one, read, a.thinking_tokens) for one in models)
+        reranking = self.reranking(models, a.retrievals * a.reranked_pairs)
+        return sum(answers, Work(reranking))
 
-    def judging(self, opened: Iterable[Opened]) -> float:
-        """The policy's closed-book answers for a trajectory, and the judges in this process."""
-        a, seconds = self.rates, 0.0
+    def judging(self, opened: Iterable[Opened]) -> Work:
+        """The policy's closed-book answers for a trajectory, and the verdicts of the judges."""
+        a, work = self.rates, Work()
         for one in opened:
             if one.turn == 0:
-                seconds += self.answer(one, a.prompt_tokens, a.judge_tokens)
+                work += self.answer(one, a.prompt_tokens, a.judge_tokens)
             else:
-                seconds += a.retrievals * self.answer(one, a.case_tokens, a.verdict_tokens)
-        return seconds
+                work += a.retrievals * self.answer(one, a.case_tokens, a.verdict_tokens)
+        return work
 
-    def extraction(self, opened: Iterable[Opened], chunks: float) -> float:
-        """The facts of ``chunks`` chunks, by a model in this process."""
+    def extraction(self, opened: Iterable[Opened]) -> Work:
+        """The facts of a chunk."""
         a = self.rates
-        repeated = a.instruction_tokens
         answers = (
-            self.answer(one, a.chunk_tokens, a.extracted_tokens, repeated=repeated)
+            self.answer(one, a.chunk_tokens, a.extracted_tokens, repeated=a.instruction_tokens)
             for one in opened
         )
-        return chunks * sum(answers)
+        return sum(answers, Work())
 
     def answer(
         self, opened: Opened, read: float, written: float, *, calls: float = 1, repeated: float = 0
-    ) -> float:
-        """``read`` tokens of a prompt and ``written`` tokens of one sequence; 0 for an endpoint.
+    ) -> Work:
+        """``read`` tokens of a prompt and ``written`` tokens of one sequence.
 
         ``repeated`` tokens are in each of the ``calls`` again, and an engine has them in its cache.
         """
+        if isinstance(opened, Remote):
+            thoughts = self.rates.thinking_share * opened.settings.thinking_tokens
+            asked = Requests(opened, calls, read + calls * repeated, written + calls * thoughts)
+            return Work(requests=(asked,))
         if not isinstance(opened, Engine):
-            return 0.0
+            return Work()
         shape = _shape(opened.name)
         a, engine = self.rates, opened.settings
         gpus = engine.tensor_parallel_size
@@ -146,16 +145,15 @@ class Clock:
         reading = 2 * shape.parameters * read / a.reading
         context = sequences * (read + written) * memory.token
         step = gpus * (memory.weights + context) / a.writing
-        return reading + written / sequences * step
+        return Work(reading + written / sequences * step)
 
     def encoding(self, encoder: Encoder, tokens: float) -> float:
         """``tokens`` tokens of texts or pairs; 0 for a model of unknown shape."""
         shape = shape_of(encoder.name) if encoder.name else None
         if shape is None:
             return 0.0
-        work = "reranking" if encoder.reranks else "embedding"
-        kind = "float32" if encoder.dtype == "float32" else "16bit"
-        speed: float = getattr(self.rates, f"{work}_{kind}")
+        float32 = encoder.dtype == "float32"
+        speed = self.rates.encoding_float32 if float32 else self.rates.encoding_16bit
         return 2 * shape.linear_parameters * tokens / speed
 
     def reranking(self, opened: Iterable[Opened], pairs: float) -> float:

@@ -30,14 +30,6 @@ from tasks.planning.sizes import Sizes
 _SMALLEST = PUBLISHED["Qwen/Qwen2.5-0.5B-Instruct"]  # in the place of a model of unknown shape
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of a stage's memory, in bytes."""
-
-    name: str
-    size: float
-
-
 def gib(size: float) -> str:
     """Bytes in GiB with one decimal."""
     return f"{size / GIB:,.1f}"
@@ -48,14 +40,14 @@ class Parts:
     """The memory of one process of a stage, while it is collected.
 
     Attributes:
-        device: parts on each GPU.
+        device: bytes of the parts on each GPU, by name.
         remedies: settings that lower them.
         faults: engines whose share of the GPU is too small for their model.
         unknown: models of unknown shape.
         notes: remarks on the parts.
     """
 
-    device: list[Part] = field(default_factory=list)
+    device: dict[str, float] = field(default_factory=dict)
     remedies: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -64,12 +56,16 @@ class Parts:
     @property
     def size(self) -> float:
         """Bytes on each GPU."""
-        return sum(part.size for part in self.device)
+        return sum(self.device.values())
 
     def add(self, name: str, size: float, *remedies: str) -> None:
         if size:
-            self.device.append(Part(name, size))
+            self.device[name] = self.device.get(name, 0.0) + size
             self.remedies += [setting for setting in remedies if setting not in self.remedies]
+
+    def text(self) -> str:
+        """The parts with their GiB."""
+        return ", ".join(f"{name} {gib(size)}" for name, size in self.device.items())
 
     def larger(self, other: Parts) -> Parts:
         """The larger of these parts and ``other`` on the GPU, with the faults of both.
@@ -79,7 +75,7 @@ class Parts:
         return replace(
             other if other.size > self.size else self,
             faults=self.faults + other.faults,
-            unknown=self.unknown + other.unknown,
+            unknown=[*dict.fromkeys(self.unknown + other.unknown)],
         )
 
 
@@ -105,7 +101,7 @@ def peak(settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequenc
     for parts in turns.values():
         found = found.larger(parts)
     contexts = ("CUDA contexts", "context and fragmentation")
-    if found.device and not any(part.name in contexts for part in found.device):
+    if found.device and not any(name in contexts for name in found.device):
         found.add("CUDA context", CONTEXT_BYTES)
     return found
 

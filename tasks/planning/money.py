@@ -1,32 +1,25 @@
-"""Requests to endpoints, their tokens and their cost, by the same declarations as GPU hours.
+"""The cost of requests to endpoints, and their ceilings.
 
-Input: the tasks of a run and a `Clock`. Output: `Asked` of every endpoint of a task, and a sentence
-for each paid endpoint without a ceiling (`Endpoint.unbounded`).
+Input: the requests of the stages (`tasks.opened.Requests`). Output: their cost, and a sentence for
+each paid endpoint without a ceiling (`Endpoint.unbounded`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.base import StageTask
-from tasks.opened import Opened, Remote
-from tasks.planning.clock import Clock
+from tasks.opened import Requests
 
-_Count = Callable[[float, float, float], float]  # of calls, tokens read and tokens written
 _SPARE = 2  # a proposed ceiling in multiples of what is expected
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Requests of a stage to one endpoint; ``read`` and ``written`` are tokens."""
+class Asked(Requests):
+    """The requests of the stage ``stage`` to one endpoint."""
 
     stage: str
-    remote: Remote
-    calls: float
-    read: float
-    written: float
 
     @property
     def cost(self) -> float | None:
@@ -40,54 +33,19 @@ class Asked:
         """The cost, or without prices the tokens."""
         return self.read + self.written if self.cost is None else self.cost
 
-    def joined(self, other: Asked) -> Asked:
-        """Both together."""
-        amounts = {
-            name: getattr(self, name) + getattr(other, name)
-            for name in ("calls", "read", "written")
-        }
-        return replace(self, **amounts)
-
-
-class _Meter(Clock):
-    """Counts what one endpoint is asked, in the place of the GPU seconds of engines."""
-
-    def __init__(self, clock: Clock, remote: Remote, count: _Count) -> None:
-        super().__init__(clock.sizes)
-        self._remote, self._count = remote, count
-
-    def answer(
-        self, opened: Opened, read: float, written: float, *, calls: float = 1, repeated: float = 0
-    ) -> float:
-        if opened != self._remote:
-            return 0.0
-        thoughts = self.rates.thinking_share * self._remote.settings.thinking_tokens
-        return self._count(calls, read + calls * repeated, written + calls * thoughts)
-
-    def encoding(self, *_: object) -> float:
-        return 0.0
-
-    def training(self, *_: object) -> float:
-        return 0.0
-
-
-def asked(task: StageTask, clock: Clock) -> Iterator[Asked]:
-    """What a task asks of its endpoints."""
-    for one in task.opens():
-        if isinstance(one, Remote):
-            amounts = (
-                task.work(_Meter(clock, one, count)).gpu_seconds
-                for count in (lambda c, r, w: c, lambda c, r, w: r, lambda c, r, w: w)
-            )
-            yield Asked(task.whole, one, *amounts)
-
 
 def totals(found: Iterable[Asked]) -> list[Asked]:
     """The requests over all rounds and policies, by stage, endpoint and model, if there are any."""
     joined: dict[tuple[str, str, str], Asked] = {}
     for one in found:
         key = (one.stage, one.remote.key, one.remote.settings.model)
-        joined[key] = joined[key].joined(one) if key in joined else one
+        before = joined.get(key, replace(one, calls=0, read=0, written=0))
+        joined[key] = replace(
+            one,
+            calls=before.calls + one.calls,
+            read=before.read + one.read,
+            written=before.written + one.written,
+        )
     return [one for one in joined.values() if one.calls]
 
 

@@ -6,14 +6,14 @@ Input: the tasks of a run, the sizes of its data, and the GPUs of a machine. Out
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.core.gpus import Gpu
 from tasks.base import StageTask
-from tasks.opened import Training
+from tasks.opened import Training, Work
 from tasks.planning.clock import Clock
-from tasks.planning.memory import Part, gib, peak, processes_here, smallest
-from tasks.planning.money import Asked, asked, ceiling_faults, money_lines
+from tasks.planning.memory import Parts, gib, peak, processes_here, smallest
+from tasks.planning.money import Asked, ceiling_faults, money_lines
 from tasks.planning.sizes import Sizes
 
 
@@ -23,31 +23,14 @@ class StagePlan:
 
     Attributes:
         gpus: GPUs on each machine; 0 if the stage uses none.
-        device: the parts of the memory of each GPU.
-        disk: bytes of all outputs.
-        gpu_seconds: of all rounds and policies.
-        remedies: settings that lower the parts on the GPU.
-        faults: engines whose share of the GPU is too small for their model.
-        unknown: models of unknown shape.
-        notes: remarks on the parts.
-        asked: requests to endpoints, by round or policy.
+        memory: of each GPU.
+        work: of all rounds and policies.
     """
 
     stage: str
     gpus: int
-    device: tuple[Part, ...]
-    disk: float
-    gpu_seconds: float
-    remedies: tuple[str, ...]
-    faults: tuple[str, ...]
-    unknown: tuple[str, ...]
-    notes: tuple[str, ...]
-    asked: tuple[Asked, ...] = ()
-
-    @property
-    def device_bytes(self) -> float:
-        """The peak on each GPU."""
-        return sum(part.size for part in self.device)
+    memory: Parts
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -60,17 +43,21 @@ class Plan:
     @property
     def disk(self) -> float:
         """Bytes on disk at the end, including the second copy that an index stage holds."""
-        return sum(stage.disk for stage in self.stages)
+        return sum(stage.work.disk for stage in self.stages)
 
     @property
     def gpu_seconds(self) -> float:
         """GPU seconds of all stages; 0 on a machine without GPUs."""
-        return sum(stage.gpu_seconds for stage in self.stages)
+        return sum(stage.work.gpu_seconds for stage in self.stages)
 
     @property
     def asked(self) -> list[Asked]:
         """The requests of all stages to endpoints."""
-        return [one for stage in self.stages for one in stage.asked]
+        return [
+            Asked(**vars(one), stage=stage.stage)
+            for stage in self.stages
+            for one in stage.work.requests
+        ]
 
     def faults(self) -> Iterator[str]:
         """One sentence for each stage that does not fit the GPU, with the settings to change.
@@ -79,14 +66,15 @@ class Plan:
         """
         yield from ceiling_faults(self.asked)
         for stage in self.stages:
-            yield from stage.faults
-            if self.gpu is None or self.gpu.memory is None or not stage.device:
+            memory = stage.memory
+            yield from memory.faults
+            if self.gpu is None or self.gpu.memory is None:
                 continue
-            if stage.device_bytes > self.gpu.memory:
-                parts = ", ".join(f"{part.name} {gib(part.size)}" for part in stage.device)
+            if memory.size > self.gpu.memory:
                 yield (
-                    f"{stage.stage} needs {gib(stage.device_bytes)} GiB on a GPU of "
-                    f"{gib(self.gpu.memory)} GiB ({parts}); lower {' or '.join(stage.remedies)}"
+                    f"{stage.stage} needs {gib(memory.size)} GiB on a GPU of "
+                    f"{gib(self.gpu.memory)} GiB ({memory.text()}); lower "
+                    f"{' or '.join(memory.remedies)}"
                 )
 
 
@@ -105,15 +93,9 @@ def make_plan(tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu]) -> 
 
 
 def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
-    """One stage over two rounds or policies: the maximum of memory, and the sum of the rest."""
-    larger = max(first, second, key=lambda stage: stage.device_bytes)
-    values = {
-        **vars(larger),
-        "disk": first.disk + second.disk,
-        "gpu_seconds": first.gpu_seconds + second.gpu_seconds,
-        "asked": (*first.asked, *second.asked),
-    }
-    return StagePlan(**values)
+    """One stage over two rounds or policies: the maximum of memory, and the sum of the work."""
+    larger = max(first, second, key=lambda stage: stage.memory.size)
+    return replace(larger, work=first.work + second.work)
 
 
 def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | None:
@@ -121,20 +103,12 @@ def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | No
     opened, work = list(task.opens()), task.work(clock)
     if not opened and not work.disk:
         return None
-    parts = peak(task.settings, opened, clock.sizes, gpus)
-    uses_gpu = bool(gpus and parts.device)
-    return StagePlan(
-        task.whole,
-        gpus=_gpus(task, gpus) if uses_gpu else 0,
-        device=tuple(parts.device) if uses_gpu else (),
-        disk=work.disk,
-        gpu_seconds=work.gpu_seconds if gpus else 0.0,
-        remedies=tuple(dict.fromkeys(parts.remedies)),
-        faults=tuple(parts.faults) if uses_gpu else (),
-        unknown=tuple(dict.fromkeys(parts.unknown)),
-        notes=tuple(parts.notes) if uses_gpu else (),
-        asked=tuple(asked(task, clock)),
-    )
+    memory = peak(task.settings, opened, clock.sizes, gpus)
+    if not gpus:
+        work = replace(work, gpu_seconds=0.0)
+    if not gpus or not memory.device:
+        return StagePlan(task.whole, 0, Parts(unknown=memory.unknown), work)
+    return StagePlan(task.whole, _gpus(task, gpus), memory, work)
 
 
 def _gpus(task: StageTask, gpus: Sequence[Gpu]) -> int:
@@ -164,10 +138,10 @@ def summary(plan: Plan | None, downloads: Sequence[tuple[str, float | None]]) ->
 
 
 def _devices(plan: Plan) -> str:
-    largest = max(plan.stages, key=lambda stage: stage.device_bytes)
-    if plan.gpu is None or not largest.device:
+    largest = max(plan.stages, key=lambda stage: stage.memory.size)
+    if plan.gpu is None or not largest.memory.device:
         return "no GPU; "
     of = "" if plan.gpu.memory is None else f" of {gib(plan.gpu.memory)}"
     most = max(stage.gpus for stage in plan.stages)
     named = f"{most} GPU{'s' * (most > 1)}"
-    return f"{named}, at most {gib(largest.device_bytes)} GiB{of} ({largest.stage}); "
+    return f"{named}, at most {gib(largest.memory.size)} GiB{of} ({largest.stage}); "

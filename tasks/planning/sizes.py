@@ -80,14 +80,9 @@ class Sizes:
     hyperedges: float = 0.0
 
 
-def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
-    """The sizes of the data of a run.
-
-    ``count`` gives the records of a file by its name in the configuration, None when it is unknown.
-    By default the files are read, and a published file that is missing counts as published.
-    """
-    world = settings.data.closed_world
-    known = count or _counting(settings)
+def sizes_of(settings: Config) -> Sizes:
+    """The sizes of the data of a run; a published file that is missing counts as published."""
+    world, known = settings.data.closed_world, _counting(settings)
     questions = {split: _questions(getattr(settings.data, split), known) for split in _SPLITS}
     if world is None:
         chunks = sum(
@@ -117,11 +112,6 @@ def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
     )
 
 
-def published_count(path: str) -> float | None:
-    """The records of a published file."""
-    return PUBLISHED_RECORDS.get(path)
-
-
 def _questions(files: Sequence[QuestionFile], count: Count) -> float:
     total = 0.0
     for file in files:
@@ -139,6 +129,7 @@ def _chunks(file: CorpusFile, words: int, count: Count) -> float:
 
 
 def _counting(settings: Config) -> Count:
+    """A function that gives the records of a file by its name, None when they are unknown."""
     root = Path(settings.data.root or ".")
     world = settings.data.closed_world
     sizes: dict[str, Any] = {} if world is None else world.model_dump(mode="json")
@@ -149,9 +140,7 @@ def _counting(settings: Config) -> Count:
             stem = PurePosixPath(path).stem
             return sizes.get(_WORLD.get(stem, stem))
         if path not in found:
-            found[path] = estimated_records(root / path)
-            if found[path] is None:
-                found[path] = published_count(path)
+            found[path] = estimated_records(root / path) or PUBLISHED_RECORDS.get(path)
         return found[path]
 
     return count

@@ -61,8 +61,8 @@ def test_published_configurations_fit_their_gpus_of_80_gb(tmp_path):
         assert checked.faults == (), name
         stages = {stage.stage: stage for stage in checked.plan.stages}
         assert stages["train"].gpus == gpus
-        assert 0 < stages["sample"].device_bytes < checked.plan.gpu.memory
-        assert all(stage.unknown == () for stage in checked.plan.stages)
+        assert 0 < stages["sample"].memory.size < checked.plan.gpu.memory
+        assert all(stage.memory.unknown == [] for stage in checked.plan.stages)
 
 
 def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
@@ -132,7 +132,6 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
         "dpo.batch_size=17",
         "dpo.max_length=2048",
         "sampling.max_total_tokens=9000",
-        "trackers=[mlflow]",
         "engine.gpu_memory_utilization=0.1",
     ]
     overrides = [part for setting in settings for part in ("--set", setting)]

@@ -29,7 +29,6 @@ MAY_NAME_METHODS = {
     "pipeline/rollout/imported_text.py": "layouts of other systems' outputs",
     "pipeline/config/knowledge.py": "prograph is also a variant of retrieval",
     "pipeline/retrieval/hypergraph.py": "prograph is also a variant of retrieval",
-    "pipeline/retrieval/retriever.py": "prograph is also a variant of retrieval",
     "pipeline/recall/compare.py": "prograph is also a variant of retrieval",
 }
 

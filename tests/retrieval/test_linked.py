@@ -58,7 +58,7 @@ def test_linked_adds_titles_in_the_question_and_links_of_the_best_passages(tmp_p
     """
     write_links(tmp_path, FILMS)
     linked = LinkedRetrieval(
-        *parts(0.8, 0.2, 0.2, 0.1), FixedBm25(2, 0, 0.5, 0), Links(tmp_path), top_k=4
+        *parts(0.8, 0.2, 0.2, 0.1), FixedBm25(2, 0, 0.5, 0), links=Links(tmp_path), top_k=4
     )
     found = ranked(linked)
     assert found == {
@@ -78,7 +78,7 @@ def test_a_name_in_the_question_is_no_shared_name(tmp_path):
     """
     write_links(tmp_path, FILMS)
     linked = LinkedRetrieval(
-        *parts(0.8, 0.2, 0.2, 0.1), FixedBm25(2, 0, 0.5, 0), Links(tmp_path), top_k=4
+        *parts(0.8, 0.2, 0.2, 0.1), FixedBm25(2, 0, 0.5, 0), links=Links(tmp_path), top_k=4
     )
     found = ranked(linked, "What did Ada Borg direct?")
     assert found["c1"] == pytest.approx(1.125 + 0.5 * 1.0 / 4 + 0.4 * 0.0625 / 4, abs=1e-5)
@@ -90,6 +90,6 @@ def test_without_titles_names_or_scores_linked_is_fused(tmp_path):
     chunks = FakeColumns([("c0", "", "a"), ("c1", "", "b")])
     write_links(tmp_path, [("", "a"), ("", "b")])
     bm25 = FixedBm25(0, 0)
-    linked = LinkedRetrieval(chunks, *rest, bm25, Links(tmp_path), top_k=2)
+    linked = LinkedRetrieval(chunks, *rest, bm25, links=Links(tmp_path), top_k=2)
     assert ranked(linked, "?") == ranked(FusedRetrieval(chunks, *rest, bm25, top_k=2), "?")
     assert linked.retrieve([]) == []

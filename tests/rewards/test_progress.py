@@ -17,7 +17,7 @@ from pipeline.grammars.tokens import mismatch
 from pipeline.rewards.progress import ValueEstimator
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.sampler import continue_trajectories
+from pipeline.rollout.sampler import Rollout, continue_trajectories
 from pipeline.rollout.turns import before_turn, turns_of
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
@@ -79,15 +79,14 @@ class Continuing:
                 self.states.append(deepcopy(trajectory))  # the sampler appends to the original
                 yield trajectory
 
-        finished = continue_trajectories(
-            counted(),
+        rollout = Rollout(
             engine=ScriptedEngine(script, TOKENIZER),
             grammar=GRAMMAR,
             retriever=self.retriever,  # type: ignore[arg-type]
             settings=RolloutSettings(in_flight=4),
             policy="p",
         )
-        for number, trajectory in enumerate(finished):
+        for number, trajectory in enumerate(continue_trajectories(rollout, counted())):
             if number == self.lives:
                 raise KeyboardInterrupt
             yield trajectory

@@ -6,18 +6,21 @@ from typing import Any
 
 from pipeline.core.records import Question, Trajectory
 from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.sampler import roll_out
+from pipeline.rollout.sampler import Rollout, roll_out
 
 _SETTINGS = {field.name for field in fields(RolloutSettings)}
+_PARTS = {field.name for field in fields(Rollout)}
 _DEFAULTS: dict[str, Any] = {"system": "S", "policy": "p", "samples": 1, "seed": 0}
 
 
 def rolled_out(questions: Sequence[Question], **arguments: Any) -> list[Trajectory]:
     """Finished trajectories.
 
-    ``arguments`` are those of `roll_out`, with the fields of `RolloutSettings` in place of
-    ``settings``. Engine, grammar and retriever are required.
+    ``arguments`` are those of `roll_out` and the fields of `Rollout`, with the fields of
+    `RolloutSettings` in place of ``settings``. Engine, grammar and retriever are required.
     """
     arguments = {**_DEFAULTS, **arguments}
     settings = {name: arguments.pop(name) for name in _SETTINGS & arguments.keys()}
-    return list(roll_out(questions, settings=RolloutSettings(**settings), **arguments))
+    parts = {name: arguments.pop(name) for name in _PARTS & arguments.keys()}
+    rollout = Rollout(settings=RolloutSettings(**settings), **parts)
+    return list(roll_out(rollout, questions, **arguments))

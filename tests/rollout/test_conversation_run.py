@@ -24,7 +24,6 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, SftExample, Trajectory
 from pipeline.grammars.spans import pieces
 from pipeline.grammars.tokenizer import model_tokenizer
-from tests.llm.vllm_server import NAME, VllmServer
 from tests.published.language_models import encode_conversation, write_language_model
 
 SYSTEM = "Search, then write Answer: and the answer."
@@ -160,20 +159,6 @@ def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_p
         assert sampled[example.example_id].answer in sampled[example.example_id].answers
     rows = json.loads((tmp_path / "runs/sft/metrics.json").read_text())
     assert {row["policy"] for row in rows} == {"sft"}
-    # So do the right answers of a teacher behind a server.
-    with VllmServer(tmp_path, tmp_path / "model", 2048) as server:
-        server.wait()
-        endpoint = f"{{base_url: '{server.url}', model: {NAME}, timeout: 300}}"
-        cold = f"sft_data.rejection_sampling={{samples: 16, endpoint: {endpoint}}}"
-        options = ("start=sft", "name=taught", data, cold)
-        steep(tmp_path, "run", "sft-data", *(word for one in options for word in ("--set", one)))
-    store = tmp_path / "runs/taught/store"
-    [file] = store.glob("sft-sample/*/trajectories.parquet")
-    taught = read_records(file, Trajectory)
-    assert {one.policy for one in taught} == {NAME}
-    assert sum(one.format_ok for one in taught) > len(taught) / 2
-    [file] = store.glob("sft-data/*/train.parquet")
-    assert all(example.token_ids for example in read_records(file, SftExample))
 
 
 SMALL = (

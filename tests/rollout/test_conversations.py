@@ -17,7 +17,7 @@ from pipeline.grammars import grammar
 from pipeline.grammars.tokens import control_tokens, decode, decode_mask
 from pipeline.rollout.conversations import NOTICE, ToolConversations
 from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.sampler import continue_trajectories
+from pipeline.rollout.sampler import Rollout, continue_trajectories
 from pipeline.rollout.turns import before_turn, turns_of
 from tests.cli.malformed_inputs import steep
 from tests.conversations.test_chat_template import MODES, opened
@@ -229,8 +229,7 @@ def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
         assert len(partial.contexts) == len(partial.per_retrieval) == retrievals
         assert len(partial.messages) == (2, 5, 7)[number]
         written = iter(turns[number:])
-        [continued] = continue_trajectories(
-            [partial],
+        rollout = Rollout(
             engine=ScriptedEngine(lambda *_, written=written: next(written), tokenizer),
             grammar=form,
             retriever=Documents(),
@@ -238,6 +237,7 @@ def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
             policy=whole.policy,
             conversations=ToolConversations(tokenizer, form),
         )
+        [continued] = continue_trajectories(rollout, [partial])
         assert continued == whole
 
 

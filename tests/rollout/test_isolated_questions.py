@@ -14,7 +14,7 @@ from pipeline.llm.engine import EngineEnded, GenerationRequest
 from pipeline.retrieval.base import Query
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.sampler import answer_questions
+from pipeline.rollout.sampler import Rollout, answer_questions
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import TEMPLATE, small_tokenizer
 from tests.rollout.test_sampler import TEARAG, Documents, two_steps
@@ -49,11 +49,11 @@ def answered(
     questions: list[Question], failed: Callable[[Question, Exception], object], retriever: Any
 ) -> dict[str, str]:
     """The stop of each question that got a trajectory."""
-    rolled = answer_questions(
-        iter(questions), engine=ScriptedEngine(script, TOKENIZER), grammar=TEARAG,
-        retriever=retriever, settings=RolloutSettings(system="S", in_flight=3), policy="p", seed=0,
-        watch=watch, failed=failed,
+    rollout = Rollout(
+        engine=ScriptedEngine(script, TOKENIZER), grammar=TEARAG, retriever=retriever,
+        settings=RolloutSettings(system="S", in_flight=3), policy="p",
     )  # fmt: skip
+    rolled = answer_questions(rollout, iter(questions), seed=0, watch=watch, failed=failed)
     return {trajectory.question_id: trajectory.stop for trajectory in rolled}
 
 

@@ -22,7 +22,7 @@ from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.shared_engine import SharedEngine
 from pipeline.rollout.answering import OpenPolicy, PolicyProcess, question_record
 from pipeline.rollout.policy import RolloutSettings
-from pipeline.rollout.sampler import answer_questions
+from pipeline.rollout.sampler import Rollout, answer_questions
 from pipeline.serving.chat import chat_routes
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import PlainModel
@@ -44,11 +44,11 @@ def written(prompt: str, request: GenerationRequest) -> str:
 def scripted() -> Iterator[OpenPolicy]:
     """The policy in its own process, with a scripted engine."""
     engine = SharedEngine(ScriptedEngine(written, TOKENIZER, max_model_len=4096))
-    answers = partial(
-        answer_questions, engine=engine, grammar=TEARAG, retriever=Documents(),
-        settings=RolloutSettings(system="S"), policy="p", seed=0,
+    rollout = Rollout(
+        engine=engine, grammar=TEARAG, retriever=Documents(), settings=RolloutSettings(system="S"),
+        policy="p",
     )  # fmt: skip
-    yield OpenPolicy(answers, engine)
+    yield OpenPolicy(partial(answer_questions, rollout, seed=0), engine)
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import load
 from pipeline.config.policy import RejectionSampling
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json, read_records, write_jsonl, write_parquet
 from pipeline.core.records import Question, SftExample, Step, Trajectory
 from pipeline.grammars.tokenizer import Tokenizer
@@ -127,21 +126,6 @@ def test_the_cold_start_samples_the_teacher_over_its_own_questions() -> None:
     assert sample.slice()["sampling"]["temperature"] == 0.7
     other = task_for("sft-data", "embedded", [chosen, "sampling.samples=4"]).inputs.values()
     assert [one.key for one in other] == [sample.key]
-    endpoint = "sft_data.rejection_sampling={samples: 16, temperature: 0.7, endpoint: "
-    fingerprints = {
-        next(
-            iter(task_for("sft-data", "embedded", [endpoint + one]).inputs.values())
-        ).key.fingerprint
-        for one in (
-            "{base_url: 'http://a/v1', model: large, concurrency: 4}}",
-            "{base_url: 'http://a/v1', model: large}}",
-            "{base_url: 'http://a/v1', model: larger}}",
-        )
-    }
-    assert len(fingerprints - {sample.key.fingerprint}) == 2
-    both = "{base_url: 'http://a/v1', model: m}, teacher: x}"
-    with pytest.raises(ConfigError, match="teacher is x, and endpoint is set"):
-        load("embedded", (endpoint + both,))
 
 
 @pytest.mark.parametrize("form", ["tags", "tools"])

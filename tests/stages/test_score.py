@@ -22,9 +22,10 @@ from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
 from pipeline.rewards.hiprag import HiPragRewards
 from pipeline.rewards.tearag import TeaRagRewards
+from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
-from tests.smallest import small_trajectory
+from tests.smallest import small_config, small_trajectory
 
 
 def _sampled(path: Path, count: int = 7) -> Path:
@@ -87,15 +88,15 @@ class DyingSimilarity(Lexical):
         return super().pairs(pairs)
 
 
-def _run(tmp_path: Path, similarity: Lexical, name: str, **options: object) -> Path:
-    output = tmp_path / name
+def _run(tmp_path: Path, similarity: Lexical, name: str) -> Path:
+    output, source = tmp_path / name, tmp_path / "sampled" / "trajectories.parquet"
     output.mkdir(exist_ok=True)
-    source = tmp_path / "sampled.parquet"
     if not source.exists():
+        source.parent.mkdir()
         _sampled(source)
-    settings: dict[str, object] = {"batch": 2} | options
-    scorer, checkpoints = knowledge_scorer(similarity), tmp_path / "checkpoints"
-    score_file(source, output, checkpoints, scorer, TeaRagRewards, **settings)  # type: ignore[arg-type]
+    inputs, checkpoints = {"sample": source.parent}, tmp_path / "checkpoints"
+    context = StageContext(small_config(), "score", output, checkpoints, inputs)
+    score_file(context, knowledge_scorer(similarity), TeaRagRewards, 2)
     return output
 
 
@@ -143,17 +144,16 @@ def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
         for name in "ab"
     ]
     trajectories[1].stop = "retrieval_error"
-    source = tmp_path / "judged.parquet"
+    source = tmp_path / "trajectories.parquet"
     write_parquet(source, trajectories, Trajectory)
 
     def scored(verdicts: list[Verdict], name: str) -> list[Trajectory]:
         output = tmp_path / name
         output.mkdir()
-        file = output / "verdicts.parquet"
-        write_parquet(file, verdicts, Verdict)
-        score_file(
-            source, output, output, decision_scorer(EQ_1), HiPragRewards, batch=1, verdicts=file
-        )
+        write_parquet(output / "verdicts.parquet", verdicts, Verdict)
+        inputs = {"sample": source.parent, "judge": output}
+        context = StageContext(small_config(), "score", output, output, inputs)
+        score_file(context, decision_scorer(EQ_1), HiPragRewards, 1)
         return read_records(output / "trajectories.parquet", Trajectory)
 
     over = Verdict("a", 0, "over", "yes", "m", "k")

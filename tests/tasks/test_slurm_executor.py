@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.run.progress import read_progress
+from pipeline.run.worker import StageJob
 from tasks.execution import cluster, slurm
 from tasks.execution.cluster import Request
 from tasks.run import RunFailed, run
@@ -138,7 +139,7 @@ def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
     workspace, monkeypatch
 ) -> None:
     """The driver holds a lock beside the job, which the stage's machine must find taken."""
-    job = {"config": {}, "key": {}, "entry": "", "root": "", "seed": 0, "log": ""}
+    job = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
     asked = replace(request(), directory=str(ROOT), folder=str(workspace), job=job)
     monkeypatch.chdir(ROOT)
     started = RuntimeError("the stage starts")
@@ -157,7 +158,7 @@ def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
 
 def test_a_machine_that_does_not_see_the_run_says_so(workspace, monkeypatch) -> None:
     monkeypatch.setattr(cluster.visible, "__defaults__", (0.0,))
-    job = {"config": {}, "key": {}, "entry": "", "root": "", "seed": 0, "log": ""}
+    job = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
     asked = replace(request(), directory=str(workspace), folder="/elsewhere", job=job)
     message = cluster.run_here(asked, "7")["message"]
     assert re.match(

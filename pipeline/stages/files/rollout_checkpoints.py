@@ -14,6 +14,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,19 +36,17 @@ _ROWS_IN_MEMORY = 4096  # trajectories of the files that `read` keeps; one file 
 SECONDS = ("engine_start", "generation", "semantic", "graph", "ppr", "total")
 
 
+@dataclass(eq=False)
 class RolloutTimer:
     """Seconds of a rollout, including ``earlier`` attempts at the same stage.
 
     ``start`` is the value of ``time.perf_counter`` before the engine was opened.
     """
 
-    def __init__(
-        self, start: float, engine: Engine, retriever: Retriever | None, earlier: dict[str, float]
-    ) -> None:
-        self.start = start
-        self.engine = engine
-        self.retriever = retriever
-        self.earlier = earlier
+    start: float
+    engine: Engine
+    retriever: Retriever | None
+    earlier: dict[str, float]
 
     def seconds(self) -> dict[str, float]:
         """Seconds by name: `SECONDS`, and the seconds that the retriever reports."""

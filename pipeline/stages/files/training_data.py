@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pipeline.config import Config
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import read_json
@@ -41,9 +40,7 @@ from pipeline.training.encoded_file import write_encoded
 from pipeline.training.lineage import check_base, read_lineage
 from pipeline.training.lora import load_tokenizer, locate_base, vocabulary_size
 from pipeline.training.preflight import (
-    Check,
     DataFacts,
-    recorded_facts,
     table,
 )
 
@@ -238,19 +235,12 @@ def _checked_base(context: StageContext) -> Path:
     return base
 
 
-def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataFacts:
-    """The facts of a round's data with its configuration: pairs, or trajectories for ``grpo``.
-
-    ``data`` is the output of the stage ``pair`` or ``score``.
-    """
-    file = data / ("trajectories.parquet" if config.objective == "grpo" else "pairs.parquet")
-    return recorded_facts(file, config.objective, config.trainer.max_length, questions)
-
-
 def report(context: StageContext, facts: DataFacts) -> None:
     """Write ``preflight.json`` and the table, and note the faults in the manifest."""
     checks = facts.checks()
-    write_json(context.output / PREFLIGHT, as_json(facts, checks))
+    figures = [asdict(check) for check in checks]
+    about = {"data": facts.unit, "records": facts.records, "checks": figures}
+    write_json(context.output / PREFLIGHT, about)
     print("checks of the training data:")
     for line in table(checks):
         print(line)
@@ -259,12 +249,3 @@ def report(context: StageContext, facts: DataFacts) -> None:
     print(f"verdict: {verdict}", flush=True)
     if faults:
         context.notes["preflight"] = faults
-
-
-def as_json(facts: DataFacts, checks: list[Check]) -> dict[str, Any]:
-    """The figures and checks as JSON values."""
-    return {
-        "data": facts.unit,
-        "records": facts.records,
-        "checks": [asdict(check) for check in checks],
-    }

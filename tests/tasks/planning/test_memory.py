@@ -9,7 +9,7 @@ from pipeline.core.model_shapes import PUBLISHED
 from pipeline.index.memory import index_bytes, is_on_gpu, scratch_bytes
 from pipeline.training.memory import training_memory
 from tasks.planning.plan import Plan, make_plan
-from tasks.planning.sizes import estimated_records, published_count, sizes_of
+from tasks.planning.sizes import estimated_records, sizes_of
 from tests.tasks.checks.published_files import write_lines
 from tests.tasks.declared import stages
 
@@ -27,12 +27,12 @@ def plan(
     tasks = stages(name, names, (*overrides, *dtypes))
     settings = config.settings
     count = gpus or max(settings.gpus, 1)
-    return make_plan(tasks, sizes_of(settings, published_count), [gpu] * count if gpu else [])
+    return make_plan(tasks, sizes_of(settings), [gpu] * count if gpu else [])
 
 
 def parts(made: Plan) -> dict[str, float]:
     (stage,) = made.stages
-    return {part.name: round(part.size / GIB, 1) for part in stage.device}
+    return {name: round(size / GIB, 1) for name, size in stage.memory.device.items()}
 
 
 @pytest.mark.parametrize(("shape", "paper"), [(LLAMA, 42), (QWEN_14B, 61)])
@@ -121,15 +121,15 @@ def test_the_evaluation_is_planned_with_its_own_retrieval() -> None:
     gpu = nominal_gpu(80)
     made = plan("hiprag-qwen2.5-3b", gpu, "sample", "evaluate-policy", "index", overrides=own)
     found = {stage.stage: stage for stage in made.stages}
-    device = {name: {part.name for part in stage.device} for name, stage in found.items()}
+    device = {name: set(stage.memory.device) for name, stage in found.items()}
     assert not {"FAISS indexes", "embedder"} & device["sample"]
     assert {"FAISS indexes", "embedder"} <= device["evaluate-policy"]
     everywhere = plan("hiprag-qwen2.5-3b", gpu, "index")
-    assert found["index"].disk == everywhere.stages[0].disk
+    assert found["index"].work.disk == everywhere.stages[0].work.disk
 
 
 def test_published_sizes_are_those_of_the_paper() -> None:
-    sizes = sizes_of(load("tearag-llama3-8b"), published_count)
+    sizes = sizes_of(load("tearag-llama3-8b"))
     assert sizes.questions["sampling"] == 10_000
     assert sizes.questions["test"] == 40_400
     assert (sizes.chunks, round(sizes.entities), round(sizes.triplets)) == (

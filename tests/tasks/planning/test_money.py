@@ -68,18 +68,6 @@ def test_extraction_and_the_cold_start_are_counted_by_chunk_and_example() -> Non
     }
 
 
-def test_a_teacher_reads_its_text_again_in_every_turn() -> None:
-    block = {"rejection_sampling": {"samples": 2, "endpoint": LOCAL}, "sizes": {1: 10}}
-    overrides = (f"sft_data={json.dumps(block)}", "data.closed_world.musique_train=100")
-    assert asked(planned("embedded", *overrides)) == {
-        ("sft-sample", "sft_data.rejection_sampling.endpoint"): (
-            2.5 * 200,
-            (1_250 + 2.5 * 625) * 200,
-            250 * 200,
-        )
-    }
-
-
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [

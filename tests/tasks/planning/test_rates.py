@@ -10,7 +10,7 @@ from pipeline.config import load
 from pipeline.core.gpus import nominal_gpu
 from tasks.base import walk
 from tasks.planning.plan import make_plan
-from tasks.planning.sizes import published_count, sizes_of
+from tasks.planning.sizes import sizes_of
 from tasks.report import Report
 from tests.published.replacements import PUBLISHED
 from tests.tasks.declared import stages
@@ -21,11 +21,11 @@ LLAMA = "meta-llama/Meta-Llama-3-8B-Instruct"
 def hours(*names: str, base: str = LLAMA, sampled: int = 10_000) -> list[float]:
     """GPU hours of the named stages of TeaRAG for ``sampled`` questions."""
     overrides = (f"model.base={base}",)
-    sizes = sizes_of(load("tearag-llama3-8b", overrides), published_count)
+    sizes = sizes_of(load("tearag-llama3-8b", overrides))
     sizes = replace(sizes, questions={**sizes.questions, "sampling": sampled})
     tasks = stages("tearag-llama3-8b", names, overrides)
     plan = make_plan(tasks, sizes, [nominal_gpu(80)] * 8)
-    return [stage.gpu_seconds / 3600 for stage in plan.stages]
+    return [stage.work.gpu_seconds / 3600 for stage in plan.stages]
 
 
 def test_gpu_hours_grow_with_the_questions() -> None:
@@ -46,7 +46,7 @@ def test_the_page_about_scale_has_the_gpu_hours_of_the_published_runs() -> None:
     for name in PUBLISHED:
         if name.endswith("one-gpu"):  # its hours are in docs/gpu.md
             continue
-        sizes = sizes_of(load(name), published_count)
+        sizes = sizes_of(load(name))
         tasks = walk(Report(config=name), lambda one: one.inputs)
         found.append(make_plan(tasks, sizes, [nominal_gpu(80)]).gpu_seconds / 3600)
     assert row == f"| all | {' | '.join(f'{value:,.0f}' for value in found)} |"
@@ -56,12 +56,12 @@ def test_a_paper_on_one_gpu_is_planned_within_a_day_as_its_page_says() -> None:
     name = "tearag-qwen3-4b-one-gpu"
     page = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text(encoding="utf-8")
     tasks = walk(Report(config=name), lambda one: one.inputs)
-    plan = make_plan(tasks, sizes_of(load(name), published_count), [nominal_gpu(80)])
+    plan = make_plan(tasks, sizes_of(load(name)), [nominal_gpu(80)])
     assert list(plan.faults()) == []
     shown = {
-        stage.stage: f"{stage.gpu_seconds / 3600:.1f}"
+        stage.stage: f"{stage.work.gpu_seconds / 3600:.1f}"
         for stage in plan.stages
-        if stage.gpu_seconds > 180
+        if stage.work.gpu_seconds > 180
     }
     for stage, hours_of in shown.items():
         assert re.search(rf"^\| `{stage}` \|.* \| {re.escape(hours_of)} \|", page, re.MULTILINE)
