@@ -14,6 +14,7 @@ from pipeline.config.base import (
     Execution,
     Few,
     Indirect,
+    Items,
     PathOrName,
     Seed,
     shown,
@@ -38,6 +39,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 
 SFT = "sft"  # the value of ``start`` for the cold start, and the name of its policy
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 def run_name(value: str) -> str:
@@ -101,6 +103,9 @@ class Config(Block):
     )
     cache_dir: Annotated[PathOrName, Execution()] = Field(
         "runs/cache", description="directory of cached embeddings, scores and model answers"
+    )
+    trackers: Annotated[Items[Tracker], Execution()] = Field(
+        (), description="trackers of training curves; their packages must be installed"
     )
     data: Data = Field(description="sources of documents and questions")
     corpus: Corpus = Field(description="documents, cut into chunks")

@@ -48,6 +48,7 @@ from pipeline.training.lora import (
 )
 from pipeline.training.preflight import recorded_facts
 from pipeline.training.sft import heldout_loss, sft_trainer
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
@@ -110,6 +111,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
     trainer = sft_trainer(
         model, tokenizer, examples, settings,
         seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
+        tracking=_tracking(context),
     )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
@@ -146,7 +148,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
     is_parent = reference.policy == parent.policy
     shared: dict[str, Any] = {
         "number": number, "seed": context.seed, "checkpoint_dir": context.checkpoint_dir,
-        "history": history,
+        "history": history, "tracking": _tracking(context),
     }  # fmt: skip
     trainer: TrlTrainer = (
         sft_trainer(model, tokenizer, EncodedFile(path, EncodedSft), settings, **shared)
@@ -193,6 +195,7 @@ def train_grpo(context: StageContext) -> dict[str, int]:
         model, tokenizer, trajectories, settings,
         temperature=config.sampling.temperature, seed=context.seed,
         checkpoint_dir=context.checkpoint_dir, history=history,
+        tracking=_tracking(context),
     )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
@@ -210,6 +213,12 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return data.counts
+
+
+def _tracking(context: StageContext) -> Tracking:
+    label = context.stage if context.round is None else f"{context.stage}-{context.round}"
+    config = context.config
+    return Tracking(config.trackers, config.name, label, config.run_dir / "trackers")
 
 
 def _policy(trainer: TrlTrainer) -> PeftModel:

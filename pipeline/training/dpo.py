@@ -33,6 +33,7 @@ from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, on_main, shared_arguments, sorted_steps
 from pipeline.training.trl_types import (
     Batch,
@@ -124,6 +125,7 @@ def dpo_trainer(
     history: History,
     reference_name: str,
     reference_adapter: Path | None = None,
+    tracking: Tracking | None = None,
 ) -> DpoTrainer:
     """TRL's DPOTrainer for round ``number`` (from 1), with the reference in its dataset.
 
@@ -142,7 +144,7 @@ def dpo_trainer(
     arguments = DPOConfig(
         **shared_arguments(
             settings, "dpo", epochs=for_round(settings.round_epochs, number),
-            records=len(pairs), seed=seed, checkpoint_dir=checkpoint_dir,
+            records=len(pairs), seed=seed, checkpoint_dir=checkpoint_dir, tracking=tracking,
         ),
         beta=settings.beta,
         disable_dropout=False,

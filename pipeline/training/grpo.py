@@ -41,6 +41,7 @@ from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import is_quantized, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import Batch, FusedOutput, GrpoTrainer, PeftModel, TrainerClass
 
@@ -60,6 +61,7 @@ def grpo_trainer(
     seed: int,
     checkpoint_dir: Path,
     history: History,
+    tracking: Tracking | None = None,
 ) -> GrpoTrainer:
     """TRL's GRPOTrainer over cached trajectories, with reference log-probabilities in its dataset.
 
@@ -81,6 +83,7 @@ def grpo_trainer(
         records=len(trajectories),
         seed=seed,
         checkpoint_dir=checkpoint_dir,
+        tracking=tracking,
     )
     del shared["max_length"]  # GRPOConfig has no such field
     arguments = GRPOConfig(

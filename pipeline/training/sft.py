@@ -22,6 +22,7 @@ from pipeline.training.encode import EncodedSft
 from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
 from pipeline.training.lean_forward import install_lean_forward
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
@@ -38,6 +39,7 @@ def sft_trainer(
     seed: int,
     checkpoint_dir: Path,
     history: History,
+    tracking: Tracking | None = None,
 ) -> TrlTrainer:
     """TRL's SFTTrainer over prepared ids and labels.
 
@@ -52,7 +54,7 @@ def sft_trainer(
     arguments = SFTConfig(
         **shared_arguments(
             settings, block, epochs=settings.passes(number), records=len(examples), seed=seed,
-            checkpoint_dir=checkpoint_dir,
+            checkpoint_dir=checkpoint_dir, tracking=tracking,
         ),
         dataset_kwargs={"skip_prepare_dataset": True},
     )  # fmt: skip

@@ -29,6 +29,7 @@ from pipeline.training.encoded_file import lengths_of, tokens_of
 from pipeline.training.history import History
 from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lora import load_weights, pick_device
+from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
 CHECKPOINTS_PER_RUN = 10  # at least, so that a killed run loses at most a tenth of its steps
@@ -42,12 +43,13 @@ def shared_arguments(
     records: int,
     seed: int,
     checkpoint_dir: Path,
+    tracking: Tracking | None = None,
 ) -> dict[str, object]:
     """Keyword arguments for SFTConfig, DPOConfig and GRPOConfig.
 
     ``records`` is the number of training records; checkpoints are written below ``checkpoint_dir``.
     Raises ConfigError when the batch sizes do not divide or the environment asks for a sharded
-    model, DependencyError for a missing device, and TrainingError when there is no
+    model, DependencyError for a missing device or tracker, and TrainingError when there is no
     optimizer step.
     """
     refuse_sharding()
@@ -83,7 +85,7 @@ def shared_arguments(
         "logging_steps": logging_steps,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
-        "report_to": "none",  # `pipeline.training.history` keeps the curves
+        **reporting(tracking, checkpoint_dir),
         "save_strategy": "steps",
         "save_steps": save_steps,
         "save_total_limit": None,  # `pipeline.training.checkpoints` deletes old ones
@@ -197,6 +199,7 @@ def train(
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
+    guard_trackers(trainer)
     trainer.add_callback(checkpoint_callback(checkpoint_dir))
     checkpoint = last_checkpoint(checkpoint_dir)
     if trainer.is_world_process_zero():

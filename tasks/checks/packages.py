@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 
 from pipeline.config import Config
+from pipeline.core.errors import DependencyError
+from pipeline.training.trackers import check_trackers, installed_package
 from tasks.checks.devices import required_gpus
 from tasks.opened import Encoder, Engine, Opened, Training, Vectors
 
@@ -18,12 +19,6 @@ def distributions() -> frozenset[str]:
     """The names of all installed distributions, in lower case with hyphens."""
     names = (each.metadata["Name"] for each in metadata.distributions())
     return frozenset(str(name).lower().replace("_", "-") for name in names if name)
-
-
-def installed_package(package: str) -> bool:
-    """Whether a package can be imported; a directory of its name (such as ``vllm/``) cannot."""
-    found = importlib.util.find_spec(package)
-    return found is not None and found.origin is not None
 
 
 def package_faults(
@@ -50,6 +45,11 @@ def package_faults(
             )
     if settings.retrieval.service is not None and not installed_package("httpx"):
         yield "retrieval.service needs httpx; pip install 'steep[serve]'"
+    if any(isinstance(one, Training) for one in opened):
+        try:
+            check_trackers(settings.trackers)
+        except DependencyError as error:
+            yield str(error)
 
 
 def _needed(opened: Opened) -> Iterator[tuple[str, str, str]]:

@@ -132,6 +132,7 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
         "dpo.batch_size=17",
         "dpo.max_length=2048",
         "sampling.max_total_tokens=9000",
+        "trackers=[mlflow]",
         "engine.gpu_memory_utilization=0.1",
     ]
     overrides = [part for setting in settings for part in ("--set", setting)]
