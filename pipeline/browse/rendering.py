@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 from pipeline.browse.steps import scalar_terms
 from pipeline.core.text import one_line
 from pipeline.evaluation.failures import LEGEND
-from pipeline.pairs.select import BINS
+from pipeline.evaluation.policy_names import policy_title
+from pipeline.pairs.select import BINS, KIND_MEANINGS
 from pipeline.report.html_pages import TEMPLATES as REPORT_TEMPLATES
 from pipeline.report.html_pages import page_environment
 
@@ -24,13 +25,18 @@ _STYLES = (REPORT_TEMPLATES / "report.css.j2", HERE / "static" / "browse.css")
 
 BIN_MEANINGS: Mapping[str, str] = {str(name): meaning for name, meaning in BINS.items()}
 FAILURE_MEANINGS = {mode.value: meaning for mode, meaning in LEGEND.items()}
-KIND_MEANINGS = {
-    "format": "The rejected trajectory fails the format.",
-    "easy": "The rejected trajectory is well-formed and has a wrong answer.",
-    "hard": "The rejected trajectory has a partly right answer and no better process.",
-    "margin": "The reward of the rejected trajectory is lower by the margin or more.",
-    "step": "Both trajectories share a prefix; the step after it has the better reward when "
-    "chosen. Only this step is trained.",
+TERM_MEANINGS = {
+    "outcome": "Token F1 of the answer, from 0 to 1; 1 for a right answer.",
+    "answer": "How right the answer is, from 0 to 1.",
+    "format": "1 if the whole text keeps to the format, else 0.",
+    "consistency": "Share of steps whose subquery names every key entity.",
+    "subquery": "How well the subqueries match the golden evidence, per step.",
+    "context": "How well the retrieved items match the golden evidence, per step.",
+    "summary": "How well the summaries match the golden evidence, per step.",
+    "process": "Weighted sum of consistency, subquery, context and summary.",
+    "n": "Judged steps.",
+    "n_corr": "Judged steps with the right decision to search or not.",
+    "total": "The reward as a whole.",
 }
 VERDICT_MEANINGS = {
     "over": {
@@ -66,6 +72,7 @@ def _environment() -> Any:
     environment.filters |= {
         "value": _value,
         "select_numbers": scalar_terms,
+        "policy": policy_title,
         "short": one_line,
         "path": lambda value: quote(str(value), safe=""),
         "words": lambda value: str(value).replace("_", " ").replace("-", " "),
@@ -75,6 +82,7 @@ def _environment() -> Any:
         "bin_meanings": BIN_MEANINGS,
         "failure_meanings": FAILURE_MEANINGS,
         "kind_meanings": KIND_MEANINGS,
+        "term_meanings": TERM_MEANINGS,
         "verdict_meanings": VERDICT_MEANINGS,
     }
     return environment

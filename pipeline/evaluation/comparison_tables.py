@@ -12,7 +12,7 @@ from pipeline.core.answer_metrics import OF_ANSWERS
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.evaluation.compare import p_text, parted
-from pipeline.evaluation.policy_names import in_order
+from pipeline.evaluation.policy_names import in_order, policy_title
 from pipeline.evaluation.run_comparison import Comparison
 
 # For each measure its title, the factor of its values and their decimals.
@@ -97,7 +97,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         result.append(
             Table(
                 f"{_SHOWN[measure][0]}, {_described(dataset)}",
-                ["", *policies],
+                ["", *map(policy_title, policies)],
                 [
                     [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
                     for group in comparison.groups
@@ -137,7 +137,7 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     shown = [test for test in tests if (test["after"], test["policy"]) in differing]
     rows = [
         [
-            test["after"], test["before"], test["policy"], _SHOWN[test["measure"]][0],
+            test["after"], test["before"], policy_title(test["policy"]), _SHOWN[test["measure"]][0],
             f"{test['n']:,}",
             _signed(test["difference"], test["measure"]),
             "" if test["interval"] is None else " to ".join(

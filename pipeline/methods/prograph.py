@@ -65,6 +65,11 @@ METHOD = Method(
     build_step=build_step,
     weights=("progress", "structure"),
     combined=_combined,
+    control={
+        "rewards.prograph.progress": 0,
+        "rewards.prograph.structure": 0,
+        "grpo.per": "trajectory",
+    },
     turns=lambda steps: list(turns(steps)),
     step_titles=STEP_TITLES,
     whole_shard=True,
