@@ -47,8 +47,8 @@ def find_policy(task: StageTask, name: str) -> NamedPolicy:
         return NamedPolicy(name, None, f"model.base ({settings.model.base}), untrained", own)
     if name == SFT != settings.start:
         raise InputError(
-            f"--policy names sft, and start is {settings.start}, so that the run has no SFT "
-            f"policy; name {settings.policy_name(0)}"
+            f"--policy names sft, and start is {settings.start}, so that the run has no policy 0 "
+            f"(SFT); name {settings.policy_name(0)}"
         )
     number = 0 if name == settings.policy_name(0) else _number(name)
     if number is not None:

@@ -1,4 +1,4 @@
-"""Section "Retrieval" of the report: how much of the gold evidence the trajectories retrieved.
+"""Section "Retrieval" of the report: how much of the golden evidence the trajectories retrieved.
 
 Input: the trajectories of every round and of every evaluated policy, and their questions. Output:
 the variables of ``recall.html.j2``. The unit is a gold hop of a question, and

@@ -1,4 +1,4 @@
-"""Sections of the report: recall of gold evidence, terms against answers, calls, settings, links."""
+"""Sections of the report: recall of golden evidence, terms against answers, calls, settings, links."""
 
 from __future__ import annotations
 
