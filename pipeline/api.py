@@ -39,8 +39,8 @@ class Policy:
     """A policy of a run: a LoRA adapter over the base model.
 
     ``number`` is 0 for SFT, or for the policy from which the run starts, and n for the policy that
-    round n trained. ``directory`` holds ``lineage.json`` and ``adapter/``, which the untrained model does
-    not have. ``fingerprint`` is a hash of the adapter and the base model, and the value of
+    round n trained. ``directory`` holds ``lineage.json``, and ``adapter/`` if the policy was
+    trained. ``fingerprint`` is a hash of the adapter and the base model, and the value of
     `Trajectory.policy`.
     """
 

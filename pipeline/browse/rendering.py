@@ -25,33 +25,6 @@ _STYLES = (REPORT_TEMPLATES / "report.css.j2", HERE / "static" / "browse.css")
 
 BIN_MEANINGS: Mapping[str, str] = {str(name): meaning for name, meaning in BINS.items()}
 FAILURE_MEANINGS = {mode.value: meaning for mode, meaning in LEGEND.items()}
-TERM_MEANINGS = {
-    "outcome": "Token F1 of the answer, from 0 to 1; 1 for a right answer.",
-    "answer": "How right the answer is, from 0 to 1.",
-    "format": "1 if the whole text keeps to the format, else 0.",
-    "consistency": "Share of steps whose subquery names every key entity.",
-    "subquery": "How well the subqueries match the golden evidence, per step.",
-    "context": "How well the retrieved items match the golden evidence, per step.",
-    "summary": "How well the summaries match the golden evidence, per step.",
-    "process": "Weighted sum of consistency, subquery, context and summary.",
-    "n": "Judged steps.",
-    "n_corr": "Judged steps with the right decision to search or not.",
-    "total": "The reward as a whole.",
-}
-VERDICT_MEANINGS = {
-    "over": {
-        "yes": "The policy gives the conclusion of the step without a search too, so the search "
-        "was not needed.",
-        "no": "The policy does not give the conclusion of the step without a search, so the "
-        "search was needed.",
-        "unknown": "The judge gave no verdict on this search; rates leave the step out.",
-    },
-    "under": {
-        "yes": "The step did not search, and it is not sound, so it should have searched.",
-        "no": "The step did not search, and it is sound, so it needed no search.",
-        "unknown": "The judge gave no verdict on this step without a search; rates leave it out.",
-    },
-}
 
 
 @cache
@@ -82,8 +55,6 @@ def _environment() -> Any:
         "bin_meanings": BIN_MEANINGS,
         "failure_meanings": FAILURE_MEANINGS,
         "kind_meanings": KIND_MEANINGS,
-        "term_meanings": TERM_MEANINGS,
-        "verdict_meanings": VERDICT_MEANINGS,
     }
     return environment
 

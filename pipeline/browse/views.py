@@ -91,9 +91,6 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "problem": problem,
         "difference": first_difference(views),
         "reasons": _reasons(record, candidates, thresholds),
-        "single_without_process": found[0][0] is not None
-        and found[0][0]["hop"] == "single"
-        and all(view["terms"].get("process") == 0 for view in views),
         "unexplained": thresholds if isinstance(thresholds, str) else None,
         "samples": sorted(
             samples,

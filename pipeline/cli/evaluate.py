@@ -123,11 +123,25 @@ def _metrics_table(rows: list[dict[str, Any]]) -> Table:
     from pipeline.evaluation.policy_names import policy_title
 
     made = table(
-        ("policy", "data set", "n", "EM", "F1", "95 %", "CEM", "words", "format", "steps", "tokens")
+        (
+            "policy",
+            "data set",
+            "n",
+            "EM",
+            "F1",
+            "95 %",
+            "CEM",
+            "words",
+            "well-formed",
+            "steps",
+            "tokens",
+        )
     )
     for row in rows:
-        em, f1, cem, format_ok = (f"{row[name]:.3f}" for name in ("em", "f1", "cem", "format_ok"))
-        interval = interval_text(row["ci"]["f1"], form=".3f")
+        em, f1, cem, format_ok = (
+            f"{100 * row[name]:.1f}" for name in ("em", "f1", "cem", "format_ok")
+        )
+        interval = interval_text(row["ci"]["f1"], scale=100)
         words, steps = (f"{row[name]:.2f}" for name in ("words", "steps"))
         total = f"{row['tokens']['total']:.0f}"
         of_row = (policy_title(row["policy"]), row["dataset"], f"{row['n']:,}")
@@ -137,17 +151,14 @@ def _metrics_table(rows: list[dict[str, Any]]) -> Table:
 
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
     """Paired t-tests over all questions, of the measures in `_TESTED`."""
-    from pipeline.evaluation.compare import interval_text, p_text
+    from pipeline.evaluation.comparison_tables import test_cells
     from pipeline.evaluation.policy_names import policy_title
 
-    made = table(("before", "after", "measure", "n", "difference", "95 %", "p"))
+    made = table(("before", "after", "measure", "questions", "difference", "95 %", "p"))
     for test in tests:
         if test["dataset"] == "all" and test["measure"] in _TESTED:
-            sides = (policy_title(test["before"]), policy_title(test["after"]))
-            measure = "tokens" if test["measure"] == "total" else test["measure"]
-            of_row = (*sides, measure, f"{test['n']:,}")
-            interval = interval_text(test["interval"], form="+.3f")
-            add_row(made, *of_row, f"{test['difference']:+.3f}", interval, p_text(test["p"]))
+            sides = (policy_title(test[side]) for side in ("before", "after"))
+            add_row(made, *sides, *test_cells(test))
     return made
 
 

@@ -224,10 +224,8 @@ def _by_measure(
 
 
 def _by_dataset(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    result: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        result.setdefault(row["dataset"], []).append(row)
-    return {name: group for name, group in result.items() if not is_average(name)}
+    names = dict.fromkeys(row["dataset"] for row in rows if not is_average(row["dataset"]))
+    return {name: [row for row in rows if row["dataset"] == name] for name in names}
 
 
 def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
