@@ -20,7 +20,7 @@ class OfPolicy(StageTask):
     """A stage of policy ``number`` of the run."""
 
     number = luigi.IntParameter(
-        default=0, description="policy: 0 is the first, n the policy of round n"
+        default=0, description="policy: 0 is the first, n the one that round n trained"
     )
 
     @cached_property

@@ -91,7 +91,7 @@ def result_lines(run_dir: Path) -> Iterator[str]:
 def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The measures of answers of every policy, EM with its interval.
 
-    For judged steps cover EM has its interval too, because HiPRAG's tables show it.
+    For judged steps CEM has its interval too, because HiPRAG's tables show it.
     """
     from pipeline.core.answer_metrics import ALL, OF_ANSWERS, is_average
     from pipeline.evaluation.compare import interval_text

@@ -128,7 +128,7 @@ def p_text(p: float | None) -> str:
 
 
 def parted(tests: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence for every comparison in which EM moves otherwise than F1 or cover EM.
+    """A sentence for every comparison in which EM moves otherwise than F1 or CEM.
 
     They part if only one of them changes significantly, or both in opposite directions, and the
     changes differ by more than half of the larger one. Where EM rises alone, answers may have

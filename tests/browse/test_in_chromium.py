@@ -248,6 +248,22 @@ def test_a_won_question_is_read_side_by_side_and_the_report_opens_without_errors
     page.close()
 
 
+def test_the_report_leads_to_its_folded_sections_and_to_the_pairs(
+    chromium: Any, address: str, tmp_path: Path
+) -> None:
+    context = write_run(tmp_path, rounds=1)
+    report.run(context)
+    page = new_page(chromium)
+    page.goto((context.output / "report.html").as_uri())
+    assert not page.locator("#training figure").first.is_visible()
+    page.get_by_role("link", name="Training").click()
+    page.locator("#training figure").first.wait_for(state="visible")
+    page.goto(f"{address}/run/stored/report.html")
+    page.get_by_role("link", name="Pairs of round 2").click()
+    page.wait_for_url("**/pairs?group=round-2")
+    page.close()
+
+
 @pytest.mark.slow
 def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
