@@ -1,8 +1,8 @@
 """Python interface to a run: its records and policies, sampling, rewards and preference pairs.
 
 Input: a configuration, or the directory of a run. Output: the records of `pipeline.core.records`.
-Nothing here runs a missing stage of the run; ``steep run`` does. The functions of the stages compute
-trajectories, rewards and pairs, with the settings of the configuration.
+Nothing here runs a missing stage of the run; ``steep run`` does. Trajectories, rewards and pairs
+are computed by the functions of the stages, with the settings of the configuration.
 
 >>> from pipeline import Run
 >>> run = Run.open("embedded")
