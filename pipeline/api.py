@@ -1,8 +1,8 @@
-"""Python interface to a run: its records and policies, roll-outs, rewards and preference pairs.
+"""Python interface to a run: its records and policies, sampling, rewards and preference pairs.
 
 Input: a configuration, or the directory of a run. Output: the records of `pipeline.core.records`.
-Nothing here runs a missing stage of the run; ``steep run`` does. Roll-outs, rewards and pairs are
-computed by the functions of the stages, with the settings of the configuration.
+Nothing here runs a missing stage of the run; ``steep run`` does. Trajectories, rewards and pairs
+are computed by the functions of the stages, with the settings of the configuration.
 
 >>> from pipeline import Run
 >>> run = Run.open("embedded")
@@ -38,9 +38,9 @@ Rewards = dict[str, Any]
 class Policy:
     """A policy of a run: a LoRA adapter over the base model.
 
-    ``number`` is 0 for SFT, or for the policy from which the run starts, and n for the policy after
-    round n. ``directory`` holds ``lineage.json`` and ``adapter/``, which the untrained model does
-    not have. ``fingerprint`` is a hash of the adapter and the base model, and the value of
+    ``number`` is 0 for SFT, or for the policy from which the run starts, and n for the policy that
+    round n trained. ``directory`` holds ``lineage.json``, and ``adapter/`` if the policy was
+    trained. ``fingerprint`` is a hash of the adapter and the base model, and the value of
     `Trajectory.policy`.
     """
 
@@ -246,7 +246,7 @@ class Run:
     ) -> list[Trajectory]:
         """Trajectories of a policy over questions, ``samples`` per question, in that order.
 
-        This is the roll-out of the stage ``sample``: same prompt, retrieval, limits and seeds. With
+        This samples as the stage ``sample``: same prompt, retrieval, limits and seeds. With
         its questions, number of samples and temperature, policy n - 1 gives the trajectories of
         round n, with the settings of that round. ``temperature`` defaults to
         ``sampling.temperature``; 0 is greedy. A string is a question without gold answers.
@@ -281,7 +281,7 @@ class Run:
     def ask(self, questions: Sequence[str], policy: int | str | None = None) -> list[Trajectory]:
         """The answers of a policy to questions in words, as trajectories in that order.
 
-        This is ``steep ask``: the roll-out of the evaluation, over the finished indexes of the run.
+        This is ``steep ask``: answers as in the evaluation, over the finished indexes of the run.
         A policy is as in `evaluate`; None is the last trained one. Each call opens the engine once,
         in this process and on the GPUs that it sees, while ``steep ask`` leases GPUs and waits for
         other runs. Raises InputError for an unusable policy or question, StoreError when an index

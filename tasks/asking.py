@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.records import Chunk, ContextItem
+from pipeline.evaluation.policy_names import policy_title
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
 from pipeline.training.lineage import checked_policy
@@ -185,12 +186,13 @@ def opened(
         for each in asked:
             name, kind = each.named.name, each.context.config.engine.kind
             started = time.monotonic()
-            tell(f"{name}: {each.named.source}; starting {kind}")
+            title = policy_title(name)
+            tell(f"{title}: {each.named.source}; starting {kind}")
             of_policy = partial(opening or open_in_process, each.context.to_json(), each.policy)
             process = PolicyProcess(name, of_policy, environment)
             stack.callback(process.stop)
             process.wait_until_ready(ended)
-            tell(f"{name}: ready after {time.monotonic() - started:.1f} s")
+            tell(f"{title}: ready after {time.monotonic() - started:.1f} s")
             processes.append(process)
         yield processes
         for process in processes:

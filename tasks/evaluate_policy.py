@@ -1,4 +1,4 @@
-"""Roll-outs of one policy over the test questions."""
+"""Trajectories of one policy over the test questions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OfPolicy(StageTask):
     """A stage of policy ``number`` of the run."""
 
     number = luigi.IntParameter(
-        default=0, description="policy: 0 is the first, n the policy of round n"
+        default=0, description="policy: 0 is the first, n the one that round n trained"
     )
 
     @cached_property
@@ -33,7 +33,7 @@ class OfPolicy(StageTask):
 
 
 class EvaluatePolicy(OfPolicy, RollOutTask):
-    """Greedy roll-outs of one policy over the test questions, and their metrics."""
+    """Greedy trajectories of one policy over the test questions, and their metrics."""
 
     stage = "evaluate-policy"
     help = "trajectories and metrics of one policy"
@@ -87,16 +87,18 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
 
     def findings(self) -> Iterator[str]:
         """EM with its interval, and the gain over the policy before if that is evaluated."""
+        from pipeline.evaluation.compare import interval_text
+        from pipeline.evaluation.policy_names import policy_in_text
         from pipeline.stages.evaluate import average
 
         own = average(self.directory, self.settings.seed)
-        low, high = own["ci"]["em"] or (own["em"], own["em"])
-        yield f"EM {100 * own['em']:.1f} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
+        interval = interval_text(own["ci"]["em"], scale=100)
+        yield f"EM {100 * own['em']:.1f}" + (interval and f" (95 % interval {interval})")
         if self.number and not self.final:
             before: StageTask = self.clone(EvaluatePolicy, number=self.number - 1)
             if before.complete():
                 gain = own["em"] - average(before.directory, self.settings.seed)["em"]
-                name = self.run_settings.policy_name(self.number - 1)
+                name = policy_in_text(self.run_settings.policy_name(self.number - 1))
                 yield f"{100 * gain:+.1f} EM over {name}"
 
     def trajectories(self, clock: Clock) -> float:

@@ -1,4 +1,4 @@
-"""Find the policy that a user names: ``base``, ``sft``, a round, ``RUN:ROUND``, or a directory."""
+"""Find the policy that a user names: its number, ``base``, ``RUN:NUMBER``, or a directory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pathlib import Path
 from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
 from pipeline.core.errors import ConfigError, InputError, StoreError
+from pipeline.evaluation.policy_names import policy_in_text
 from pipeline.run.store import Depth
 from tasks.base import StageTask, forget_configurations
 from tasks.policy import policy
 from tasks.resolved import RESOLVED
 
-NAMES = "base, sft, the number of a round, RUN:ROUND (such as embedded:2), or a directory"
-_ROUND = re.compile(r"(?:round-)?([0-9]{1,4})")
+NAMES = "the number of a policy (0: SFT), base, RUN:NUMBER (such as embedded:2), or a directory"
+# As typed, as in metrics.json, and as pages show it.
+_NUMBER = re.compile(r"(?:round-|policy[ -])?([0-9]{1,4})(?: \(\w+\))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ def find_policy(task: StageTask, name: str) -> NamedPolicy:
         return NamedPolicy(name, None, f"model.base ({settings.model.base}), untrained", own)
     if name == SFT != settings.start:
         raise InputError(
-            f"--policy names sft, and start is {settings.start}, so that the run has no SFT "
-            f"policy; name {settings.policy_name(0)}"
+            f"--policy names sft, and start is {settings.start}, so that the run has no policy 0 "
+            f"(SFT); name {settings.policy_name(0)}"
         )
     number = 0 if name == settings.policy_name(0) else _number(name)
     if number is not None:
@@ -95,10 +97,10 @@ def finished(stages: Mapping[str, StageTask]) -> dict[str, Path]:
 
 
 def _number(text: str) -> int | None:
-    """The number of ``sft``, ``2`` or ``round-2``; None for other text."""
+    """The number of ``sft``, ``2``, ``round-2`` or ``Policy 2``; None for other text."""
     if text == SFT:
         return 0
-    found = _ROUND.fullmatch(text)
+    found = _NUMBER.fullmatch(text)
     return None if found is None else int(found[1])
 
 
@@ -106,19 +108,20 @@ def _own(task: StageTask, number: int) -> NamedPolicy:
     name = task.settings.policy_name(number)
     if number > task.settings.rounds:
         raise InputError(
-            f"--policy names {name}, and rounds is {task.settings.rounds}; name a round up to it"
+            f"--policy names {policy_in_text(name)}, and rounds is {task.settings.rounds}; name a "
+            "policy up to it"
         )
     trained = policy(task, number)
     if not trained.complete():
         raise StoreError(
-            f"policy {name} of {task.settings.run_dir} is not trained: {trained.label} is not "
-            f"complete; make it with `{trained.run_command()}`"
+            f"{policy_in_text(name)} of {task.settings.run_dir} is not trained: {trained.label} is "
+            f"not complete; make it with `{trained.run_command()}`"
         )
     return NamedPolicy(name, trained.directory, str(trained.directory), number)
 
 
 def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
-    """The policy after a round of a run, by the configuration that the run left."""
+    """A policy of another run, by the configuration that the run left."""
     places = [Path(run), Path(task.settings.runs_dir) / run]
     directory = next((place for place in places if (place / RESOLVED).is_file()), None)
     if directory is None:

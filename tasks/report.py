@@ -29,7 +29,7 @@ class Report(LightTask):
 
     stage = "report"
     help = "the HTML report"
-    version = 11  # without example trajectories
+    version = 12  # titles of policies; pairs and the control of the reward first
     entry = "pipeline.report.page:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included

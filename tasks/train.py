@@ -25,7 +25,7 @@ class Train(RoundTask):
     """LoRA adapter of policy n, trained on the pairs or the scored trajectories of round n."""
 
     stage = "train"
-    help = "the policy after a round"
+    help = "the policy that a round trains"
     version = 8
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True

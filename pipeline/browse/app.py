@@ -14,7 +14,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pipeline.browse import views
 from pipeline.browse.asking import Desk, take_question
@@ -24,6 +24,7 @@ from pipeline.browse.rendering import render, script, stylesheet
 from pipeline.browse.security import FORM_TYPE, LONGEST, WRITTEN_POLICY, Form, Forms, Guard
 from pipeline.browse.site import OpenRun, Site
 from pipeline.core.errors import InputError, SteepError
+from pipeline.report.html_pages import BROWSER_LINKS
 from pipeline.retrieval.remote import guard
 
 _RUN = "/run/{name}"
@@ -99,6 +100,10 @@ def _opened(site: Site, name: str) -> OpenRun:
     return run
 
 
+def _home(run: OpenRun) -> str:
+    return f"/run/{quote(run.name, safe='')}"
+
+
 def _page(
     request: Request, run: OpenRun, template: str, values: dict[str, Any] | None, missing: str = ""
 ) -> Response:
@@ -107,7 +112,7 @@ def _page(
         raise HTTPException(404, missing)
     common = {
         "run": run,
-        "home": f"/run/{quote(run.name, safe='')}",
+        "home": _home(run),
         "tab": _TABS.get(template, template),
         "runs": _site(request).names,
         "form_token": request.app.state.forms.token,
@@ -140,7 +145,7 @@ def start_of_run(run: Run) -> Response:
     """The list of pairs, or of trajectories in a run without pairs."""
     has_pairs = any(group.pairs for group in run.sources.groups)
     first = "pairs" if has_pairs else "trajectories"
-    return RedirectResponse(f"/run/{quote(run.name, safe='')}/{first}", 303)
+    return RedirectResponse(f"{_home(run)}/{first}", 303)
 
 
 @router.get(f"{_RUN}/pairs")
@@ -203,27 +208,30 @@ def compare_question(runs: Runs, request: Request, id: str = "") -> Response:
 
 
 @router.get(f"{_RUN}/ask")
-def ask(run: Run, desk: Asking, request: Request, key: str = "") -> Response:
-    return _page(request, run, "ask", views.ask(run, desk, key))
+def ask(run: Run, desk: Asking, request: Request, key: str = "", question: str = "") -> Response:
+    """The form, filled with ``question``; links to the examples give it."""
+    return _page(request, run, "ask", views.ask(run, desk, key, question))
 
 
 @router.post(f"{_RUN}/ask")
 def take(run: Run, desk: Asking, form: Filled) -> Response:
     asked = take_question(run, desk, form)
-    return RedirectResponse(f"/run/{quote(run.name, safe='')}/ask?key={quote(asked.key)}", 303)
+    return RedirectResponse(f"{_home(run)}/ask?key={quote(asked.key)}", 303)
 
 
 @router.post(f"{_RUN}/ask/end")
 def end(run: Run, desk: Asking, form: Filled) -> Response:
     desk.end()
-    return RedirectResponse(f"/run/{quote(run.name, safe='')}/ask", 303)
+    return RedirectResponse(f"{_home(run)}/ask", 303)
 
 
 @router.get(f"{_RUN}/report.html")
 def report(run: Run) -> Response:
-    """The report of a run."""
+    """The report of a run, with links to the pages of the browser."""
     path = run.report
     if path is None:
         problem = f"run {run.name!r:.80} has no report.html yet; steep run writes it"
         raise HTTPException(404, problem)
-    return FileResponse(path, headers={"Content-Security-Policy": WRITTEN_POLICY})
+    links = render("links.html.j2", run=run, home=_home(run))
+    page = path.read_text(encoding="utf-8", errors="replace").replace(BROWSER_LINKS, links, 1)
+    return HTMLResponse(page, headers={"Content-Security-Policy": WRITTEN_POLICY})

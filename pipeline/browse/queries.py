@@ -157,6 +157,16 @@ class Queries:
             [question_id, group],
         )
 
+    def test_questions(self, most: int = 3) -> list[str]:
+        """Questions that the run was evaluated on, from different data sets if it has several."""
+        rows = self.rows_of(
+            "SELECT question FROM (SELECT question, n, row_number() OVER (PARTITION BY dataset "
+            "ORDER BY n) AS place FROM trajectories WHERE starts_with(\"group\", 'policy-')) "
+            "GROUP BY question ORDER BY min(place), min(n) LIMIT ?",
+            [most],
+        )
+        return [question for (question,) in rows]
+
     def pairs_of(self, trajectory_id: str) -> list[Row]:
         """All pairs in which the trajectory is chosen or rejected."""
         sql = "SELECT * FROM pairs WHERE chosen_id = ? OR rejected_id = ?"

@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 from pipeline.browse.steps import scalar_terms
 from pipeline.core.text import one_line
 from pipeline.evaluation.failures import LEGEND
-from pipeline.pairs.select import BINS
+from pipeline.evaluation.policy_names import policy_title
+from pipeline.pairs.select import BINS, KIND_MEANINGS
 from pipeline.report.html_pages import TEMPLATES as REPORT_TEMPLATES
 from pipeline.report.html_pages import page_environment
 
@@ -24,28 +25,6 @@ _STYLES = (REPORT_TEMPLATES / "report.css.j2", HERE / "static" / "browse.css")
 
 BIN_MEANINGS: Mapping[str, str] = {str(name): meaning for name, meaning in BINS.items()}
 FAILURE_MEANINGS = {mode.value: meaning for mode, meaning in LEGEND.items()}
-KIND_MEANINGS = {
-    "format": "The rejected trajectory fails the format.",
-    "easy": "The rejected trajectory is well-formed and has a wrong answer.",
-    "hard": "The rejected trajectory has a partly right answer and no better process.",
-    "margin": "The reward of the rejected trajectory is lower by the margin or more.",
-    "step": "Both trajectories share a prefix; the step after it has the better reward when "
-    "chosen. Only this step is trained.",
-}
-VERDICT_MEANINGS = {
-    "over": {
-        "yes": "The policy gives the conclusion of the step without a search too, so the search "
-        "was not needed.",
-        "no": "The policy does not give the conclusion of the step without a search, so the "
-        "search was needed.",
-        "unknown": "The judge gave no verdict on this search; rates leave the step out.",
-    },
-    "under": {
-        "yes": "The step did not search, and it is not sound, so it should have searched.",
-        "no": "The step did not search, and it is sound, so it needed no search.",
-        "unknown": "The judge gave no verdict on this step without a search; rates leave it out.",
-    },
-}
 
 
 @cache
@@ -66,6 +45,7 @@ def _environment() -> Any:
     environment.filters |= {
         "value": _value,
         "select_numbers": scalar_terms,
+        "policy": policy_title,
         "short": one_line,
         "path": lambda value: quote(str(value), safe=""),
         "words": lambda value: str(value).replace("_", " ").replace("-", " "),
@@ -75,7 +55,6 @@ def _environment() -> Any:
         "bin_meanings": BIN_MEANINGS,
         "failure_meanings": FAILURE_MEANINGS,
         "kind_meanings": KIND_MEANINGS,
-        "verdict_meanings": VERDICT_MEANINGS,
     }
     return environment
 

@@ -18,7 +18,7 @@ from pipeline.browse.queries import Queries, Row
 from pipeline.browse.sources import CALLS, RunSources, Stages, find_sources
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import parquet_rows
+from pipeline.core.input_files import parquet_rows, read_json
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
 from pipeline.evaluation.terminal import open_tokenizer
@@ -74,6 +74,12 @@ class OpenRun:
         """The page that the run wrote at its end, if it did."""
         path = self._entry.store.parent / "report.html"
         return path if path.is_file() else None
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The figures of the report that no other file has; empty before it is written."""
+        path = self._entry.store.parent / "report.json"
+        return read_json(path, dict) if path.is_file() else {}
 
     @property
     def has_new_outputs(self) -> bool:

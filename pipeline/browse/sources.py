@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import StoreError
+from pipeline.evaluation.policy_names import policy_title, round_title
 from pipeline.pairs.select import PAPER
 from pipeline.run.store import MANIFEST, Store, manifest_of
 
@@ -43,6 +44,7 @@ class Group:
     judged: Path | None = None
     questions: tuple[Path, ...] = ()
     thresholds: Pairs | str = PAPER  # of the pairing, or why they are unknown
+    policy: str = ""  # the name of an evaluated policy in results
 
     @property
     def number(self) -> int:
@@ -51,11 +53,8 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Display name: "Round 2", "Policy 0 (SFT)"."""
-        if self.key.startswith("round-"):
-            return f"Round {self.number}"
-        name = "SFT" if self.number == 0 else f"after round {self.number}"
-        return f"Policy {self.number} ({name})"
+        """Display name: "Round 2, samples of policy 1", or the title of the policy."""
+        return policy_title(self.policy) if self.policy else round_title(self.number)
 
     def files(self) -> Iterator[Path]:
         """The files that the side table is built from."""
@@ -198,7 +197,17 @@ def _policies(found: _Found) -> Iterator[Group]:
             trajectories=_file(directory, TRAJECTORIES),
             judged=found.of("judge-policy", number),
             questions=_questions(found, ("test", "validation"), None),
+            policy=f"round-{number}" if number else _first_policy(found, directory),
         )
+
+
+def _first_policy(found: _Found, evaluation: Path | None) -> str:
+    """The name of policy 0 in results: "sft", or without a cold start "start" or "base"."""
+    fingerprint = (_recorded(evaluation) or {}).get("policy", "")
+    given = found.store.root / "start" / fingerprint
+    if not fingerprint or not given.is_dir():
+        return "sft"
+    return "start" if (given / "adapter").is_dir() else "base"
 
 
 def _questions(found: _Found, splits: Iterable[str], number: int | None) -> tuple[Path, ...]:

@@ -53,6 +53,7 @@ def listing(run: OpenRun, table: Table, parameters: Mapping[str, str]) -> Page:
         "listing": run.queries.page(table, filters),
         "facets": run.queries.facets(table, filters),
         "groups": run.sources.groups,
+        "titles": {group.key: group.title for group in run.sources.groups},
         "numbers": run.queries.sort_columns(table),
         "terms": run.queries.terms(table),
     }
@@ -245,8 +246,11 @@ def chunk(run: OpenRun, id: str) -> Page | None:
     }
 
 
-def ask(run: OpenRun, desk: Desk, key: str) -> Page:
-    """The form for a question, the question ``key`` with its answers, and earlier questions."""
+def ask(run: OpenRun, desk: Desk, key: str, question: str) -> Page:
+    """The form for a question, the question ``key`` with its answers, and earlier questions.
+
+    ``question`` is in the form at first.
+    """
     asked = desk.find(run.name, key)
     opened = desk.open  # read once: the thread of the desk may close the engine at any time
     waits = asked is not None and not asked.ended  # read once: the answer may come meanwhile
@@ -264,6 +268,8 @@ def ask(run: OpenRun, desk: Desk, key: str) -> Page:
         "asked": asked,
         "waits": waits,
         "missing": bool(key) and asked is None,
+        "typed": asked.question.question if asked and asked.problem else question,
+        "examples": run.queries.test_questions(),
         "answers": [] if asked is None else [_answer(*answer) for answer in asked.answers],
         "earlier": [other for other in desk.of_run(run.name) if other is not asked],
         "open": () if opened is None or opened[0] != run.name else opened[1],

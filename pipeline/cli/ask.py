@@ -40,7 +40,7 @@ def ask(
         str | None,
         typer.Option(
             metavar="POLICY,POLICY…",
-            help="ask several policies, such as sft,3, and show their answers beside each other",
+            help="ask several policies, such as 0,3, and show their answers beside each other",
         ),
     ] = None,
     whole: Annotated[
@@ -52,7 +52,7 @@ def ask(
 ) -> None:
     """Ask a policy of a run: its answer, its steps, and the results of each search.
 
-    Nothing of the run is made or changed. The roll-out has the settings of the evaluation.
+    Nothing of the run is made or changed. The policy works with the settings of the evaluation.
     """
     names = _names(policy, compare)
     from pipeline.rollout.answering import question_record
@@ -86,7 +86,7 @@ def _names(policy: str | None, compare: str | None) -> list[str]:
     if len(names) < 2:
         raise InputError(
             f"--compare is {compare!r}; expected two or more policies, separated by commas, such "
-            "as sft,3"
+            "as 0,3"
         )
     return names
 
@@ -182,6 +182,7 @@ def _print(question: Question, answers: Answers, whole: bool, corpus: Path | Non
     from rich.panel import Panel
     from rich.text import Text
 
+    from pipeline.evaluation.policy_names import policy_title
     from pipeline.evaluation.terminal import beside, cost_line, printable, steps_text
 
     def shown(answered: Answered) -> Text:
@@ -196,7 +197,7 @@ def _print(question: Question, answers: Answers, whole: bool, corpus: Path | Non
     panels = [
         Panel(
             shown(answered),
-            title=Text(printable(name)),
+            title=Text(printable(policy_title(name))),
             subtitle=Text(cost_line(answered.trajectory, answered.seconds)),
             title_align="left",
         )

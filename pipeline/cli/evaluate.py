@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pipeline.cli.options import (
+    NAMES_OF_POLICIES,
     Chosen,
     JsonOption,
     MarkdownOption,
@@ -42,7 +42,7 @@ def evaluate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; repeatable; "
+            help=f"{NAMES_OF_POLICIES}; repeatable; "
             "without it all trained policies of the configuration",
         ),
     ] = None,
@@ -103,6 +103,7 @@ def evaluate(
 
 def _print(done: Evaluation) -> None:
     from pipeline.evaluation.compare import parted
+    from pipeline.evaluation.policy_names import policy_title
 
     terminal = console()
     terminal.print(f"{done.questions.count:,} questions of {done.questions.source}", markup=False)
@@ -112,40 +113,53 @@ def _print(done: Evaluation) -> None:
         for sentence in parted(test for test in done.tests if test["dataset"] == "all"):
             terminal.print(sentence, markup=False)
     for policy in done.policies:
-        terminal.print(f"{policy.name}: {policy.source}", markup=False, soft_wrap=True)
+        line = f"{policy_title(policy.name)}: {policy.source}"
+        terminal.print(line, markup=False, soft_wrap=True)
         terminal.print(f"  trajectories: {done.directories[policy.name]}", soft_wrap=True)
 
 
 def _metrics_table(rows: list[dict[str, Any]]) -> Table:
+    from pipeline.evaluation.compare import interval_text
+    from pipeline.evaluation.policy_names import policy_title
+
     made = table(
-        ("policy", "data set", "n", "EM", "F1", "95 %", "CEM", "words", "format", "steps", "tokens")
+        (
+            "policy",
+            "data set",
+            "n",
+            "EM",
+            "F1",
+            "95 %",
+            "CEM",
+            "words",
+            "well-formed",
+            "steps",
+            "tokens",
+        )
     )
     for row in rows:
-        em, f1, cem, format_ok = (f"{row[name]:.3f}" for name in ("em", "f1", "cem", "format_ok"))
-        interval = _interval(row["ci"]["f1"], ".3f")
+        em, f1, cem, format_ok = (
+            f"{100 * row[name]:.1f}" for name in ("em", "f1", "cem", "format_ok")
+        )
+        interval = interval_text(row["ci"]["f1"], scale=100)
         words, steps = (f"{row[name]:.2f}" for name in ("words", "steps"))
         total = f"{row['tokens']['total']:.0f}"
-        of_row = (row["policy"], row["dataset"], f"{row['n']:,}")
+        of_row = (policy_title(row["policy"]), row["dataset"], f"{row['n']:,}")
         add_row(made, *of_row, em, f1, interval, cem, words, format_ok, steps, total)
     return made
 
 
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
     """Paired t-tests over all questions, of the measures in `_TESTED`."""
-    from pipeline.evaluation.compare import p_text
+    from pipeline.evaluation.comparison_tables import test_cells
+    from pipeline.evaluation.policy_names import policy_title
 
-    made = table(("before", "after", "measure", "n", "difference", "95 %", "p"))
+    made = table(("before", "after", "measure", "questions", "difference", "95 %", "p"))
     for test in tests:
         if test["dataset"] == "all" and test["measure"] in _TESTED:
-            measure = "tokens" if test["measure"] == "total" else test["measure"]
-            of_row = (test["before"], test["after"], measure, f"{test['n']:,}")
-            interval = _interval(test["interval"], "+.3f")
-            add_row(made, *of_row, f"{test['difference']:+.3f}", interval, p_text(test["p"]))
+            sides = (policy_title(test[side]) for side in ("before", "after"))
+            add_row(made, *sides, *test_cells(test))
     return made
-
-
-def _interval(bounds: Sequence[float] | None, form: str) -> str:
-    return "" if bounds is None else " to ".join(format(bound, form) for bound in bounds)
 
 
 def compare(

@@ -119,9 +119,11 @@ def _of_file(source: str) -> Callable[[], Iterable[Pair]]:
 def model(
     chosen: Chosen,
     output: Directory,
-    round: Annotated[
-        int | None,
-        typer.Option("--round", help="round of the policy; 0 is policy 0; default: the last"),
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy", "--round", help="number of the policy (0: SFT); default: the last trained"
+        ),
     ] = None,
     merged: Annotated[
         bool,
@@ -132,33 +134,34 @@ def model(
     """Export a policy of the run with its tokenizer, chat template, lineage and model card."""
     from pipeline.export.model import export_adapter, export_merged
 
-    policy = _trained(chosen.task("report"), round)
+    trained = _trained(chosen.task("report"), policy)
     silence_model_loading()
     if merged:
-        export_merged(policy, output, dtype.value)
+        export_merged(trained, output, dtype.value)
     else:
-        export_adapter(policy, output)
-    typer.echo(f"{output}: {policy.name}, over {policy.base_name}")
+        export_adapter(trained, output)
+    typer.echo(f"{output}: {trained.name}, over {trained.base_name}")
 
 
-def _trained(task: StageTask, round: int | None) -> TrainedPolicy:
-    """Policy ``round`` of the run, or its last one."""
+def _trained(task: StageTask, policy: str | None) -> TrainedPolicy:
+    """The named policy, or the last one of the run."""
+    from pipeline.evaluation.policy_names import policy_in_text
     from pipeline.export.model import TrainedPolicy
     from pipeline.training.lineage import checked_policy, read_lineage
     from pipeline.training.lora import locate_base
     from tasks.named_policies import complete_policies, find_policy
 
-    named = complete_policies(task)[-1] if round is None else find_policy(task, str(round))
+    named = complete_policies(task)[-1] if policy is None else find_policy(task, policy)
     settings = task.settings
     checked = checked_policy(named.directory, settings.model.base, settings.hashes_file)
-    if checked.adapter is None or named.directory is None:
+    if checked.adapter is None or named.directory is None or named.number is None:
         raise InputError(
-            f"{named.name} is the untrained base model {settings.model.base}; name a trained "
-            "policy with --round"
+            f"{policy_in_text(named.name)} is no policy that {settings.name} trained; name the "
+            "number of one with --policy"
         )
     trained_on = (*settings.data.sft, *settings.data.sampling)
     return TrainedPolicy(
-        name=f"{settings.name}, {named.name}",
+        name=f"{settings.name}, {policy_in_text(named.name)}",
         base=settings.model.base,
         directory=locate_base(settings.model.base),
         adapter=checked.adapter,
@@ -181,7 +184,7 @@ def answers(
     chosen: Chosen,
     output: Directory,
     round: Annotated[
-        int, typer.Option("--round", help="round of the evaluated policy; 0 is policy 0")
+        int, typer.Option("--policy", "--round", help="number of the evaluated policy (0: SFT)")
     ],
 ) -> None:
     """Export an evaluated policy's answers in FlashRAG's form (intermediate_data.json)."""

@@ -55,12 +55,12 @@ WorkersOption = Annotated[int | None, typer.Option("--workers", help="stages run
 NoCheckOption = Annotated[
     bool, typer.Option("--no-check", help="start without the checks of steep check")
 ]
+NAMES_OF_POLICIES = "number of a policy (0: SFT), base, RUN:NUMBER, or an adapter's directory"
 PolicyOption = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
-        "trained policy",
+        help=f"{NAMES_OF_POLICIES}; default: the last trained policy",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]

@@ -125,11 +125,13 @@ def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
             "some with a language model"
         )
     if not wanted.gpu:
-        found.lines.append("model: the tiny reader, which reads no real English; --gpu 24 does")
+        found.lines.append(
+            "model: the tiny reader, which cannot read real English; --gpu 24 names one that can"
+        )
         if found.rounds and not found.cold:
             found.lines.append(
-                "policy 0: the untrained reader, which follows no format; add a file of decomposed "
-                "questions for a cold start, or use --gpu 24"
+                "policy 0: the untrained reader, which does not know the format; add a file of "
+                "decomposed questions for a cold start, or use --gpu 24"
             )
     example = found.questions[0].question if found.questions else None
     starts = "base" if found.cold and not wanted.gpu else None

@@ -89,8 +89,8 @@ def pair(
 ) -> None:
     """Select preference pairs among scored trajectories of FILE, or of a run (--from).
 
-    With FILE a configuration replaces the paper's thresholds, and its system message begins the
-    prompts.
+    Pairs of FILE have the paper's thresholds and no system message. With --config or --set they
+    have the thresholds and the system message of that configuration.
     """
     if from_run is not None:
         refuse_options(context, ("source",), "with --from; remove one of them")

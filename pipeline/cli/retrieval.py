@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import (
+    NAMES_OF_POLICIES,
     Chosen,
     JsonOption,
     Output,
@@ -254,8 +255,8 @@ def serve(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
-            "trained policy; none: retrieval alone, for samplers that set retrieval.service",
+            help=f"{NAMES_OF_POLICIES}; default: the last trained "
+            "policy; none: retrieval alone, for samplers that set retrieval.service",
         ),
     ] = None,
     host: Host = "127.0.0.1",

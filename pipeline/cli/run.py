@@ -84,14 +84,17 @@ def result_lines(run_dir: Path) -> Iterator[str]:
             yield sentence
     yield f"report:  {run_dir / 'report.html'}"
     yield f"browser: steep browse --config {run_dir / 'config.yaml'}"
+    if figures["control"]:
+        yield f"control: {figures['control']} (outcome and format rewards alone)"
 
 
 def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The measures of answers of every policy, EM with its interval.
 
-    For judged steps cover EM has its interval too, because HiPRAG's tables show it.
+    For judged steps CEM has its interval too, because HiPRAG's tables show it.
     """
     from pipeline.core.answer_metrics import ALL, OF_ANSWERS, is_average
+    from pipeline.evaluation.compare import interval_text
     from pipeline.evaluation.policy_names import policy_title
 
     split = rows[0]["split"]
@@ -113,16 +116,12 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield line("policy", titles, dict.fromkeys(bounded, "95 % interval"))
     for row in averages:
         cells = {name: f"{scale * row[name]:.{d}f}" for name, (_, scale, d) in OF_ANSWERS.items()}
-        bounds = {name: _interval(row["ci"][name]) for name in bounded}
+        bounds = {name: interval_text(row["ci"][name], scale=100) for name in bounded}
         yield line(policy_title(row["policy"]), cells, bounds)
     yield (
         f"{averages[0]['n']:,} questions of {split}, average over {len(datasets)} data "
         f"{'set' if len(datasets) == 1 else 'sets'}; words are those of the answer"
     )
-
-
-def _interval(bounds: Sequence[float] | None) -> str:
-    return "" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
 
 
 @with_configuration

@@ -237,7 +237,7 @@ class Dpo(Trainer):
     round_epochs: AtLeastOne[Epochs] = Field((2, 2, 1), description="passes over the pairs")
     reference: Literal["previous", "sft"] = Field(
         "previous",
-        description="reference policy: the policy of the previous round, or the SFT policy",
+        description="reference policy: the policy of the previous round, or policy 0 (SFT)",
     )
 
     @model_validator(mode="after")
@@ -340,8 +340,8 @@ class TeaRagReward(MethodRewards):
     )
     malformed_answer: Literal["parsed", "last"] = Field(
         "parsed",
-        description="scored answer of a malformed trajectory: the parsed answer, if any, or the "
-        "last `Final answer:`",
+        description="which answer of a malformed trajectory is scored. parsed: the one that was "
+        "parsed before the error, if any; last: the text after its last `Final answer:`",
     )
 
     @property
@@ -443,8 +443,8 @@ class Pairs(Block):
     margin: Above0 = Field(0.1, description="minimum difference of rewards in a pair")
     decisions: Positive = Field(
         1,
-        description="HiPRAG: maximum right partners of a chosen trajectory, and maximum partners "
-        "with a wrong search decision",
+        description="HiPRAG: a chosen trajectory has at most this many right partners, and at most "
+        "this many with a wrong search decision",
     )
     step_margin: Above0 | None = Field(
         None,

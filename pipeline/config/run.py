@@ -311,7 +311,7 @@ class Config(Block):
         if self.dpo.reference == "sft":
             raise ValueError(
                 f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no "
-                "SFT policy; set dpo.reference to previous"
+                "policy 0 (SFT); set dpo.reference to previous"
             )
         return self
 

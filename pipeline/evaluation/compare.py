@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline.core.answer_metrics import OF_ANSWERS
 from pipeline.core.errors import StoreError
+from pipeline.evaluation.policy_names import policy_in_text, policy_title
 
 LEVEL = 0.95
 SIGNIFICANT = 0.05
@@ -99,9 +100,9 @@ def compare(
         if before.keys() != after.keys():
             unmatched = sorted(before.keys() ^ after.keys())
             raise StoreError(
-                f"{first} and {second} were evaluated on different questions: {len(unmatched)} "
-                f"occur in only one evaluation, such as {unmatched[0]}; evaluate both again with "
-                "--force"
+                f"{policy_title(first)} and {policy_in_text(second)} were evaluated on different "
+                f"questions: {len(unmatched)} occur in only one evaluation, such as "
+                f"{unmatched[0]}; evaluate both again with --force"
             )
         datasets = list(dict.fromkeys(dataset for dataset, _ in before.values()))
         for dataset in [*datasets, "all"]:
@@ -116,13 +117,18 @@ def compare(
     return result
 
 
+def interval_text(bounds: Sequence[float] | None, *, scale: float = 1, form: str = ".1f") -> str:
+    """The bounds of an interval for tables and sentences: "35.0 to 47.5"; empty without one."""
+    return "" if bounds is None else " to ".join(f"{scale * bound:{form}}" for bound in bounds)
+
+
 def p_text(p: float | None) -> str:
     """A p value for tables."""
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def parted(tests: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence for every comparison in which EM moves otherwise than F1 or cover EM.
+    """A sentence for every comparison in which EM moves otherwise than F1 or CEM.
 
     They part if only one of them changes significantly, or both in opposite directions, and the
     changes differ by more than half of the larger one. Where EM rises alone, answers may have
@@ -133,6 +139,8 @@ def parted(tests: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         names = tuple(test[key] for key in ("before", "after", "policy") if key in test)
         groups.setdefault(names, {})[test["measure"]] = test
     for (before, after, *policy), by_measure in groups.items():
+        # Between runs, which have names of their own, a test names the policy.
+        sides = (before, after) if policy else (policy_title(before), policy_in_text(after))
         em = by_measure.get("em")
         others = [
             OF_ANSWERS[name][0]
@@ -143,9 +151,9 @@ def parted(tests: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             changes = "; ".join(
                 _change(name, by_measure) for name in OF_ANSWERS if name in by_measure
             )
-            where = "".join(f", {name}" for name in policy)
+            where = "".join(f", {policy_in_text(name)}" for name in policy)
             yield (
-                f"{before} to {after}{where}: EM and {' and '.join(others)} part, so EM alone "
+                f"{' to '.join(sides)}{where}: EM and {' and '.join(others)} part, so EM alone "
                 f"misleads ({changes})"
             )
 

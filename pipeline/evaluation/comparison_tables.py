@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from pipeline.core.answer_metrics import OF_ANSWERS
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
-from pipeline.evaluation.compare import p_text, parted
-from pipeline.evaluation.policy_names import in_order
+from pipeline.evaluation.compare import interval_text, p_text, parted
+from pipeline.evaluation.policy_names import in_order, policy_title
 from pipeline.evaluation.run_comparison import Comparison
 
 # For each measure its title, the factor of its values and their decimals.
@@ -97,7 +97,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         result.append(
             Table(
                 f"{_SHOWN[measure][0]}, {_described(dataset)}",
-                ["", *policies],
+                ["", *map(policy_title, policies)],
                 [
                     [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
                     for group in comparison.groups
@@ -137,13 +137,7 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     shown = [test for test in tests if (test["after"], test["policy"]) in differing]
     rows = [
         [
-            test["after"], test["before"], test["policy"], _SHOWN[test["measure"]][0],
-            f"{test['n']:,}",
-            _signed(test["difference"], test["measure"]),
-            "" if test["interval"] is None else " to ".join(
-                _signed(bound, test["measure"]) for bound in test["interval"]
-            ),
-            p_text(test["p"]),
+            test["after"], test["before"], policy_title(test["policy"]), *test_cells(test)
         ]
         for test in shown
     ]  # fmt: skip
@@ -157,6 +151,16 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
         f"to other seeds{left_out if len(shown) < len(tests) else ''}"
         + "".join(f"\n{sentence}" for sentence in parted(shown)),
     )
+
+
+def test_cells(test: Mapping[str, Any]) -> list[str]:
+    """Measure, questions, difference, its interval and p of a paired test."""
+    measure, scale, digits = _SHOWN[test["measure"]]
+    difference, interval = (
+        interval_text(bounds, scale=scale, form=f"+.{digits}f")
+        for bounds in ([test["difference"]], test["interval"])
+    )
+    return [measure, f"{test['n']:,}", difference, interval, p_text(test["p"])]
 
 
 def _described(dataset: str) -> str:
@@ -178,11 +182,6 @@ def _number(row: dict | None, scale: int, digits: int, missing: str = "–") -> 
         return missing
     spread = "" if row["spread"] is None else f" ± {scale * row['spread']:.{digits}f}"
     return f"{scale * row['mean']:.{digits}f}{spread}"
-
-
-def _signed(value: float, measure: str) -> str:
-    _, scale, digits = _SHOWN[measure]
-    return f"{scale * value:+.{digits}f}"
 
 
 def _plain(value: object) -> str:

@@ -45,7 +45,7 @@ def learning_curve(
     ``curves`` maps a series to the score and its interval, both from 0 to 1, for every policy.
     ``limits`` are the ends of the y axis in percent, or None.
     """
-    figure, axes = _figure(2.8, 2.1, left=0.36, bottom=0.25)
+    figure, axes = _figure(2.8, 2.2, left=0.36, bottom=0.37)
     positions = np.arange(len(policies))
     for number, points in curves.items():
         values = [100 * value for value, _ in points]
@@ -61,8 +61,9 @@ def learning_curve(
                 textcoords="offset points", color=INK, va="bottom" if above else "top",
                 ha="center", fontsize=7.5,
             )  # fmt: skip
-    # Text between two dollar signs would be a formula.
-    axes.set_xticks(positions, [name.replace("$", r"\$") for name in policies])
+    # "Policy 0 (SFT)" takes two lines. Text between two dollar signs would be a formula.
+    names = [name.replace(" (", "\n(").replace("$", r"\$") for name in policies]
+    axes.set_xticks(positions, names)
     axes.set_xlim(-0.35, len(policies) - 0.65)
     if limits:
         axes.set_ylim(*limits)

@@ -77,6 +77,8 @@ class Method:
 
     Raises InputError for a term that was not measured.
     """
+    control: Mapping[str, Any] = field(default_factory=dict)
+    """Settings with which a run trains with the outcome and format rewards alone."""
     turns: Callable[[Sequence[Step]], Sequence[Step]] = unchanged
     """The steps of a cold-start example as its grammar renders them."""
     step_titles: Mapping[str, str] = field(default_factory=dict)

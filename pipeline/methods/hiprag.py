@@ -57,5 +57,6 @@ METHOD = Method(
     build_step=build_step,
     weights=("format", "process", "penalise"),
     combined=_combined,
+    control={"rewards.hiprag.process": 0},
     record_needs="verdicts",
 )

@@ -65,6 +65,8 @@ METHOD = Method(
     build_step=build_step,
     weights=("progress", "structure"),
     combined=_combined,
+    control=dict.fromkeys(("rewards.prograph.progress", "rewards.prograph.structure"), 0)
+    | {"grpo.per": "trajectory"},
     turns=lambda steps: list(turns(steps)),
     step_titles=STEP_TITLES,
     whole_shard=True,

@@ -44,5 +44,6 @@ METHOD = Method(
     build_step=build_step,
     weights=WEIGHTED,
     combined=_combined,
+    control={"pairs.terms": "outcome-format"},
     record_needs="evidence",
 )

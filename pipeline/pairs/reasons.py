@@ -40,7 +40,7 @@ def reasons(
     if chosen.reward is not None:
         best = _number(chosen.total)
         return Reasons(
-            f"It is right and well-formed, with the highest reward of such samples, {best}.",
+            f"It is right and well-formed, with the highest reward of such trajectories, {best}.",
             _rejected_by_margin(kind, chosen, rejected, thresholds),
             "Partners are taken in ascending order of reward: at most "
             f"{_setting(thresholds, 'decisions')} right ones, as many with a wrong search "
@@ -49,7 +49,8 @@ def reasons(
     return Reasons(
         _chosen(chosen, thresholds),
         _rejected(kind, chosen, rejected, thresholds),
-        "Each chosen sample, best first, is paired with the remaining sample of the lowest total.",
+        "The chosen trajectories take partners in the order of their totals, the highest first. "
+        "Each takes the trajectory with the lowest total that is left.",
     )
 
 

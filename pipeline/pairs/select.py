@@ -30,7 +30,7 @@ from typing import Literal
 
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError
-from pipeline.core.records import HopType
+from pipeline.core.records import HopType, PairKind
 
 Kind = Literal["format", "easy", "hard", "margin"]
 Bin = Literal[
@@ -58,6 +58,14 @@ BINS: dict[Bin, str] = {
     "no-chosen": "no trajectory of its question is good enough to be chosen",
     "duplicate": "same output as another trajectory of the question",
     "retrieval-error": "retrieval failed while it was sampled",
+}
+KIND_MEANINGS: dict[PairKind, str] = {
+    "format": "The rejected trajectory fails the format.",
+    "easy": "The rejected trajectory is well-formed and has a wrong answer.",
+    "hard": "The rejected trajectory has a partly right answer and no better process.",
+    "margin": "The reward of the rejected trajectory is lower by the margin or more.",
+    "step": "Both trajectories share a prefix; the step after it has the better reward when "
+    "chosen. Only this step is trained.",
 }
 _TOLERANCE = 1e-9  # sums of weights such as 0.1 + 0.3 + 0.3 are not exact
 PAPER = Pairs()  # the thresholds of eq. 14

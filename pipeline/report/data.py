@@ -112,6 +112,7 @@ def series(history: list[dict[str, float]], key: str) -> tuple[list[float], list
 def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Seconds, peak memory (MB), device and counts from every manifest, in stage order.
 
+    Stages have the names of ``steep status``.
     ``seconds`` and peak memory include the shards of a divided stage, which run side by side.
     """
     result = []
@@ -127,7 +128,9 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
             [part[key] for part in parts if part.get(key) is not None]
             for key in ("wall_seconds", "peak_memory_mb")
         )
+        key = manifest["key"]
         row = {
+            "name": key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}",
             "fingerprint": manifest.get("fingerprint"),
             "seconds": sum(seconds) if seconds else None,
             "peak_memory_mb": max(memory, default=None),
@@ -135,5 +138,5 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
         }
         counts = manifest["counts"]
         versions = manifest.get("versions", {})
-        result.append({"name": name, **row, "counts": counts, "versions": versions})
+        result.append({**row, "counts": counts, "versions": versions})
     return result

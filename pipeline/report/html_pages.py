@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
+BROWSER_LINKS = "<!-- links of steep browse -->"  # in the report; the browser replaces it
 
 
 def page_environment(templates: Path) -> Environment:

@@ -18,9 +18,9 @@ from pipeline.core.atomic import json_text, write_json, write_text
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.compare import SIGNIFICANT, parted
-from pipeline.evaluation.policy_names import policy_title
+from pipeline.evaluation.policy_names import policy_in_text, policy_title
 from pipeline.methods import method
-from pipeline.pairs.select import BINS
+from pipeline.pairs.select import BINS, KIND_MEANINGS
 from pipeline.report import (
     coverage_section,
     failures_section,
@@ -29,7 +29,7 @@ from pipeline.report import (
     usage_section,
 )
 from pipeline.report import data as collect
-from pipeline.report.html_pages import TEMPLATES, page_environment
+from pipeline.report.html_pages import BROWSER_LINKS, TEMPLATES, page_environment
 from pipeline.run.context import StageContext
 from pipeline.run.progress import duration
 from pipeline.run.store import read_output
@@ -91,6 +91,7 @@ def figures(found: Mapping[str, Any]) -> dict[str, Any]:
         "added_gold": len(found["added_gold"]),
         "parted": found["parted"],
         "verdict": found["reward_verdict"],
+        "control": found["control"],
         "constant_judges": found["constant_judges"],
         "rewards": [
             {"round": number, "hop": hop, **against}
@@ -116,6 +117,7 @@ def render(page: Mapping[str, Any]) -> str:
         "duration": duration,
         "signed": lambda value, digits: f"{value:+.{digits}f}".replace("-", "−"),
         "policy": policy_title,
+        "policy_in_text": policy_in_text,
         "setting": lambda value: value if isinstance(value, str) else json_text(value),
         "svg": lambda figure: Markup(visible(figure)),  # only for figures of `plots`
     }
@@ -124,6 +126,8 @@ def render(page: Mapping[str, Any]) -> str:
 
 def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Template variables: plain values and SVG figures."""
+    from markupsafe import Markup
+
     inputs = context.inputs
     trained = method(context.config.rewards.kind)
     stages = collect.stage_rows(inputs)
@@ -143,6 +147,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
         **rewards_section.values(inputs, trained.reward_titles),
+        **rewards_section.control(context.config, trained.control),
         "turn_rewards": (
             collect.turn_rewards(inputs, trained.step_titles) if trained.step_titles else {}
         ),
@@ -155,6 +160,8 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),
         "bin_meanings": BINS,
+        "kind_meanings": KIND_MEANINGS,
+        "links_of_the_browser": Markup(BROWSER_LINKS),
         "kinds": kinds,
         "kind_names": [k for k in collect.PAIR_KINDS if any(k in c for c in kinds.values())],
         "training": _training(inputs, context.config.objective),
@@ -196,13 +203,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
             if "em" in (by_dataset := _by_measure(tests, before, after)).get(ALL, {})
         },
         "first_to_last": _by_measure(tests, policies[0], policies[-1]),
-        "parted": [
-            *parted(
-                {**test, **{key: policy_title(test[key]) for key in ("before", "after")}}
-                for test in tests
-                if test["dataset"] == ALL
-            )
-        ],
+        "parted": [*parted(test for test in tests if test["dataset"] == ALL)],
         **_steps(policies, read_output(evaluate / "distributions.json")),
     }
 
@@ -223,10 +224,8 @@ def _by_measure(
 
 
 def _by_dataset(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    result: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        result.setdefault(row["dataset"], []).append(row)
-    return {name: group for name, group in result.items() if not is_average(name)}
+    names = dict.fromkeys(row["dataset"] for row in rows if not is_average(row["dataset"]))
+    return {name: [row for row in rows if row["dataset"] == name] for name in names}
 
 
 def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Section "Retrieval" of the report: how much of the gold evidence the trajectories retrieved.
+"""Section "Retrieval" of the report: how much of the golden evidence the trajectories retrieved.
 
 Input: the trajectories of every round and of every evaluated policy, and their questions. Output:
 the variables of ``recall.html.j2``. The unit is a gold hop of a question, and
@@ -23,7 +23,7 @@ from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import retrieved_hops
-from pipeline.evaluation.policy_names import policy_title
+from pipeline.evaluation.policy_names import policy_title, round_title
 from pipeline.report.data import rounds_of
 from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
 
@@ -96,7 +96,7 @@ def _recalls(inputs: Mapping[str, Path], split: str, most: int) -> Iterator[Reca
     sampling, held_out = (_file(inputs, f"questions-{name}") for name in ("sampling", split))
     for number, directory in rounds_of(inputs, "score").items():
         sampled = _file(inputs, f"questions-sampling-{number}") or sampling
-        yield measure(f"Sampling of round {number}", True, directory / FILE, sampled, most)
+        yield measure(round_title(number), True, directory / FILE, sampled, most)
     for name, directory in inputs.items():
         if name.startswith(_EVALUATED):
             title = policy_title(name.removeprefix(_EVALUATED))

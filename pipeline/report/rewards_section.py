@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from pipeline.config import Config
 from pipeline.core.answer_metrics import exact_match
 from pipeline.core.input_files import iterate_parquet
 from pipeline.core.records import HopType
@@ -127,6 +129,21 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     if pairs:
         text += f"; in {higher:,} of {pairs:,} {kind}pairs the rejected side has the higher value"
     return f"{text}."
+
+
+def control(config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The command of the run with outcome and format rewards alone, if this run is not that run.
+
+    ``settings`` are the method's settings of such a run; without them there is no command.
+    """
+    differing = any(attrgetter(name)(config) != value for name, value in settings.items())
+    changed = {"name": f"{config.name}-control", **settings}
+    options = "".join(f" --set {name}={value}" for name, value in changed.items())
+    command = f"steep run --config {config.run_dir}/config.yaml{options}"
+    return {
+        "is_control": bool(settings) and not differing,
+        "control": command if differing and config.rounds else None,
+    }
 
 
 def constant_judges(inputs: Mapping[str, Path]) -> list[str]:

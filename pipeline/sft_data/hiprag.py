@@ -1,6 +1,6 @@
 """Supervised steps for the HiPRAG grammar (arXiv 2510.07794; the paper has no cold start).
 
-Input: hops with gold evidence, as for TeaRAG's supervised trajectories (TeaRAG 4.3.1). Output: a
+Input: hops with golden evidence, as for TeaRAG's supervised trajectories (TeaRAG 4.3.1). Output: a
 `Step` that searches and gets the gold paragraph, or a `Step` that answers from parametric
 knowledge, for hops that the base model knows (`known_facts`).
 """

@@ -1,6 +1,6 @@
 """Supervised turns for the ProGraph-R1 grammar (3.3), whose paper has no cold start.
 
-Graph-R1's paper has none either. Input: hops with gold evidence, as for TeaRAG's supervised
+Graph-R1's paper has none either. Input: hops with golden evidence, as for TeaRAG's supervised
 trajectories (TeaRAG 4.3.1), with facts of the kind that the configured retrieval returns. Output: a
 `Step` per hop with its query and simulated knowledge, and the turns that render them. A turn's
 thought states the previous turn's finding before the next query or the answer.

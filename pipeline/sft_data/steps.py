@@ -50,7 +50,7 @@ Fact = Triplet | Hyperedge
 
 @dataclass(slots=True)
 class Hop:
-    """One hop of a decomposed question with its gold evidence.
+    """One hop of a decomposed question with its golden evidence.
 
     Attributes:
         question_id: of the whole question.
@@ -140,7 +140,7 @@ def build_step(
     """The step of a hop, or None; ``hop.fault`` then holds the reason.
 
     The simulated context follows the paper: the gold paragraph, as the corpus's chunks, with the
-    supporting triplets inserted at random positions. It holds all gold evidence of the kinds that
+    supporting triplets inserted at random positions. It holds all golden evidence of the kinds that
     retrieval shows; ``options`` add other items.
     """
     if not supporting:

@@ -26,6 +26,7 @@ from pipeline.core.records import (
 )
 from pipeline.core.verdicts import Verdict
 from pipeline.pairs.funnel import PairingOutcome
+from pipeline.report.html_pages import BROWSER_LINKS
 from pipeline.stages.evaluate import merge_policies, write_measured
 from pipeline.stages.judge import CALLS, VERDICTS, CallRecord
 from tests.smallest import write_paired, write_scored
@@ -35,6 +36,7 @@ TINY_READER = Path(__file__).parents[2] / "data" / "tiny_reader"
 HOSTILE = "<script>alert('owned')</script><img src=x onerror=alert(1)>\u202egnp"
 NAME = "stored"
 VERDICT = "In round 2 the process reward prefers right answers."
+CONTROL = "steep run --set name=stored-control --set pairs.terms=outcome-format"
 MALFORMED = 5  # the rejected side of the third pair of each round
 
 
@@ -61,8 +63,10 @@ def write_stored_run(runs: Path, name: str = NAME, *, better: bool = False) -> P
         write_parquet(directory / "funnel.parquet", outcomes, PairingOutcome)
         _judged(store, number, name, records)
     _evaluated(store, name)
-    (root / "report.json").write_text(json.dumps({"verdict": VERDICT}))
-    (root / "report.html").write_text(f"<style>h1 {{ color: red }}</style><h1>{HOSTILE}</h1>")
+    (root / "report.json").write_text(json.dumps({"verdict": VERDICT, "control": CONTROL}))
+    (root / "report.html").write_text(
+        f"{BROWSER_LINKS}<style>h1 {{ color: red }}</style><h1>{HOSTILE}</h1>"
+    )
     _knowledge(store, name)
     return root
 

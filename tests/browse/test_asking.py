@@ -100,9 +100,9 @@ def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
         assert first.status_code == 303
         page = settled(client, first.headers["location"])
         assert page.count("tokens written") == 2
-        assert 'aria-label="Answer of sft"' in page
-        assert 'aria-label="Answer of round-1"' in page
-        assert "The engine of sft and round-1 is ready" in page
+        assert 'aria-label="Answer of Policy 0 (SFT)"' in page
+        assert 'aria-label="Answer of Policy 1"' in page
+        assert "The engine of Policy 0 (SFT) and Policy 1 is ready" in page
         fields["question"] = f"Who is {HOSTILE}?"
         second = client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
         page = settled(client, second.headers["location"])
@@ -112,6 +112,13 @@ def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
         assert "Earlier questions" in page
         client.post(f"/run/{NAME}/ask/end", data=fields)
         wait_until(lambda: desk.open is None)
+
+
+def test_test_questions_of_the_run_fill_the_form(client: TestClient) -> None:
+    page = client.get(f"/run/{NAME}/ask").text
+    [link] = re.findall(rf'href="(/run/{NAME}/ask\?question=[^"]*)"', page)  # all are the same text
+    filled = client.get(link).text
+    assert "required>Which country is the city of Vell in?</textarea>" in filled
 
 
 def test_an_engine_that_cannot_start_is_one_sentence_and_the_question_stays(

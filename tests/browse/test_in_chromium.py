@@ -38,6 +38,26 @@ FLAGS = [
 ]  # fmt: skip
 
 
+PAGES = (
+    "/",
+    "/run/stored/trajectories",
+    "/run/stored/pair/round-1/1",
+    "/run/stored/pair/round-1/2?tokens=yes",
+    "/run/stored/trajectory/round-1/5?tokens=yes",
+    "/run/stored/chunk?id=c1",
+    "/run/stored/call/round-1?key=key0",
+    "/compare",
+    "/compare/question?id=t1",
+    "/run/stored/ask",
+)
+# Elements whose text is outside of their box, where the box neither scrolls nor shows it.
+CUT = """[...document.querySelectorAll("body *")].filter((element) => {
+  const style = getComputedStyle(element);
+  const hides = style.overflowX === "hidden" || style.overflowX === "clip";
+  return hides && !element.closest(".hidden, svg") && element.scrollWidth > element.clientWidth + 1;
+}).map((element) => element.outerHTML.slice(0, 80))"""
+
+
 @pytest.fixture(scope="module")
 def address(site: Site) -> Iterator[str]:
     with served(site, Desk()) as address:
@@ -155,16 +175,23 @@ def test_hostile_text_runs_and_loads_nothing(chromium: Any, address: str, path: 
     watched.page.close()
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/run/stored/pairs", "/run/stored/pair/round-1/1", "/compare"]
-)
+@pytest.mark.parametrize("width", [400, 1300])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_the_width_of_a_phone(
-    chromium: Any, address: str, path: str, scheme: str
+def test_every_page_fits_the_window_and_cuts_nothing(
+    chromium: Any, address: str, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    page = new_page(chromium, viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    page.goto(address + path)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    """Only a box that scrolls is wider than the window, and no box hides a part of its text."""
+    context = write_run(tmp_path, rounds=3)
+    report.run(context)
+    page = new_page(chromium, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    for shown in (
+        *(f"{address}{path}" for path in PAGES),
+        (context.output / "report.html").as_uri(),
+    ):
+        page.goto(shown)
+        page.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, shown
+        assert page.evaluate(CUT) == [], shown
     colours = page.evaluate(
         "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
     )
@@ -221,6 +248,22 @@ def test_a_won_question_is_read_side_by_side_and_the_report_opens_without_errors
     page.close()
 
 
+def test_the_report_leads_to_its_folded_sections_and_to_the_pairs(
+    chromium: Any, address: str, tmp_path: Path
+) -> None:
+    context = write_run(tmp_path, rounds=1)
+    report.run(context)
+    page = new_page(chromium)
+    page.goto((context.output / "report.html").as_uri())
+    assert not page.locator("#training figure").first.is_visible()
+    page.get_by_role("link", name="Training").click()
+    page.locator("#training figure").first.wait_for(state="visible")
+    page.goto(f"{address}/run/stored/report.html")
+    page.get_by_role("link", name="Pairs of round 2").click()
+    page.wait_for_url("**/pairs?group=round-2")
+    page.close()
+
+
 @pytest.mark.slow
 def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,8 +285,8 @@ def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
         page.keyboard.type(f"Where is {HOSTILE}?")
         page.keyboard.press("Control+Enter")
         page.get_by_role("status").wait_for()
-        page.get_by_label("Answer of sft").wait_for()
-        assert "tokens written" in page.get_by_label("Answer of sft").inner_text()
+        page.get_by_label("Answer of Policy 0 (SFT)").wait_for()
+        assert "tokens written" in page.get_by_label("Answer of Policy 0 (SFT)").inner_text()
         assert "<script>alert('owned')</script>" in page.locator(".asked").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("button", name="End it now").click()

@@ -18,9 +18,10 @@ from pipeline.browse.site import RunEntry, Site
 from pipeline.browse.steps import StepView, first_difference, step_views
 from pipeline.cli.browse import open_site
 from pipeline.cli.options import Chosen
-from pipeline.core.records import Step
-from tests.browse.stored_run import NAME, write_stored_run
-from tests.smallest import small_trajectory
+from pipeline.core.record_io import iterate_records
+from pipeline.core.records import Pair, Step, Trajectory
+from tests.browse.stored_run import CONTROL, NAME, VERDICT, write_stored_run
+from tests.smallest import small_trajectory, write_paired, write_scored
 
 RUN = "/run/stored"
 
@@ -98,11 +99,42 @@ def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
 def test_a_pair_is_explained_by_terms_outcome_and_all_samples(client: TestClient) -> None:
     page = get(client, "/pair/round-2/0")
     assert "lower than the chosen 1 by at least 0.3 (pairs.hard_margin)" in page
-    assert "is paired with the remaining sample of the lowest total." in page
+    assert "Each takes the trajectory with the lowest total that is left." in page
     assert "rejected in a pair: wrong answer, with q0/0@2" in page
-    assert re.search(r"outcome</th><td>1</td><td>0</td><td>1</td>", page)
+    assert re.search(r"outcome<span[^>]*>Token F1[^<]*</span></th><td>1</td><td>0</td><td>1<", page)
     assert page.count("q0/1@2") >= 2  # rejected side, and the table of samples
     assert "over-search: yes" in page
+
+
+def test_a_pair_of_a_single_hop_question_says_why_its_process_is_0(tmp_path: Path) -> None:
+    def page(hop: str, process: float) -> str:
+        root = tmp_path / f"{hop}-{process}"
+        store = write_stored_run(root) / "store"
+        for path in store.glob("score/*/trajectories.parquet"):
+            records = list(iterate_records(path, Trajectory))
+            write_scored(path, [dataclasses.replace(r, hop=hop) for r in records])  # type: ignore[arg-type]
+        for path in store.glob("pair/*/pairs.parquet"):
+            pairs = list(iterate_records(path, Pair))
+            for side in ("chosen_rewards", "rejected_rewards"):
+                for pair in pairs:
+                    getattr(pair, side)["process"] = process
+            write_paired(path, pairs)
+        site = Site({NAME: RunEntry(NAME, store)}, root / "cache")
+        with TestClient(create_app(site), base_url="http://localhost") as client:
+            return get(client, "/pair/round-1/1")
+
+    sentence = "The process is 0 on both sides because this is a single-hop question"
+    assert sentence in page("single", 0.0)
+    assert sentence not in page("single", 0.5)
+    assert sentence not in page("multi", 0.0)
+
+
+def test_the_list_of_pairs_says_whether_the_reward_works_and_names_its_control(
+    client: TestClient,
+) -> None:
+    page = get(client, "/pairs")
+    assert VERDICT in page
+    assert CONTROL in page
 
 
 def test_the_parsers_reason_is_shown_at_its_place_in_the_text(client: TestClient) -> None:
@@ -202,7 +234,7 @@ def test_a_run_without_pairs_and_report_opens_with_its_trajectories(tmp_path: Pa
 
 def test_values_of_the_filters_have_their_counts_and_meanings(client: TestClient) -> None:
     page = get(client, "/trajectories?group=round-1&failure=misread")
-    assert '<option value="round-1" selected>Round 1 (4)</option>' in page
+    assert '<option value="round-1" selected>Round 1, samples of policy 0 (4)</option>' in page
     assert re.search(r'value="misread" selected title="The needed facts[^>]*>misread \(4\)', page)
     assert "<details open>" in page
     assert "<details>" in get(client, "/trajectories?group=round-1")
@@ -231,6 +263,12 @@ def test_the_report_is_served_without_scripts(client: TestClient) -> None:
     assert "color: red" in response.text
     assert response.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert "script-src" not in response.headers["content-security-policy"]
+
+
+def test_the_served_report_links_to_the_pairs_of_every_round(client: TestClient) -> None:
+    page = client.get(f"{RUN}/report.html").text
+    for number in (1, 2):
+        assert f'href="{RUN}/pairs?group=round-{number}">Pairs of round {number}<' in page
 
 
 def test_a_run_that_finishes_while_the_browser_runs_is_found(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTas
     found = {item["id"] for step in answered["steps"] for item in step["context"]}
     assert {one["id"] for one in answered["sources"]} <= found
     assert (answered["question"], answered["policy"]) == (question, "round-1")
-    assert "round-1: ready after" in told
+    assert "Policy 1: ready after" in told
     opened = Run.open("embedded", overrides=list(run.overrides))
     [last] = opened.ask([question])
     [base] = opened.ask([question], policy="base")
@@ -96,8 +96,8 @@ def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: Sta
     ("arguments", "problem"),
     [
         (["Q?", "--policy", "2"], "make it with `steep run train --round 2 --config embedded"),
-        (["Q?", "--policy", "7"], "--policy names round-7, and rounds is 2"),
-        (["Q?", "--policy", "x"], "there is no such directory; expected base, sft"),
+        (["Q?", "--policy", "7"], "--policy names policy 7, and rounds is 2"),
+        (["Q?", "--policy", "x"], "there is no such directory; expected the number of a policy"),
         (["Q?", "--compare", "sft"], "expected two or more policies, separated by commas"),
         (["Q?", "--compare", "sft,1", "--policy", "1"], "--policy cannot be used with --compare"),
         (["Q?", "--compare", "sft,0,1"], "names one policy twice; name each once"),

@@ -84,7 +84,7 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert (status, complaint) == (0, "")
     assert "75.0 ± 11.8" in printed
     lines = (tmp_path / "table.md").read_text().splitlines()
-    assert "|  | sft | round-1 |" in lines
+    assert "|  | Policy 0 (SFT) | Policy 1 |" in lines
     assert "| all | 16.7 ± 0.0 | 75.0 ± 11.8 |" in lines
     assert "| few | 16.7 | 33.3 |" in lines
     assert "| all | all, all-1 | 0, 1 |" in lines
@@ -93,9 +93,9 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert "| all | 1 | 4 ± 1 | 4 ± 1 | 1 ± 0 |" in lines
     assert "| few | 1 | 2 | 1 | 1 |" in lines
     # By question: -1, -1, -1/2 and three times 0: t = -2.08 with 5 degrees of freedom.
-    [em] = [line for line in lines if line.startswith("| few | all | round-1 | EM | 6 | -41.7 |")]
+    [em] = [line for line in lines if line.startswith("| few | all | Policy 1 | EM | 6 | -41.7 |")]
     assert em.endswith("| 0.093 |")
-    assert not [line for line in lines if line.startswith("| few | all | sft |")]
+    assert not [line for line in lines if line.startswith("| few | all | Policy 0 (SFT) |")]
     assert "policies that answer every question alike are left out" in "\n".join(lines)
 
 
@@ -153,5 +153,5 @@ def test_the_line_of_an_evaluation_has_em_interval_and_gain(runs: list[str]) -> 
     ]
     assert lines == [
         ["EM 16.7 (95 % interval 0.0 to 50.0)"],
-        ["EM 83.3 (95 % interval 50.0 to 100.0)", "+66.7 EM over sft"],
+        ["EM 83.3 (95 % interval 50.0 to 100.0)", "+66.7 EM over policy 0 (SFT)"],
     ]

@@ -62,7 +62,7 @@ def test_the_table_shows_every_policy_its_test_and_where_it_is(finished: StageTa
     assert status == 0
     lines = printed.splitlines()
     assert lines[0].startswith("3 questions of runs/embedded/store/questions-test/")
-    assert [line for line in lines if "round-1" in line and "em" in line and "+0.333" in line]
+    assert [line for line in lines if "Policy 1" in line and " EM " in line and "+33.3" in line]
     assert sum("trajectories: runs/embedded/store/evaluate-policy/" in line for line in lines) == 2
 
 
@@ -70,8 +70,8 @@ def test_the_table_shows_every_policy_its_test_and_where_it_is(finished: StageTa
     ("arguments", "problem"),
     [
         (["--limit", "4"], "name --policy, --questions or both; steep run evaluate runs"),
-        (["--policy", "2", "--set", "rounds=1"], "--policy names round-2, and rounds is 1"),
-        (["--policy", "x"], "--policy is 'x', and there is no such directory; expected base, sft"),
+        (["--policy", "2", "--set", "rounds=1"], "--policy names policy 2, and rounds is 1"),
+        (["--policy", "x"], "--policy is 'x', and there is no such directory; expected the number"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

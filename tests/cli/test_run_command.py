@@ -15,6 +15,7 @@ from tasks.run import task_for, walk
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import commit, commit_policy, settings
 
+CONTROL = "steep run --set name=r-control --set pairs.terms=outcome-format"
 PARTED = "SFT to Round 1: EM and CEM part, so EM alone misleads"
 VERDICT = "In round 1 the process reward prefers right answers."
 
@@ -41,7 +42,9 @@ def write(folder: Path, rows: list[dict], judges: tuple[str, ...] = ()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.html").write_text("<html>")
     (folder / "metrics.json").write_text(json.dumps(rows))
-    figures = {"parted": [PARTED], "verdict": VERDICT, "constant_judges": list(judges)}
+    figures = {
+        "parted": [PARTED], "verdict": VERDICT, "constant_judges": list(judges), "control": CONTROL
+    }  # fmt: skip
     (folder / "report.json").write_text(json.dumps(figures))
     return folder
 
@@ -51,24 +54,25 @@ def test_the_result_is_the_answers_by_policy_the_verdict_and_where_to_look_next(
 ) -> None:
     run = write(tmp_path / "r", ROWS, ("Judging of round 1: all 60 verdicts are 'no'",))
     assert list(result_lines(run)) == [
-        "policy          EM  95 % interval        F1     CEM   words",
-        "Base model     4.2  3.0 to 6.0          9.2    14.3    1.50",
-        "SFT           27.0  22.8 to 31.5       32.0    37.0    1.50",
-        "Round 1       48.0                     53.0    58.0    1.50",
+        "policy              EM  95 % interval        F1     CEM   words",
+        "Base model         4.2  3.0 to 6.0          9.2    14.3    1.50",
+        "Policy 0 (SFT)    27.0  22.8 to 31.5       32.0    37.0    1.50",
+        "Policy 1          48.0                     53.0    58.0    1.50",
         "400 questions of test, average over 2 data sets; words are those of the answer",
         PARTED,
         VERDICT,
         "Judging of round 1: all 60 verdicts are 'no'",
         f"report:  {run}/report.html",
         f"browser: steep browse --config {run}/config.yaml",
+        f"control: {CONTROL} (outcome and format rewards alone)",
     ]
 
 
 def test_judged_policies_have_an_interval_of_cover_em(tmp_path: Path) -> None:
     rows = [row("sft", "nq", 0.2, None), row("sft", "all", 0.2, [0.1, 0.3], osr=0.05)]
     assert list(result_lines(write(tmp_path, rows)))[:3] == [
-        "policy      EM  95 % interval        F1     CEM  95 % interval     words",
-        "SFT       20.0  10.0 to 30.0       25.0    30.0  10.0 to 30.0       1.50",
+        "policy              EM  95 % interval        F1     CEM  95 % interval     words",
+        "Policy 0 (SFT)    20.0  10.0 to 30.0       25.0    30.0  10.0 to 30.0       1.50",
         "400 questions of test, average over 1 data set; words are those of the answer",
     ]
 
@@ -102,7 +106,7 @@ def test_a_whole_run_prints_its_result_last_and_a_stage_its_directory(
     printed = steep("run")
     expected = list(result_lines(Path("runs/embedded")))
     assert printed[-len(expected) :] == expected
-    assert expected[-2:] == [
+    assert expected[-3:-1] == [
         "report:  runs/embedded/report.html",
         "browser: steep browse --config runs/embedded/config.yaml",
     ]

@@ -34,7 +34,7 @@ def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings
             "evaluation: graph.source is none, and retrieval.variant ppr needs a graph",
         ),
         (["retrieval.rounds=prompt"], "rounds is 3; answers without steps cannot be trained"),
-        (["start=base", "dpo.reference=sft"], "so that the run has no SFT policy; set dpo.reference"),
+        (["start=base", "dpo.reference=sft"], "so that the run has no policy 0 (SFT); set dpo.reference"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(overrides: list[str], problem: str) -> None:

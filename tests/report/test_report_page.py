@@ -141,7 +141,7 @@ def test_a_run_that_stopped_before_training_has_a_page(tmp_path: Path) -> None:
     text = Page((context.output / "report.html").read_text()).text
     assert "No policy was evaluated, because the run stopped before training (until: pair)." in text
     assert "The inputs of this report include no training log." in text
-    assert "Pairs by rejected trajectory" in text
+    assert "Kind of pair, and why it is one" in text
     assert json.loads((context.output / "metrics.json").read_text()) == []
 
 
@@ -165,11 +165,11 @@ def test_both_kinds_of_questions_have_rows(tmp_path: Path) -> None:
     parsed = Page((context.output / "report.html").read_text())
     assert (parsed.misnested, parsed.open) == ([], [])
     assert (
-        "Exact match on the held-out questions is 100.0 % after Round 1 and 50.0 % after SFT"
-        in (parsed.text.replace("\xa0", " "))
+        "Exact match (EM) on the held-out questions is 100.0 % with policy 1 and 50.0 % with "
+        "policy 0 (SFT)" in parsed.text.replace("\xa0", " ")
     )
     assert "Single-hop and multi-hop questions" in parsed.text
-    assert "Round 1 compared with SFT" in parsed.text
+    assert "Policy 1 compared with policy 0 (SFT)" in parsed.text
 
 
 def test_the_last_policy_has_its_rows_on_the_final_split_and_no_other_policy(
@@ -198,5 +198,5 @@ def test_the_last_policy_has_its_rows_on_the_final_split_and_no_other_policy(
     assert {policy for policy, _ in found} == {"round-1"}
     page = (context.output / "report.html").read_text()
     table = page.partition("The last policy on the")[2].partition("</table>")[0]
-    assert table.count("Round 1") == 2  # the average, and the data set
-    assert "SFT" not in table
+    assert table.count("Policy 1") == 2  # the average, and the data set
+    assert "Policy 0" not in table

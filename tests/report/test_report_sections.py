@@ -1,4 +1,4 @@
-"""Sections of the report: recall of gold evidence, terms against answers, calls, settings, links."""
+"""Sections of the report: recall of golden evidence, terms against answers, calls, settings, links."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.config import load
 from pipeline.config.writing import differing_settings
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Question, Trajectory
@@ -120,8 +121,8 @@ def test_the_page_and_report_json_have_the_same_figures(tmp_path: Path) -> None:
     assert figures["settings"] == differing
     assert "1 setting differs from embedded.yaml" in text.replace(" .", ".")
     assert {row["title"] for row in figures["recall"]} == {
-        "Sampling of round 1",
-        "Sampling of round 2",
+        "Round 1, samples of policy 0",
+        "Round 2, samples of policy 1",
     }
     terms = {(row["round"], row["hop"], row["term"]): row for row in figures["rewards"]}
     subquery = terms[1, "multi", "subquery"]
@@ -148,7 +149,9 @@ def test_the_report_says_when_em_and_cover_em_part_and_tests_all_answer_measures
     merge_policies(directories, tmp_path / "evaluate", resamples=9)
     run(context)
     [sentence] = json.loads((context.output / "report.json").read_text())["parted"]
-    assert sentence.startswith("SFT to Round 1: EM and CEM part, so EM alone misleads (EM +50.0, p")
+    assert sentence.startswith(
+        "Policy 0 (SFT) to policy 1: EM and CEM part, so EM alone misleads (EM +50.0, p"
+    )
     text = Page((context.output / "report.html").read_text()).text
     assert sentence in text
     assert "EM F1 CEM Words Well-formed Steps Tokens p (EM) p (F1) p (CEM) " in text
@@ -261,6 +264,38 @@ def test_a_judge_whose_verdicts_are_all_the_same_is_named_on_the_page(
     sentence = "Judging of round 1: all 90 verdicts on over-search are 'no'"
     assert (sentence in text) is named
     assert "verdicts on under-search" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("tearag", "pairs.terms=outcome-format"),
+        ("hiprag", "rewards.hiprag.process=0"),
+        ("prograph", "rewards.prograph.structure=0"),
+        ("search-r1", None),
+    ],
+)
+def test_the_control_of_a_reward_differs_in_the_reward_alone(
+    kind: str, changed: str | None
+) -> None:
+    """Its command loads; a run with the settings of the control is told that it is one."""
+    file = {"tearag": "embedded"}.get(kind, f"embedded-{kind}")
+    run = load(file)
+    command = rewards.control(run, method(kind).control)["control"]
+    if changed is None:
+        assert command is None
+        return
+    assert changed in command
+    words = command.split()
+    assert words[:4] == ["steep", "run", "--config", f"runs/{file}/config.yaml"]
+    overrides = tuple(word for before, word in itertools.pairwise(words) if before == "--set")
+    control = load(file, overrides)
+    assert control.name == f"{file}-control"
+    assert rewards.control(control, method(kind).control) == {"is_control": True, "control": None}
+    differing = {
+        name for name, value in run.model_dump().items() if control.model_dump()[name] != value
+    }
+    assert differing <= {"name", "pairs", "rewards", "grpo"}
 
 
 def test_calls_tokens_and_cost_are_listed_by_stage_and_model(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_em_that_rises_by_shorter_answers_alone_is_told_apart_from_cover_em(tmp_
     assert [row["words"] for row in compared.metrics if row["dataset"] == "all"] == [2.5, 1.0]
     overall = [test for test in compared.tests if test["dataset"] == "all"]
     assert list(parted(overall)) == [
-        "sft to round-1: EM and CEM part, so EM alone misleads (EM +50.0, p < 0.001; F1 +30.0, "
+        "Policy 0 (SFT) to policy 1: EM and CEM part, so EM alone misleads (EM +50.0, p < 0.001; F1 +30.0, "
         "p < 0.001; CEM +0.0, p 1.000; words of the answer −1.50, p < 0.001)"
     ]
     together = [test for test in overall if test["measure"] != "cem"]

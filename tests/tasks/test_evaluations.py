@@ -105,15 +105,24 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     assert executions(run) == sorted([*before, *["evaluate-any"] * 3])
 
 
+def test_a_policy_has_the_names_of_files_and_of_pages(run: StageTask) -> None:
+    for name in ("1", "round-1", "policy-1", "policy 1", "Policy 1"):
+        assert find_policy(run, name).name == "round-1"
+    for name in ("0", "sft", "Policy 0 (SFT)"):
+        assert find_policy(run, name).name == "sft"
+
+
 def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
     run: StageTask, overrides: tuple[str, ...], model: Path
 ) -> None:
     before = executions(run)
     with pytest.raises(StoreError, match=r"train-2 is not complete; .*steep run train --round 2"):
         evaluate(run, ["2"])
-    with pytest.raises(InputError, match="round-3, and rounds is 2"):
+    with pytest.raises(InputError, match="policy 3, and rounds is 2"):
         evaluate(run, ["3"])
-    with pytest.raises(InputError, match=r"expected base, sft, the number of a round, RUN:ROUND"):
+    with pytest.raises(
+        InputError, match=r"expected the number of a policy \(0: SFT\), base, RUN:NUMBER"
+    ):
         evaluate(run, ["nothing"])
     unindexed = task_for(
         "evaluate", "embedded", (*overrides, "retrieval.variant=semantic", "index.faiss=hnsw")

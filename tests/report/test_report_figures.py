@@ -1,0 +1,138 @@
+"""Every figure of the report is one of the store."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.record_io import iterate_records, write_parquet
+from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.corpus.coverage import CoverageRow
+from pipeline.report.page import run
+from pipeline.run.context import StageContext
+from pipeline.run.store import StageKey
+from pipeline.stages.evaluate import merge_policies
+from tests.report.figures_of_the_store import faults
+from tests.smallest import write_paired, write_scored
+from tests.stages.fabricated_run import write_evaluation, write_run
+
+DIFFERING = {"reference": "embedded.yaml", "settings": [{"key": "seed", "value": 1, "before": 0}]}
+OTHERS = (
+    "1 setting differs from embedded.yaml. Settings that only say how work is executed are left "
+    "out; the whole configuration is at the end of the page.",
+)
+CALLS = {"answers": 1234, "prompt_tokens": 56789, "completion_tokens": 4321, "cost": 1.25}
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> StageContext:
+    """A fabricated run with both kinds of questions, shards, coverage and calls, and its report."""
+    root = tmp_path_factory.mktemp("run")
+    written = write_run(root / "run", rounds=2, questions=24)
+    inputs = dict(written.inputs)
+    policies = ("sft", "round-1", "round-2")
+    for policy in policies:
+        records = read(root / "run" / f"evaluate-{policy}" / "trajectories.parquet")
+        inputs[f"evaluate-{policy}"] = write_evaluation(
+            root / f"evaluate-{policy}",
+            [single_hop(t) if t.dataset == "nq" else t for t in records],
+            {f"q{n}": "unseen" for n in range(0, 24, 2)},
+        )
+        write_manifest(inputs[f"evaluate-{policy}"], "evaluate-policy", policies.index(policy))
+    inputs["evaluate"] = root / "evaluate"
+    inputs["evaluate"].mkdir()
+    merge_policies({p: inputs[f"evaluate-{p}"] for p in policies}, root / "evaluate", resamples=99)
+    for number in (1, 2):
+        make_single_hop(inputs[f"score-{number}"], inputs[f"pair-{number}"])
+        write_manifest(inputs[f"score-{number}"], "score", number, shards=2)
+    inputs |= {name: root / name for name in ("graph", "coverage", "corpus", "questions-sampling")}
+    for name in ("graph", "coverage", "corpus", "questions-sampling"):
+        inputs[name].mkdir()
+        write_manifest(inputs[name], name, None)
+    (inputs["graph"] / "chat.json").write_text(json.dumps(CALLS))
+    rows = [asdict(CoverageRow("sampling", "nq", 30, 20, 9, 3, 1))]
+    found = {"rows": rows, "uncovered": {}, "titles": []}
+    (inputs["coverage"] / "coverage.json").write_text(json.dumps(found))
+    asked = [Question(f"s{n}", "musique", "Where?", ["Ostar"], "multi") for n in range(15)]
+    write_parquet(inputs["questions-sampling"] / "questions.parquet", asked, Question)
+    made = replace(written, inputs=inputs, facts={"differing": DIFFERING})
+    run(made)
+    return made
+
+
+def read(path: Path) -> list[Trajectory]:
+    return list(iterate_records(path, Trajectory))
+
+
+def single_hop(trajectory: Trajectory) -> Trajectory:
+    return replace(trajectory, hop="single", evidence=[])
+
+
+def make_single_hop(score: Path, pair: Path) -> None:
+    """Give every third question of a round a single hop, and half of the pairs the other order."""
+    path = score / "trajectories.parquet"
+    records = [single_hop(t) if int(t.question_id[1:]) % 3 == 0 else t for t in read(path)]
+    write_scored(path, records)
+    pairs = list(iterate_records(pair / "pairs.parquet", Pair))
+    for one in pairs[::2]:
+        one.chosen_rewards, one.rejected_rewards = one.rejected_rewards, one.chosen_rewards
+    write_paired(pair / "pairs.parquet", pairs)
+
+
+def write_manifest(directory: Path, stage: str, number: int | None, shards: int = 0) -> None:
+    parts = {
+        f"shard-{n:03d}": {"wall_seconds": 700.0 * (n + 1), "peak_memory_mb": 900.0 + n}
+        for n in range(shards)
+    }
+    facts = {
+        "fingerprint": "f" * 16,
+        "key": asdict(StageKey(stage, 1, {}, round=number)),
+        "wall_seconds": 12.0,
+        "peak_memory_mb": 456.0,
+        "counts": {"trajectories": 1234},
+        "files": {},
+        "device": "cpu",
+        "shards": parts,
+    }
+    (directory / "manifest.json").write_text(json.dumps(facts))
+
+
+def test_every_figure_of_the_report_is_that_of_the_store(context: StageContext) -> None:
+    page = (context.output / "report.html").read_text(encoding="utf-8")
+    assert faults(context.inputs, page, OTHERS) == []
+
+
+def test_every_wrong_figure_is_found(context: StageContext) -> None:
+    """Each number of the page that a reader sees is changed, one after the other."""
+    page = (context.output / "report.html").read_text(encoding="utf-8")
+    start, end = page.index("<h1>"), page.index("<footer>")
+    shown = re.sub(r"<svg.*?</svg>|<pre.*?</pre>", lambda m: " " * len(m[0]), page, flags=re.DOTALL)
+    places = [
+        found
+        for found in re.finditer(r"(?<![\w&#.=\"-])\d+(?:[.,]\d+)*(?!\w)(?=[^<>]*<)", shown)
+        if start < found.start() < end
+    ]
+    assert len(places) > 1000
+    unnoticed = []
+    for found in places[:: len(places) // 40]:
+        changed = page[: found.start()] + "77.7" + page[found.end() :]
+        if not faults(context.inputs, changed, OTHERS):
+            unnoticed.append(page[found.start() - 60 : found.end() + 20])
+    assert unnoticed == []
+
+
+def test_a_changed_point_of_a_chart_is_found(context: StageContext) -> None:
+    page = (context.output / "report.html").read_text(encoding="utf-8")
+    figure = page.index("SFT loss</figcaption>")
+    line = re.compile(r"(L [\d.]+ )([\d.]+)( \n?\"? *clip-path)")
+    found = next(
+        one
+        for one in line.finditer(page, figure)
+        if "var(--line)" not in page[one.end() : one.end() + 90]
+    )
+    changed = page[: found.start(2)] + "1.5" + page[found.end(2) :]
+    assert len(faults(context.inputs, changed, OTHERS)) == 1
