@@ -13,6 +13,11 @@ FORCE   ?=
 # Any other options of the command that a target calls: make status ARGS="--why pair:2".
 ARGS    ?=
 
+# Any other variable of the command line is misspelt. A nested make is given those of its caller.
+VARIABLES := PYTHON VENV CONFIG VARIANT DATA ROUND SET WORKERS FORCE ARGS LOCK DRIVER_CHECK TORCH_CPU_INDEX UV_OPTIONS CLIENTS
+UNKNOWN   := $(strip $(foreach name,$(filter-out $(VARIABLES),$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name))))
+$(if $(UNKNOWN),$(error there is no variable $(UNKNOWN); expected $(VARIABLES)))
+
 OPTIONS = $(if $(VARIANT),--variant $(VARIANT)) $(if $(CONFIG),--config $(CONFIG)) $(if $(DATA),--data $(DATA)) \
   $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force) $(ARGS)
