@@ -1,12 +1,14 @@
 """Show the progress of the running stages: in a terminal as bars, else as a line a minute.
 
 Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the
-process that runs Luigi draws, and the lines that it prints appear above the bars.
+process that runs Luigi draws, and the lines that it prints appear above the bars. The last row, or
+a line after the end of a stage, is about the whole run (`tasks.planning.time_left`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.run.progress import ProgressRecord, duration, read_progress
 from tasks.base import StageTask, aligned, say
+from tasks.planning.time_left import RunTime
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +29,8 @@ _LINE_SECONDS = 60.0  # between two lines of a stage outside a terminal
 _POLL = 1.0  # seconds
 _PLAIN = ("CI", "NO_COLOR")  # environment variables that ask for plain lines
 
-Running = Callable[[], Sequence[tuple[str, ProgressRecord]]]
+Rows = Sequence[tuple[str, ProgressRecord]]
+Running = Callable[[], Rows]
 
 
 class RunningStages:
@@ -48,19 +52,39 @@ class RunningStages:
         ]
 
 
+class WholeRun:
+    """How much of a run is done, in percent, and a text on the rest; None while it is unknown."""
+
+    def __init__(self, tasks: Sequence[StageTask]) -> None:
+        self._time, self._began = RunTime(tasks), time.monotonic()
+
+    def __call__(self, rows: Rows) -> tuple[int, str] | None:
+        so_far = {label: record.seconds for label, record in rows}
+        found = self._time.left(so_far, time.monotonic() - self._began)
+        return found and (math.floor(100 * found[0]), f"about {duration(found[1])} left")
+
+    @property
+    def ended(self) -> int:
+        """The number of stages that have ended."""
+        return self._time.ended
+
+
 @contextmanager
 def shown(tasks: Sequence[StageTask]) -> Iterator[None]:
-    """Show the progress of ``tasks`` while the block runs them."""
-    running = RunningStages(tasks)
-    with bars(running) if _in_terminal() else quiet_lines(running):
+    """Show the progress of ``tasks``, complete and not, while the block runs them."""
+    running, whole = RunningStages(tasks), WholeRun(tasks)
+    with bars(running, whole) if _in_terminal() else quiet_lines(running, whole):
         yield
 
 
 @contextmanager
-def quiet_lines(running: Running, seconds: float = _LINE_SECONDS) -> Iterator[None]:
-    """Print one line for each stage every ``seconds``, from a thread."""
+def quiet_lines(
+    running: Running, whole: WholeRun | None = None, seconds: float = _LINE_SECONDS
+) -> Iterator[None]:
+    """Print one line for each stage every ``seconds``, and one for the run when a stage ends."""
     ended = threading.Event()
-    printer = threading.Thread(target=_print_lines, args=(running, seconds, ended), daemon=True)
+    arguments = (running, whole, seconds, ended)
+    printer = threading.Thread(target=_print_lines, args=arguments, daemon=True)
     printer.start()
     try:
         yield
@@ -69,26 +93,41 @@ def quiet_lines(running: Running, seconds: float = _LINE_SECONDS) -> Iterator[No
         printer.join()
 
 
-def _print_lines(running: Running, seconds: float, ended: threading.Event) -> None:
+def _print_lines(
+    running: Running, whole: WholeRun | None, seconds: float, ended: threading.Event
+) -> None:
     due: dict[str, float] = {}
+    stages, told = 0, 0
     while not ended.wait(min(_POLL, seconds)):
-        now = time.monotonic()
-        for label, record in running():
-            if now >= due.setdefault(label, now + seconds):
-                due[label] = now + seconds
-                with contextlib.suppress(OSError, ValueError):  # the reader has ended
-                    say(aligned(label, record.sentence()))
+        now, rows = time.monotonic(), running()
+        lines = [
+            (label, record) for label, record in rows if now >= due.setdefault(label, now + seconds)
+        ]
+        due |= {label: now + seconds for label, _ in lines}
+        with contextlib.suppress(OSError, ValueError):  # the reader has ended
+            for label, record in lines:
+                say(aligned(label, record.sentence()))
+            if whole is None or not (lines or whole.ended > stages):
+                continue
+            stages, found = whole.ended, whole(rows)
+            if found is not None and found[0] > told:
+                told, left = found
+                say(aligned("run", f"{told} % of the run done, {left}"))
 
 
 @contextmanager
-def bars(running: Running) -> Iterator[None]:
-    """Draw a bar for each stage below the lines that this process prints."""
+def bars(running: Running, whole: WholeRun) -> Iterator[None]:
+    """Draw a bar for each stage, and one for the run, below the lines that this process prints."""
     from rich.console import Console
     from rich.live import Live
 
+    def drawn() -> Table:
+        rows = running()
+        return table_of(rows, whole(rows))
+
     console = Console(soft_wrap=True)
     live = Live(
-        get_renderable=lambda: table_of(running()),
+        get_renderable=drawn,
         console=console,
         refresh_per_second=2,
         transient=True,
@@ -98,8 +137,11 @@ def bars(running: Running) -> Iterator[None]:
         yield
 
 
-def table_of(running: Sequence[tuple[str, ProgressRecord]]) -> Table:
-    """One row for each stage: label, bar, share, count, rate, remaining time and values."""
+def table_of(running: Rows, whole: tuple[int, str] | None = None) -> Table:
+    """One row for each stage: label, bar, share, count, rate, remaining time and values.
+
+    The last row is about the run, if that is known.
+    """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -114,6 +156,10 @@ def table_of(running: Sequence[tuple[str, ProgressRecord]]) -> Table:
         details = ", ".join(record.details()) or f"{elapsed} so far"
         cells = (record.share, record.count or "starting", details)
         table.add_row(Text(label, "bold"), bar, *map(Text, cells))
+    if whole is not None:
+        done, left = whole
+        bar = ProgressBar(100, done, width=_BAR)
+        table.add_row(Text("run", "bold"), bar, f"{done} %", "of the run done", left)
     return table
 
 

@@ -71,6 +71,35 @@ def test_quiet_lines_come_once_in_an_interval(capfd):
     )
 
 
+class FirstStageEnded:
+    """A run of which one stage has ended, and a second after another look."""
+
+    looks = 0
+
+    @property
+    def ended(self) -> int:
+        self.looks += 1
+        return 1 if self.looks < 10 else 2
+
+    def __call__(self, rows):
+        return (42, "about 4 min left") if self.ended < 2 else None
+
+
+def test_the_last_row_is_about_the_whole_run():
+    console = Console(record=True, force_terminal=True, width=120, file=io.StringIO())
+    console.print(table_of(four_stages(), FirstStageEnded()([])))
+    last = console.export_text().splitlines()[-1].strip()
+    assert re.fullmatch(r"run \S+ 42 % of the run done about 4 min left", re.sub(r" +", " ", last))
+
+
+def test_the_share_of_the_run_is_printed_when_a_stage_ends(capfd):
+    whole = FirstStageEnded()
+    with quiet_lines(list, whole, seconds=0.01):
+        wait_until(lambda: whole.looks > 20)
+    [line] = capfd.readouterr().out.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  run +42 % of the run done, about 4 min left", line)
+
+
 def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):
     stages = [task(First, workspace), task(Reports, workspace)]
     for stage in stages:
