@@ -57,7 +57,9 @@ def targets() -> set[str]:
 
 def variables() -> set[str]:
     """The variables that the Makefile takes."""
-    return set((ROOT / "Makefile").read_text().partition("VARIABLES := ")[2].partition("\n")[0].split())
+    return set(
+        (ROOT / "Makefile").read_text().partition("VARIABLES := ")[2].partition("\n")[0].split()
+    )
 
 
 def unknown(command: list[str]) -> set[str]:
