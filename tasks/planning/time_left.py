@@ -11,6 +11,7 @@ GPUs: on a CPU sampling took a twentieth of the seconds that its ratio to SFT wo
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,13 +27,11 @@ from tasks.planning.sizes import sizes_of
 from tasks.sharding import ShardTask
 
 _FIRST = 0.05  # share of the work of a command before its pace is known
-# Mean seconds of the stages of configs/embedded.yaml, alone on two cores of an Intel Xeon with AMX
-# (69203ce7), and the share of them that would not grow with more questions (assumed).
-EMBEDDED: Mapping[str, float] = {
-    "corpus": 1, "graph": 2, "questions-validation": 1, "questions-test": 1, "questions-sft": 2,
-    "questions-sampling": 1, "coverage": 1, "sft-data": 3, "index": 19, "sft": 60, "sample": 69,
-    "score": 6, "pair": 1, "train": 19, "evaluate-policy": 30, "evaluate": 1, "report": 3,
-}  # fmt: skip
+# Seconds of the stages of configs/embedded.yaml, and the share of them that would not grow with the
+# work (assumed).
+EMBEDDED: Mapping[str, float] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 _FIXED = 0.5
 
 
