@@ -2,13 +2,12 @@
 
 Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the
 process that runs Luigi draws, and the lines that it prints appear above the bars. The last row, or
-a line after the end of a stage, is about the whole run (`tasks.planning.time_left`).
+a line for every five percent, is about the whole run (`tasks.planning.time_left`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import threading
@@ -27,10 +26,13 @@ if TYPE_CHECKING:
 _BAR = 24  # characters
 _LINE_SECONDS = 60.0  # between two lines of a stage outside a terminal
 _POLL = 1.0  # seconds
+_POINTS = 5  # percentage points between two lines on the whole run
 _PLAIN = ("CI", "NO_COLOR")  # environment variables that ask for plain lines
 
 Rows = Sequence[tuple[str, ProgressRecord]]
 Running = Callable[[], Rows]
+Share = tuple[int, str] | None  # percent of the run that are done, and the time left
+Whole = Callable[[Rows], Share]
 
 
 class RunningStages:
@@ -52,36 +54,21 @@ class RunningStages:
         ]
 
 
-class WholeRun:
-    """How much of a run is done, in percent, and a text on the rest; None while it is unknown."""
-
-    def __init__(self, tasks: Sequence[StageTask]) -> None:
-        self._time, self._began = RunTime(tasks), time.monotonic()
-
-    def __call__(self, rows: Rows) -> tuple[int, str] | None:
-        so_far = {label: record.seconds for label, record in rows}
-        found = self._time.left(so_far, time.monotonic() - self._began)
-        return found and (math.floor(100 * found[0]), f"about {duration(found[1])} left")
-
-    @property
-    def ended(self) -> int:
-        """The number of stages that have ended."""
-        return self._time.ended
-
-
 @contextmanager
 def shown(tasks: Sequence[StageTask]) -> Iterator[None]:
     """Show the progress of ``tasks``, complete and not, while the block runs them."""
-    running, whole = RunningStages(tasks), WholeRun(tasks)
+    running, time_of_run = RunningStages(tasks), RunTime(tasks)
+
+    def whole(rows: Rows) -> Share:
+        return time_of_run({label: record.seconds for label, record in rows})
+
     with bars(running, whole) if _in_terminal() else quiet_lines(running, whole):
         yield
 
 
 @contextmanager
-def quiet_lines(
-    running: Running, whole: WholeRun | None = None, seconds: float = _LINE_SECONDS
-) -> Iterator[None]:
-    """Print one line for each stage every ``seconds``, and one for the run when a stage ends."""
+def quiet_lines(running: Running, whole: Whole, seconds: float = _LINE_SECONDS) -> Iterator[None]:
+    """Print one line for each stage every ``seconds``, and for the run, from a thread."""
     ended = threading.Event()
     arguments = (running, whole, seconds, ended)
     printer = threading.Thread(target=_print_lines, args=arguments, daemon=True)
@@ -93,30 +80,25 @@ def quiet_lines(
         printer.join()
 
 
-def _print_lines(
-    running: Running, whole: WholeRun | None, seconds: float, ended: threading.Event
-) -> None:
+def _print_lines(running: Running, whole: Whole, seconds: float, ended: threading.Event) -> None:
     due: dict[str, float] = {}
-    stages, told = 0, 0
+    told = 0
     while not ended.wait(min(_POLL, seconds)):
-        now, rows = time.monotonic(), running()
-        lines = [
-            (label, record) for label, record in rows if now >= due.setdefault(label, now + seconds)
-        ]
-        due |= {label: now + seconds for label, _ in lines}
+        now, rows, lines = time.monotonic(), running(), list[tuple[str, str]]()
+        for label, record in rows:
+            if now >= due.setdefault(label, now + seconds):
+                due[label] = now + seconds
+                lines.append((label, record.sentence()))
+        if (share := whole(rows)) and share[0] >= told + _POINTS:
+            told = share[0]
+            lines.append(("run", f"{told} % of the run done, {share[1]}"))
         with contextlib.suppress(OSError, ValueError):  # the reader has ended
-            for label, record in lines:
-                say(aligned(label, record.sentence()))
-            if whole is None or not (lines or whole.ended > stages):
-                continue
-            stages, found = whole.ended, whole(rows)
-            if found is not None and found[0] > told:
-                told, left = found
-                say(aligned("run", f"{told} % of the run done, {left}"))
+            for line in lines:
+                say(aligned(*line))
 
 
 @contextmanager
-def bars(running: Running, whole: WholeRun) -> Iterator[None]:
+def bars(running: Running, whole: Whole) -> Iterator[None]:
     """Draw a bar for each stage, and one for the run, below the lines that this process prints."""
     from rich.console import Console
     from rich.live import Live
@@ -137,7 +119,7 @@ def bars(running: Running, whole: WholeRun) -> Iterator[None]:
         yield
 
 
-def table_of(running: Rows, whole: tuple[int, str] | None = None) -> Table:
+def table_of(running: Rows, whole: Share = None) -> Table:
     """One row for each stage: label, bar, share, count, rate, remaining time and values.
 
     The last row is about the run, if that is known.

@@ -11,8 +11,10 @@ GPUs: on a CPU sampling took a twentieth of the seconds that its ratio to SFT wo
 
 from __future__ import annotations
 
+import math
+import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +22,7 @@ from typing import Any
 
 from pipeline.core.gpus import machine_gpus
 from pipeline.core.shipped import CONFIGURATIONS, TINY_READER, find_model
+from pipeline.run.progress import duration
 from pipeline.run.store import read_manifest
 from tasks.base import StageTask, walk_configured
 from tasks.planning.clock import Clock
@@ -83,11 +86,13 @@ def time_left(
 
 
 class RunTime:
-    """The stages of a run, as `time_left` takes them."""
+    """How much of a run is done, in percent, and a text on the rest; None while it is unknown."""
 
-    def __init__(self, tasks: Iterable[StageTask]) -> None:
-        """``tasks`` are in running order, complete and not."""
-        self._tasks = list(tasks)
+    def __init__(
+        self, tasks: Iterable[StageTask], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``tasks`` are in running order, complete and not; ``clock`` gives seconds."""
+        self._tasks, self._clock, self._began = list(tasks), clock, clock()
         guesses = _guesses(self._tasks[-1])
         self._before: dict[str, float] = {}
         self._so_far: dict[str, float] = {}
@@ -102,8 +107,8 @@ class RunTime:
                 self._before[task.whole] = _seconds(earlier[0][1])
             self.stages.append(stage)
 
-    def left(self, so_far: Mapping[str, float], elapsed: float) -> tuple[float, float] | None:
-        """`time_left`; ``so_far`` has the seconds of the running stages by label."""
+    def __call__(self, so_far: Mapping[str, float]) -> tuple[int, str] | None:
+        """``so_far`` has the seconds of the running stages by label."""
         self._so_far |= so_far  # a stage stops running a moment before its task ends
         now = [
             replace(stage, took=task.seconds, here=True)
@@ -111,12 +116,8 @@ class RunTime:
             else replace(stage, so_far=self._so_far.get(task.label, 0.0))
             for task, stage in zip(self._tasks, self.stages, strict=True)
         ]
-        return time_left(now, self._before, elapsed)
-
-    @property
-    def ended(self) -> int:
-        """The number of stages that this command has run."""
-        return sum(task.seconds is not None for task in self._tasks)
+        found = time_left(now, self._before, self._clock() - self._began)
+        return found and (math.floor(100 * found[0]), f"about {duration(found[1])} left")
 
 
 def planned_work(task: StageTask) -> dict[str, float]:

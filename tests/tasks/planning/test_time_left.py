@@ -67,10 +67,7 @@ def test_complete_stages_count_with_the_seconds_of_their_manifests(workspace):
         "shards": {"shard-000": {"wall_seconds": 1}},
     }
     first.store.commit(first.key, folder, facts)
-    run = RunTime([first, reports])
-    assert run.left({}, 1.0) is None
-    reports.seconds = 2.0
-    assert run.ended == 1
+    assert [stage.took for stage in RunTime([first, reports]).stages] == [6.0, None]
 
 
 def test_the_first_run_with_the_tiny_reader_is_guessed_from_the_embedded_run(tmp_path):
@@ -93,9 +90,9 @@ def test_the_first_run_with_the_tiny_reader_is_guessed_from_the_embedded_run(tmp
 def test_after_the_cold_start_the_first_run_says_how_long_the_rest_takes(tmp_path):
     report = task_for("report", "embedded", (f"runs_dir={tmp_path}",))
     tasks = list(walk_configured(report))
-    run = RunTime(tasks)
+    clock = iter((0.0, 160.0))
+    run = RunTime(tasks, lambda: next(clock))
     for one in tasks[: tasks.index(next(one for one in tasks if one.stage == "sft")) + 1]:
         one.seconds = 2.0 * EMBEDDED.get(one.stage, 1.0)  # a machine of half the speed
-    share, left = run.left({}, 160.0)
-    # 184 s of stages took 160 s, because some ran side by side; 818 s are left.
-    assert (round(share, 2), round(left)) == (0.18, 711)
+    # 184 s of stages took 160 s, because some ran side by side; 818 s are left, which will take 711.
+    assert run({}) == (18, "about 12 min left")
