@@ -23,7 +23,7 @@ from typing import Any
 from pipeline.core.gpus import machine_gpus
 from pipeline.core.shipped import CONFIGURATIONS, TINY_READER, find_model
 from pipeline.run.progress import duration
-from pipeline.run.store import read_manifest
+from pipeline.run.store import manifest_of
 from tasks.base import StageTask, walk_configured
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import sizes_of
@@ -101,7 +101,7 @@ class RunTime:
             stage = Timed(task.whole, guesses.get(task.whole), part=_part(task))
             output = None if task.forced else task.found()
             if output is not None:
-                took = _seconds(read_manifest(output.directory))
+                took = _seconds(manifest_of(output.directory) or {})
                 stage = replace(stage, took=took, part=1.0)
             elif earlier := task.store.newest(task.whole, lambda manifest: True):
                 self._before[task.whole] = _seconds(earlier[0][1])
