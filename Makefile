@@ -13,6 +13,11 @@ FORCE   ?=
 # Any other options of the command that a target calls: make status ARGS="--why pair:2".
 ARGS    ?=
 
+# Any other variable of the command line is misspelt. A nested make is given those of its caller.
+VARIABLES := PYTHON VENV CONFIG VARIANT DATA ROUND SET WORKERS FORCE ARGS LOCK DRIVER_CHECK TORCH_CPU_INDEX UV_OPTIONS CLIENTS
+UNKNOWN   := $(strip $(foreach name,$(filter-out $(VARIABLES),$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name))))
+$(if $(UNKNOWN),$(error there is no variable $(UNKNOWN); expected $(VARIABLES)))
+
 OPTIONS = $(if $(VARIANT),--variant $(VARIANT)) $(if $(CONFIG),--config $(CONFIG)) $(if $(DATA),--data $(DATA)) \
   $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force) $(ARGS)
@@ -29,7 +34,7 @@ FITS    = import platform, sys; v = sys.version_info[:2]; name, c = platform.lib
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-TARGETS := help setup setup-gpu run status view browse clean-tmp check check-all check-clients lint types test test-all docs \
+TARGETS := help setup setup-gpu run status view browse clean-tmp check check-all check-nightly check-clients lint types test test-all docs \
            bench bench-methods gpu-check gpu-resolve lock
 # Every other goal is a stage, whether or not a file has its name.
 STAGES  := $(filter-out $(TARGETS) $(STAMP),$(MAKECMDGOALS))
@@ -116,6 +121,10 @@ check: ## what CI runs: lint, types, GPU lock, docs, quick tests
 check-all: ## the same with all tests, before a release
 	$(STATIC)
 	@$(MAKE) --no-print-directory test-all
+
+# An hour for each file; ARGS="tests/llm/test_killed_engine.py" runs that file alone. It writes docs/nightly.md.
+check-nightly: $(STAMP) ## the slow tests, file by file, and a page of their results (hours)
+	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.nightly $(ARGS)
 
 lint: $(STAMP) ## ruff, the layers of the packages, and idioms in sentences
 	$(VENV)/bin/ruff check .

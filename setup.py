@@ -1,7 +1,7 @@
-"""Copies the configurations and the tiny reader into the wheel, below ``pipeline/shipped/``.
+"""Copies the files of `SHIPPED` into the wheel, below ``pipeline/shipped/``.
 
 Everything else about the package is in ``pyproject.toml``. The files stay where the repository
-keeps them (``configs/``, ``data/tiny_reader/``); `pipeline.core.shipped` finds them in both places.
+keeps them (``configs/``, ``data/``); `pipeline.core.shipped` finds them in both places.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-SHIPPED = ("configs/**/*.yaml", "data/tiny_reader/*")
+SHIPPED = ("configs/**/*.yaml", "data/tiny_reader/*", "data/demo/**/*")
 
 
 class BuildWithShippedFiles(build_py):

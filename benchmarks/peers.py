@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.core.errors import DependencyError
 
-INSTALL = "pip install 'steep[bench]', or pip install --no-deps igraph texttable scikit-network"
+INSTALL = "pip install --no-deps igraph texttable scikit-network"
 
 
 class Missing:

@@ -104,7 +104,7 @@ def machine() -> dict[str, Any]:
     """A description of the machine: processor, cores, threads, load, Python and system."""
     load = os.getloadavg()[0]
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "load_at_start": round(load, 2),
@@ -113,7 +113,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -88,6 +88,7 @@ class StageTask(luigi.Task):
     lease: Lease = NO_LEASE  # its devices and threads while it runs
     fork_server: ForkServer | None = None  # set by `tasks.build`
     failure: FailureRecord | None = None  # of the last run
+    seconds: float | None = None  # of the last run, once it has succeeded
 
     def __init_subclass__(cls) -> None:
         """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
@@ -257,7 +258,7 @@ class StageTask(luigi.Task):
 
     def run(self) -> None:
         """Run the stage, unless an output from inputs with the same content exists."""
-        output = self.found()
+        began, output = time.monotonic(), self.found()
         if output is None or self.forced:
             with held(self.request, lambda text: say(aligned(self.label, text))) as self.lease:
                 self.start()
@@ -268,6 +269,7 @@ class StageTask(luigi.Task):
                     f"reused: its inputs have the content that {output.directory} was made from",
                 )
             )
+        self.seconds = time.monotonic() - began
 
     def start(self) -> None:
         """Run the stage's function."""

@@ -101,7 +101,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     told: set[str] = set()
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
-        task.asked, task.failure = asked, None
+        task.asked, task.failure, task.seconds = asked, None, None
         for one in task.opens():
             if not isinstance(one, Training) or one.block in told:
                 continue

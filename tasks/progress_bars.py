@@ -1,7 +1,8 @@
 """Show the progress of the running stages: in a terminal as bars, else as a line a minute.
 
 Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the
-process that runs Luigi draws, and the lines that it prints appear above the bars.
+process that runs Luigi draws, and the lines that it prints appear above the bars. The last row, or
+a line for every five percent, is about the whole run (`tasks.planning.time_left`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.run.progress import ProgressRecord, duration, read_progress
 from tasks.base import StageTask, aligned, say
+from tasks.planning.time_left import RunTime
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,9 +26,13 @@ if TYPE_CHECKING:
 _BAR = 24  # characters
 _LINE_SECONDS = 60.0  # between two lines of a stage outside a terminal
 _POLL = 1.0  # seconds
+_POINTS = 5  # percentage points between two lines on the whole run
 _PLAIN = ("CI", "NO_COLOR")  # environment variables that ask for plain lines
 
-Running = Callable[[], Sequence[tuple[str, ProgressRecord]]]
+Rows = Sequence[tuple[str, ProgressRecord]]
+Running = Callable[[], Rows]
+Share = tuple[int, str] | None  # percent of the run that are done, and the time left
+Whole = Callable[[Rows], Share]
 
 
 class RunningStages:
@@ -50,17 +56,22 @@ class RunningStages:
 
 @contextmanager
 def shown(tasks: Sequence[StageTask]) -> Iterator[None]:
-    """Show the progress of ``tasks`` while the block runs them."""
-    running = RunningStages(tasks)
-    with bars(running) if _in_terminal() else quiet_lines(running):
+    """Show the progress of ``tasks``, complete and not, while the block runs them."""
+    running, time_of_run = RunningStages(tasks), RunTime(tasks)
+
+    def whole(rows: Rows) -> Share:
+        return time_of_run({label: record.seconds for label, record in rows})
+
+    with bars(running, whole) if _in_terminal() else quiet_lines(running, whole):
         yield
 
 
 @contextmanager
-def quiet_lines(running: Running, seconds: float = _LINE_SECONDS) -> Iterator[None]:
-    """Print one line for each stage every ``seconds``, from a thread."""
+def quiet_lines(running: Running, whole: Whole, seconds: float = _LINE_SECONDS) -> Iterator[None]:
+    """Print one line for each stage every ``seconds``, and for the run, from a thread."""
     ended = threading.Event()
-    printer = threading.Thread(target=_print_lines, args=(running, seconds, ended), daemon=True)
+    arguments = (running, whole, seconds, ended)
+    printer = threading.Thread(target=_print_lines, args=arguments, daemon=True)
     printer.start()
     try:
         yield
@@ -69,26 +80,36 @@ def quiet_lines(running: Running, seconds: float = _LINE_SECONDS) -> Iterator[No
         printer.join()
 
 
-def _print_lines(running: Running, seconds: float, ended: threading.Event) -> None:
+def _print_lines(running: Running, whole: Whole, seconds: float, ended: threading.Event) -> None:
     due: dict[str, float] = {}
+    told = 0
     while not ended.wait(min(_POLL, seconds)):
-        now = time.monotonic()
-        for label, record in running():
+        now, rows, lines = time.monotonic(), running(), list[tuple[str, str]]()
+        for label, record in rows:
             if now >= due.setdefault(label, now + seconds):
                 due[label] = now + seconds
-                with contextlib.suppress(OSError, ValueError):  # the reader has ended
-                    say(aligned(label, record.sentence()))
+                lines.append((label, record.sentence()))
+        if (share := whole(rows)) and share[0] >= told + _POINTS:
+            told = share[0]
+            lines.append(("run", f"{told} % of the run done, {share[1]}"))
+        with contextlib.suppress(OSError, ValueError):  # the reader has ended
+            for line in lines:
+                say(aligned(*line))
 
 
 @contextmanager
-def bars(running: Running) -> Iterator[None]:
-    """Draw a bar for each stage below the lines that this process prints."""
+def bars(running: Running, whole: Whole) -> Iterator[None]:
+    """Draw a bar for each stage, and one for the run, below the lines that this process prints."""
     from rich.console import Console
     from rich.live import Live
 
+    def drawn() -> Table:
+        rows = running()
+        return table_of(rows, whole(rows))
+
     console = Console(soft_wrap=True)
     live = Live(
-        get_renderable=lambda: table_of(running()),
+        get_renderable=drawn,
         console=console,
         refresh_per_second=2,
         transient=True,
@@ -98,8 +119,11 @@ def bars(running: Running) -> Iterator[None]:
         yield
 
 
-def table_of(running: Sequence[tuple[str, ProgressRecord]]) -> Table:
-    """One row for each stage: label, bar, share, count, rate, remaining time and values."""
+def table_of(running: Rows, whole: Share = None) -> Table:
+    """One row for each stage: label, bar, share, count, rate, remaining time and values.
+
+    The last row is about the run, if that is known.
+    """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -114,6 +138,10 @@ def table_of(running: Sequence[tuple[str, ProgressRecord]]) -> Table:
         details = ", ".join(record.details()) or f"{elapsed} so far"
         cells = (record.share, record.count or "starting", details)
         table.add_row(Text(label, "bold"), bar, *map(Text, cells))
+    if whole is not None:
+        done, left = whole
+        bar = ProgressBar(100, done, width=_BAR)
+        table.add_row(Text("run", "bold"), bar, f"{done} %", "of the run done", left)
     return table
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pipeline.core.errors import DependencyError
+from pipeline.core.errors import missing
 from pipeline.rollout.recorded import recorded_trajectories
 from tasks.asking import asked_policies
 from tasks.base import StageTask, say
@@ -35,9 +35,7 @@ def record(
         from pipeline.serving.policy import ServedPolicy
         from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
     except ImportError as error:
-        raise DependencyError(
-            f"steep record needs {error.name}; pip install 'steep[serve]'"
-        ) from None
+        raise missing(f"steep record needs {error.name}", "serve") from None
     from pipeline.corpus.questions.load import load_questions
     from pipeline.stages.sample import open_turns_in_process
 

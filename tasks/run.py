@@ -112,7 +112,7 @@ def run(
             check_needs(todo)
             if kept := keep_dtypes(task.resolved):
                 say(aligned("plan", kept))
-            _run(todo, capacity, force)
+            _run(tasks, todo, capacity, force)
         task.check_output(Depth.SIZES)
         task.publish()
         return task.directory
@@ -172,8 +172,8 @@ def _needed(task: StageTask, force: bool) -> list[StageTask]:
         task.forced = False
 
 
-def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
-    """Run ``todo``, which is in running order; ``force`` is about the last of them."""
+def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, force: bool) -> None:
+    """Run ``todo`` of ``tasks``, in running order; ``force`` is about the last of them."""
     task = todo[-1]
     if any(isinstance(one, Training) for needed in todo for one in needed.opens()):
         check_trackers(task.settings.trackers)
@@ -189,7 +189,7 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
         with ExitStack() as stack:
             for store in {needed.store for needed in [*todo, *inputs.values()]}:
                 stack.enter_context(store.used())  # `steep gc` then removes nothing
-            stack.enter_context(shown(todo))
+            stack.enter_context(shown(tasks))
             stack.enter_context(preloaded(todo))
             failures = build(task, todo, capacity)
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pipeline.core.errors import ConfigError, DependencyError, EngineError, SteepError
+from pipeline.core.errors import ConfigError, EngineError, SteepError, missing
 from pipeline.run.store import read_manifest
 from tasks.asking import AskedPolicy, OpeningInProcess, asked_policies, opened
 from tasks.base import StageTask, say
@@ -61,9 +61,7 @@ def serve(
         from pipeline.serving.policy import ServedPolicy
         from pipeline.serving.turns import PlainModel
     except ImportError as error:
-        raise DependencyError(
-            f"steep serve needs {error.name}; pip install 'steep[serve]'"
-        ) from None
+        raise missing(f"steep serve needs {error.name}", "serve") from None
     from pipeline.retrieval.base import Query
     from pipeline.retrieval.factory import open_retriever
     from pipeline.retrieval.fingerprint import RetrievalIdentity

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.browse.sources import VERDICTS, Group, RunSources
 from pipeline.core.atomic import replacing
-from pipeline.core.errors import DependencyError, InputError, StoreError
+from pipeline.core.errors import InputError, StoreError, missing
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import diagnose, mode_of_answer
@@ -40,9 +40,7 @@ def duckdb() -> Any:
     try:
         import duckdb
     except ImportError:
-        raise DependencyError(
-            "steep browse needs the package duckdb; install it: pip install 'steep[browse]'"
-        ) from None
+        raise missing("steep browse needs duckdb", "browse") from None
     return duckdb
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
 
 import typer
 
-from pipeline.cli.options import Chosen, with_configuration
-from pipeline.core.errors import DependencyError, SteepError, StoreError
+from pipeline.cli.options import Chosen, refuse_options, with_configuration
+from pipeline.core.errors import SteepError, StoreError, missing
 
 if TYPE_CHECKING:
     from pipeline.browse.site import RunEntry, Site
@@ -23,25 +24,51 @@ if TYPE_CHECKING:
     from tasks.base import StageTask
 
 PORT = 8766
+_DEMONSTRATION = (
+    "the demonstration run: two rounds of TeaRAG on 300 generated documents with a tiny model, "
+    "made by steep run --variant demo"
+)
 
 
 @with_configuration
 def browse(
+    context: typer.Context,
     chosen: Chosen,
     host: Annotated[
         str, typer.Option(help="address to listen on; any but loopback needs a token")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = PORT,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="show the small finished run that comes with steep")
+    ] = False,
 ) -> None:
     """Show pairs, trajectories and runs in the web browser.
 
     The other runs in the same directory can be opened and compared too. `browse` writes one file
     of a run: store/.hashes.json, which remembers the content of model files.
     """
-    task = chosen.task()
-    site = open_site(task)
-    _ = site.first  # its errors end the command
-    _serve(site, host, port)
+    if demo:
+        refuse_options(context, ("config", "variant", "set", "data"), "with --demo")
+        typer.echo(_DEMONSTRATION)
+        with TemporaryDirectory(prefix="steep-demo-") as cache:
+            _serve(demonstration(Path(cache)), host, port)
+    else:
+        _serve(open_site(chosen.task()), host, port)
+
+
+def demonstration(cache: Path) -> Site:
+    """The run that comes with steep. It is read where it is; ``cache`` gets the side table."""
+    from pipeline.browse.site import RunEntry, Site
+    from pipeline.core.shipped import DEMONSTRATION, TINY_READER
+
+    reason = "the demonstration run comes without its policies and indexes, so it cannot be asked; "
+    entry = RunEntry(
+        DEMONSTRATION.name,
+        DEMONSTRATION / "store",
+        base_model=TINY_READER,
+        not_asked=f"{reason}make them with: steep run --variant demo",
+    )
+    return Site({entry.name: entry}, cache)
 
 
 def open_site(task: StageTask) -> Site:
@@ -149,15 +176,14 @@ class RunPolicies:
 
 
 def _serve(site: Site, host: str, port: int) -> None:
+    _ = site.first  # its errors end the command
     try:
         from pipeline.browse.app import create_app
         from pipeline.browse.asking import Desk
         from pipeline.retrieval.remote.hosts import is_loopback
         from pipeline.retrieval.remote.server import Server, bind_socket, serve
     except ImportError as error:
-        raise DependencyError(
-            f"steep browse needs the package {error.name}; install it: pip install 'steep[browse]'"
-        ) from None
+        raise missing(f"steep browse needs {error.name}", "browse") from None
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     on = bind_socket(host, port)
     shown = f"[{host}]" if ":" in host else host

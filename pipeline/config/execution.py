@@ -13,7 +13,7 @@ _DIRECTIVE = re.compile(r"--[a-z][a-z-]*(=[^\n\r]+)?")
 
 
 class Ray(Block):
-    """Stages as tasks of a Ray cluster (`pip install 'steep[ray]'`)."""
+    """Stages as tasks of a Ray cluster (extra ``ray`` of pyproject.toml)."""
 
     address: Annotated[NotEmpty | None, Execution()] = Field(
         None,
@@ -23,7 +23,7 @@ class Ray(Block):
 
 
 class Slurm(Block):
-    """Stages as Slurm jobs, submitted by submitit (`pip install 'steep[slurm]'`)."""
+    """Stages as Slurm jobs, submitted by submitit (extra ``slurm`` of pyproject.toml)."""
 
     cluster: Annotated[Literal["slurm", "local"], Execution()] = Field(
         "slurm", description="local: processes of this machine instead of jobs, to try a set-up"

@@ -49,6 +49,22 @@ class DependencyError(SteepError, ImportError):
     """A package, model or device of the configuration is missing."""
 
 
+# The packages of the extras of pyproject.toml. steep is in no package index, where another project
+# may have its name, so `pip install 'steep[serve]'` is no remedy.
+EXTRAS = {
+    "browse": "'duckdb>=1.4' fastapi uvicorn",
+    "documents": "'pypdf>=5'",
+    "ray": "'ray>=2.50'",
+    "serve": "fastapi httpx 'mcp>=2' tenacity uvicorn",
+    "slurm": "'submitit>=1.5'",
+}
+
+
+def missing(what: str, extra: str) -> DependencyError:
+    """The error that ``what`` needs the packages of an extra, with the command that adds them."""
+    return DependencyError(f"{what}; pip install {EXTRAS[extra]}")
+
+
 class EngineError(SteepError, RuntimeError):
     """A language-model engine failed to start or failed while generating."""
 

@@ -1,4 +1,4 @@
-"""Files that come with steep: the configurations and the tiny reader.
+"""Files that come with steep: the configurations, the tiny reader and the demonstration run.
 
 A wheel holds them below ``pipeline/shipped/``; in a source checkout they are at the root of the
 repository (`setup.py` makes the copy). Input: a relative name such as ``embedded`` or
@@ -14,6 +14,10 @@ INSTALLED = (_PACKAGE / "shipped").is_dir()
 ROOT = _PACKAGE / "shipped" if INSTALLED else _PACKAGE.parent
 CONFIGURATIONS = ROOT / "configs"
 VARIANTS = CONFIGURATIONS / "variants.yaml"  # many configurations (`pipeline.config.variants`)
+TINY_READER = ROOT / "data" / "tiny_reader"
+DEMONSTRATION = (
+    ROOT / "data" / "demo"
+)  # a finished run, without models (`benchmarks.demonstration`)
 
 
 def configuration_names() -> list[str]:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.config.knowledge import CorpusFile, QuestionFile
-from pipeline.core.errors import DependencyError, InputError
+from pipeline.core.errors import DependencyError, InputError, missing
 from pipeline.core.records import Question
 from pipeline.core.row_files import ROW_SUFFIXES, BadRows, first_character
 from pipeline.corpus.documents import is_read, read_documents, skips
@@ -88,7 +88,7 @@ def skipped_documents(root: Path, file: CorpusFile) -> Counter[str]:
         if found.problem is not None:
             reasons[found.problem] += 1
         elif package is not None:
-            reasons[f"needs {package}; pip install 'steep[documents]'"] += 1
+            reasons[str(missing(f"needs {package}", "documents"))] += 1
         elif not found.named and not is_read(found.path):
             reasons[f"{Path(found.name).suffix or 'without a suffix'}, which is not read"] += 1
     return reasons

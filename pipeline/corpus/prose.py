@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.content_cache import ContentCache, digest
-from pipeline.core.errors import DependencyError, InputError, SteepError
+from pipeline.core.errors import InputError, SteepError, missing
 from pipeline.core.model_files import file_hash
 from pipeline.core.text import file_name, one_line
 from pipeline.corpus.bounded import Exceeded, bounded
@@ -76,10 +76,7 @@ def read_prose(path: Path, kept: ContentCache | None = None) -> Iterator[Documen
     memory, or has no text, and DependencyError when the package that reads it is not installed.
     """
     if missing_package(path) is not None:
-        raise DependencyError(
-            f"{file_name(path)}: needs a package that is not installed; "
-            "pip install 'steep[documents]'"
-        )
+        raise missing(f"{file_name(path)}: needs a package that is not installed", "documents")
     if path.exists() and not path.is_file():
         raise InputError.at(path, None, "not a regular file")
     try:

@@ -187,8 +187,8 @@ def load_vectors(path: Path) -> NDArray[np.float32]:
 def _on_gpus(faiss: Any, index: Any) -> Any:
     if not hasattr(faiss, "StandardGpuResources"):
         raise DependencyError(
-            "index.gpu is true, but this FAISS is built for the CPU; make setup-gpu, or pip "
-            "install 'steep[gpu]' (faiss-gpu), or set it to false"
+            "index.gpu is true, but this FAISS is built for the CPU; make setup-gpu, or install "
+            "faiss-gpu in its place, or set it to false"
         )
     if not faiss.get_num_gpus():
         raise DependencyError("index.gpu is true, but FAISS sees no GPU; set it to false")

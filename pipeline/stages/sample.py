@@ -31,11 +31,11 @@ from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import (
-    DependencyError,
     EngineError,
     InputError,
     RetrievalUnavailable,
     StoreError,
+    missing,
 )
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
@@ -352,9 +352,7 @@ def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriev
     try:
         from pipeline.retrieval.remote.client import RemoteRetriever
     except ImportError as error:
-        raise DependencyError(
-            f"retrieval.service needs {error.name}; pip install 'steep[serve]'"
-        ) from None
+        raise missing(f"retrieval.service needs {error.name}", "serve") from None
 
     settings = config.retrieval
     if key is None or settings.service is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 
 from pipeline.config import Config
-from pipeline.core.errors import DependencyError
+from pipeline.core.errors import DependencyError, missing
 from pipeline.training.trackers import check_trackers, installed_package
 from tasks.checks.devices import required_gpus
 from tasks.opened import Encoder, Engine, Opened, Training, Vectors
@@ -44,7 +44,7 @@ def package_faults(
                 "setup-gpu (faiss-gpu), or set it to false"
             )
     if settings.retrieval.service is not None and not installed_package("httpx"):
-        yield "retrieval.service needs httpx; pip install 'steep[serve]'"
+        yield str(missing("retrieval.service needs httpx", "serve"))
     if any(isinstance(one, Training) for one in opened):
         try:
             check_trackers(settings.trackers)

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from pipeline.config import Config
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, missing
 
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # by extra
 _CONNECT_SECONDS = 10.0
@@ -18,9 +18,7 @@ def execution_faults(settings: Config) -> Iterator[str]:
     """A sentence for a missing package, and for a cluster that does not answer."""
     kind = settings.execution.kind
     if (module := _PACKAGES.get(kind)) and importlib.util.find_spec(module) is None:
-        yield (
-            f"execution is {kind}, and the package {module} is missing; pip install 'steep[{kind}]'"
-        )
+        yield str(missing(f"execution is {kind}, which needs {module}", kind))
     if kind == "ray":
         yield from _address_faults(
             settings.execution.ray.address or os.environ.get("RAY_ADDRESS", "")

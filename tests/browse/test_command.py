@@ -24,22 +24,37 @@ from pipeline.core.errors import StoreError
 from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
 from tests.waiting import LIMIT
 
+ROOT = Path(__file__).parents[2]
+
 
 @contextmanager
-def served(runs: Path, *options: str) -> Iterator[str]:
-    """The address that the running command prints; it is interrupted at the end, as by Ctrl-C."""
-    settings = {"runs_dir": runs, "name": NAME, "cache_dir": runs / "cache"}
+def started(*options: str, folder: Path | None = None) -> Iterator[list[str]]:
+    """The lines of the running command up to its address; it is interrupted at the end, as by Ctrl-C."""
     command = [sys.executable, "-m", "pipeline.cli", "browse", "--port", "0", *options]
-    for name, value in settings.items():
-        command += ["--set", f"{name}={value}"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, cwd=folder
+    ) as process:
         assert process.stdout is not None
+        lines: list[str] = []
         try:
-            yield process.stdout.readline().split()[0]
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("http"):
+                    break
+            yield lines
         finally:
             process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT) in (0, 130)
+
+
+@contextmanager
+def served(runs: Path, *options: str) -> Iterator[str]:
+    """The address of the run in ``runs``."""
+    settings = {"runs_dir": runs, "name": NAME, "cache_dir": runs / "cache"}
+    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    with started(*options, *given) as lines:
+        yield lines[-1].split()[0]
 
 
 def test_the_command_serves_a_run_until_it_is_interrupted(runs: Path) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from pipeline.cli.browse import open_site
 from pipeline.cli.options import Chosen
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, Step, Trajectory
+from tests.browse.linked_pages import linked_pages
 from tests.browse.stored_run import CONTROL, NAME, VERDICT, write_stored_run
 from tests.smallest import small_trajectory, write_paired, write_scored
 
@@ -78,18 +78,7 @@ def test_trajectories_are_filtered(client: TestClient, filters: str, count: int)
 
 def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
     """Follows links from the first page, up to 25 of each kind: none is missing or fails."""
-    seen, todo, kinds = {"/"}, ["/"], Counter[str]()
-    while todo:
-        response = client.get(todo.pop(0))
-        assert response.status_code == 200, response.url
-        for link in re.findall(r'href="([^"]+)"', response.text):
-            url = response.url.join(link.replace("&amp;", "&"))
-            target = f"{url.path}?{url.query.decode()}"
-            kind = re.split(r"[\d-]", url.path.removeprefix("/run/stored"))[0]
-            if target not in seen and kinds[kind] < 25:
-                seen.add(target)
-                kinds[kind] += 1
-                todo.append(target)
+    kinds = linked_pages(client)
     assert kinds.keys() >= {
         "/", "/pairs", "/pair/round", "/trajectories", "/trajectory/round", "/trajectory/policy",
         "/chunk", "/call/round", "/compare", "/compare/question", "/report.html",

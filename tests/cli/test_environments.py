@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from pipeline.core.errors import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU, GPU = "requirements/cpu.lock", "requirements/gpu.lock"
@@ -151,3 +154,15 @@ def test_both_locks_hold_the_same_versions_besides_the_builds_for_cuda() -> None
 
 
 # What the stages import on GPUs. Kernels of vLLM ask for the driver, which this test does without.
+
+
+def test_messages_install_the_packages_of_the_extras_and_not_steep_from_an_index() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra, packages in EXTRAS.items():
+        assert sorted(packages.replace("'", "").split()) == sorted(declared[extra])
+    for package in ("pipeline", "tasks", "benchmarks"):
+        for path in (ROOT / package).rglob("*.py"):
+            named = re.findall(r"pip install 'steep\[.*", path.read_text())
+            assert path.name == "errors.py" or not named, path

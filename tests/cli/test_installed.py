@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import zipfile
 from pathlib import Path
+from subprocess import PIPE
 
+import httpx
 import pytest
 
-from pipeline.core.shipped import configuration_names
+from pipeline.core.shipped import DEMONSTRATION, configuration_names
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGED = ("pipeline", "tasks", "configs", "data/tiny_reader")
+PACKAGED = ("pipeline", "tasks", "configs", "data/tiny_reader", "data/demo")
 PACKAGED_FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+# The commands of README without make; uv takes the same words after "uv ".
+WITHOUT_MAKE = """
+python3 -m venv ~/steep
+. ~/steep/bin/activate
+pip install --no-deps --index-url https://download.pytorch.org/whl/cpu $(grep ^torch== requirements/cpu.lock)
+pip install --no-deps -r requirements/cpu.lock
+pip install --no-deps .
+"""
+WITH_UV = WITHOUT_MAKE.replace("python3 -m venv", "uv venv").replace(
+    "pip install", "uv pip install"
+)
 SMALL_WORLD = (
     "data.closed_world={seed: 3, documents: 600, musique_train: 30, musique_sampling: 9, "
     "musique_dev: 9, musique_test: 9, hotpotqa_sampling: 2, hotpotqa_dev: 2, hotpotqa_test: 2, "
@@ -77,17 +92,49 @@ def steep(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin" / "steep"
 
 
+@pytest.mark.parametrize("commands", [WITHOUT_MAKE, WITH_UV], ids=["pip", "uv"])
+def test_steep_is_installed_without_make_and_shows_its_demonstration_run(
+    wheel: Path, tmp_path: Path, commands: str
+) -> None:
+    """The packages of the lock are those of this environment; the other commands are carried out."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "empty").mkdir()
+    lines = [line for line in commands.split("\n") if "cpu.lock" not in line]
+    script = "\n".join(lines).replace("--no-deps .", f"--no-deps {wheel}")
+    script += (
+        f"echo {sysconfig.get_path('purelib')} > $(echo ~/steep/lib/python*/site-packages)/a.pth"
+    )
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path / "home"),
+    }  # fmt: skip
+    shell = ("bash", "-euc", script)
+    done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    steep = tmp_path / "home" / "steep" / "bin" / "steep"
+    command = (steep, "browse", "--demo", "--port", "0")
+    with subprocess.Popen(
+        command, cwd=tmp_path / "empty", stdout=PIPE, text=True, env={}
+    ) as process:
+        assert process.stdout is not None
+        address = next(line.split()[0] for line in process.stdout if line.startswith("http"))
+        assert "Why this pair" in httpx.get(f"{address}run/demo/pair/round-2/0", timeout=LIMIT).text
+        process.send_signal(signal.SIGINT)
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
 def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def test_a_wheel_holds_the_configurations_and_the_tiny_reader(
+def test_a_wheel_holds_the_configurations_the_tiny_reader_and_the_demonstration_run(
     source: Path, wheel: Path, tmp_path: Path
 ) -> None:
     reader = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert names(wheel) >= {f"pipeline/shipped/data/tiny_reader/{name}" for name in reader}
     shipped = {f"pipeline/shipped/configs/{name}.yaml" for name in configuration_names()}
     assert names(wheel) >= shipped
+    demonstrated = {path for path in DEMONSTRATION.rglob("*") if path.is_file()}
+    assert names(wheel) >= {f"pipeline/shipped/{path.relative_to(ROOT)}" for path in demonstrated}
     call(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path, cwd=source)
     (sdist,) = tmp_path.glob("*.tar.gz")
     assert names(build_wheel(sdist, tmp_path)) == names(wheel)

@@ -86,11 +86,19 @@ def options_in(words: list[str]) -> set[str]:
     return {word for word in named if re.match(r"--?[a-z]", word)}
 
 
+def variables() -> set[str]:
+    """The variables that the Makefile takes."""
+    return set(
+        (ROOT / "Makefile").read_text().partition("VARIABLES := ")[2].partition("\n")[0].split()
+    )
+
+
 def unknown(command: list[str]) -> set[str]:
-    """The words of a command that name a command, option or target that does not exist."""
+    """The words of a command that name a command, option, target or variable that does not exist."""
     program, *rest = (word for word in command if not PLACEHOLDER.search(word))
     if program == "make":
-        return {word for word in rest[:1] if "=" not in word} - targets()
+        names = {word.partition("=")[0] for word in rest if re.match(r"[A-Za-z_]+=", word)}
+        return ({word for word in rest[:1] if "=" not in word} - targets()) | (names - variables())
     found = found_command(rest)
     missing = (
         {rest[0]} if rest and hasattr(found, "commands") and not rest[0].startswith("-") else set()
@@ -177,6 +185,7 @@ def test_commands_are_found_in_the_pages() -> None:
     assert unknown(["steep", "pear", "--round", "2"]) == {"pear", "--round"}
     assert unknown(["steep", "pair", "--ruond", "2"]) == {"--ruond"}
     assert unknown(["make", "pear"]) == {"pear"}
+    assert unknown(["make", "run", "ROUDN=2", "SET=seed=1"]) == {"ROUDN"}
     assert list(wrong_values(["make", "run", "SET=seed=1 pears.limit=2", "CONFIG=configs/x.yaml"]))
 
 

@@ -58,7 +58,7 @@ def test_quiet_lines_come_once_in_an_interval(capfd):
         return len(lines)
 
     started = time.monotonic()
-    with quiet_lines(lambda: running, seconds=0.2):
+    with quiet_lines(lambda: running, lambda rows: None, seconds=0.2):
         wait_until(lambda: printed() > 1)
     assert printed() <= (time.monotonic() - started) / 0.2
     assert all(
@@ -69,6 +69,30 @@ def test_quiet_lines_come_once_in_an_interval(capfd):
         )
         for line in lines
     )
+
+
+def test_the_last_row_is_about_the_whole_run():
+    console = Console(record=True, force_terminal=True, width=120, file=io.StringIO())
+    console.print(table_of(four_stages(), (42, "about 4 min left")))
+    last = console.export_text().splitlines()[-1].strip()
+    assert re.fullmatch(r"run \S+ 42 % of the run done about 4 min left", re.sub(r" +", " ", last))
+
+
+def test_a_line_on_the_run_is_printed_every_five_percent(capfd):
+    shares = iter([None, (42, "about 4 min left"), (46, "x"), (47, "about 3 min left")])
+    looks = []
+
+    def whole(rows):
+        looks.append(rows)
+        return next(shares, None)
+
+    with quiet_lines(list, whole, seconds=0.01):
+        wait_until(lambda: len(looks) > 5)
+    lines = [line.split(maxsplit=2)[1:] for line in capfd.readouterr().out.splitlines()]
+    assert lines == [
+        ["run", "42 % of the run done, about 4 min left"],
+        ["run", "47 % of the run done, about 3 min left"],
+    ]
 
 
 def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):
