@@ -96,7 +96,8 @@ def steep(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_steep_is_installed_without_make_and_shows_its_demonstration_run(
     wheel: Path, tmp_path: Path, commands: str
 ) -> None:
-    """The packages of the lock are those of this environment; the other commands are carried out."""
+    """README's commands. The packages of the lock are those of this environment."""
+    assert WITHOUT_MAKE.strip() in (ROOT / "README.md").read_text(encoding="utf-8")
     (tmp_path / "home").mkdir()
     (tmp_path / "empty").mkdir()
     lines = [line for line in commands.split("\n") if "cpu.lock" not in line]

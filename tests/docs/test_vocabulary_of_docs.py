@@ -14,7 +14,8 @@ import pytest
 from tests.docs.vocabulary import wrong_titles, wrong_words
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "log.md"})
+LOG = {ROOT / "docs" / "log.md", *(ROOT / "docs" / "log").rglob("*.md")}
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - LOG)
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
 
 

@@ -270,7 +270,7 @@ def output(run: RunFolder, command: str) -> str:
         words = [word for word in words if word not in ("--config", "configs/embedded.yaml")]
     if words[0].endswith("steep"):
         words = [sys.executable, "-m", "pipeline.cli", *words[1:]]
-        if "compare" not in words and "--from" not in words:
+        if not {"compare", "fork", "--from"} & set(words):
             words += ["--config", "small.yaml", *(f"--set={setting}" for setting in TINY)]
         command = shlex.join(words)
     done = subprocess.run(
