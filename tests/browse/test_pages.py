@@ -212,13 +212,15 @@ def test_a_run_opens_with_its_pairs_and_has_its_report_beside_them(client: TestC
 def test_a_run_without_pairs_and_report_opens_with_its_trajectories(tmp_path: Path) -> None:
     store = write_stored_run(tmp_path) / "store"
     shutil.rmtree(store / "pair")
-    (tmp_path / NAME / "report.html").unlink()
+    for name in ("report.html", "report.json"):
+        (tmp_path / NAME / name).unlink()
     site = Site({NAME: RunEntry(NAME, store)}, tmp_path / "cache")
     with TestClient(create_app(site), base_url="http://localhost") as client:
         opened = client.get("/")
         assert opened.url.path == f"{RUN}/trajectories"
         assert "report.html" not in opened.text
         assert "steep run writes it" in get(client, "/report.html", 404)
+        assert "No pair matches." in get(client, "/pairs")
 
 
 def test_values_of_the_filters_have_their_counts_and_meanings(client: TestClient) -> None:
