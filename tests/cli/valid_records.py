@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,13 @@ class Command:
     records: tuple[Json, ...]
     required: tuple[str, ...] = ()
     span_fields: tuple[str, ...] = ()
-    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    write: Callable[[], dict[str, bytes]] = dict  # tokenizers are built at first use
     unique: bool = False
     output: bool = True
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return self.write()
 
 
 _STEPS = [
@@ -202,12 +207,12 @@ COMMANDS = (
         ("mask", "{in}", "--tokenizer", "{dir}", *OUT),
         (IDS, {"output": "ask"}),
         span_fields=("spans", "token_spans"),
-        files=tokenizer_files(),
+        write=tokenizer_files,
     ),
     Command(
         ("mask", "{in}", "--tokenizer", "{dir}", *OUT),
         (CONVERSATION, {"messages": CONVERSATION["messages"][1:2], "tools": json.dumps([SEARCH])}),
-        files=conversation_files(),
+        write=conversation_files,
     ),
     Command(
         ("parse", "{in}", "--format", "tools", "--grammar", "tearag", *OUT),
@@ -232,7 +237,7 @@ COMMANDS = (
         ("score", "{dir}/judged.jsonl", "--reward", "hiprag", "--verdicts", "{in}"),
         _VERDICTS,
         tuple(_VERDICT),
-        files={"judged.jsonl": _lines(_JUDGED)},
+        write=lambda: {"judged.jsonl": _lines(_JUDGED)},
         unique=True,
     ),
     Command(
@@ -277,13 +282,13 @@ COMMANDS = (
         ("failures", "{dir}/t.jsonl", "--questions", "{in}"),
         (_QUESTION,),
         ("question_id", "dataset", "question", "answers", "hop"),
-        files={"t.jsonl": _lines(_PARSED | {"answer": "Ada"})},
+        write=lambda: {"t.jsonl": _lines(_PARSED | {"answer": "Ada"})},
     ),
     Command(
         ("calibrate", "{in}", "--truth", "{dir}/truth.jsonl"),
         _VERDICTS,
         tuple(_VERDICT),
-        files={"truth.jsonl": _lines(*_VERDICTS)},
+        write=lambda: {"truth.jsonl": _lines(*_VERDICTS)},
         unique=True,
         output=False,
     ),
@@ -299,7 +304,7 @@ COMMANDS = (
         (_PAIR,),
         tuple(_PAIR),
         span_fields=("chosen_spans", "rejected_spans"),
-        files=tokenizer_files(),
+        write=tokenizer_files,
         output=False,
     ),
 )  # fmt: skip

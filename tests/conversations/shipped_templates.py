@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.conversations.turn_parser import TurnParser
 from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SEARCH = {
     "type": "function",
@@ -48,6 +51,8 @@ _NOT_ENDS = {"gptoss": {"<|end|>"}, "phi3": {"<|user|>"}, "muse": {"<|eom|>"}}
 
 def byte_tokenizer(template: str) -> PreTrainedTokenizerFast:
     """A tokenizer of bytes with the control tokens of a template."""
+    from transformers import PreTrainedTokenizerFast
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({c: n for n, c in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

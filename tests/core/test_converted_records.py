@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
@@ -94,16 +93,22 @@ def with_datasets(source: Path, target: Path) -> None:
         shutil.copy(next((target.parent / "saved").glob("*.arrow")), target)
 
 
+def frame(source: Path) -> Any:
+    import pandas as pd
+
+    return pd.read_parquet(source)
+
+
 CONVERSIONS: dict[str, Callable[[Path, Path], object]] = {
     "arrow.jsonl": lambda source, to: to.write_text(lines(pq.read_table(source).to_pylist())),
     "arrow.json": lambda source, to: to.write_text(json.dumps(pq.read_table(source).to_pylist())),
     "arrow.arrow": lambda source, to: feather.write_feather(pq.read_table(source), str(to)),
     "ARROW.FEATHER": lambda source, to: feather.write_feather(pq.read_table(source), str(to)),
-    "pandas.jsonl": lambda source, to: pd.read_parquet(source).to_json(to, orient="records", lines=True),
-    "pandas.json": lambda source, to: pd.read_parquet(source).to_json(to, orient="records"),
-    "pandas.parquet": lambda source, to: pd.read_parquet(source).to_parquet(to),
-    "pandas.feather": lambda source, to: pd.read_parquet(source).to_feather(to),
-    "dumps.jsonl": lambda source, to: to.write_text(lines(pd.read_parquet(source).to_dict("records"))),
+    "pandas.jsonl": lambda source, to: frame(source).to_json(to, orient="records", lines=True),
+    "pandas.json": lambda source, to: frame(source).to_json(to, orient="records"),
+    "pandas.parquet": lambda source, to: frame(source).to_parquet(to),
+    "pandas.feather": lambda source, to: frame(source).to_feather(to),
+    "dumps.jsonl": lambda source, to: to.write_text(lines(frame(source).to_dict("records"))),
     "datasets.jsonl": with_datasets,
     "datasets.parquet": with_datasets,
     "datasets.arrow": with_datasets,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from pipeline.config import EngineConfig, Trainer
 from pipeline.core.errors import DependencyError
@@ -106,6 +105,7 @@ ENTRANCES: dict[str, Callable[[], object]] = {
 @pytest.fixture
 def broken_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build of torch for GPUs that warns as it does where the driver fails."""
+    import torch
 
     def unavailable() -> bool:
         warnings.warn(WARNING, stacklevel=1)

@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError
@@ -120,24 +119,23 @@ def test_vector_depends_on_its_text_alone(either_model, dtype, batch_size):
     np.testing.assert_array_equal(shuffled, alone)
 
 
-LINEAR = torch.nn.Linear.forward
+def row_by_row(linear, layer, rows):
+    import torch
 
-
-def row_by_row(layer, rows):
-    each = [LINEAR(layer, row[None]) for row in rows.reshape(-1, rows.shape[-1])]
+    each = [linear(layer, row[None]) for row in rows.reshape(-1, rows.shape[-1])]
     return torch.cat(each).reshape(*rows.shape[:-1], -1)
 
 
-def by_number_of_rows(layer, rows):
-    return LINEAR(layer, rows) + rows.shape[-2]
+def by_number_of_rows(linear, layer, rows):
+    return linear(layer, rows) + rows.shape[-2]
 
 
-def other_bits_for_few_rows(layer, rows):
-    return LINEAR(layer, rows) + (rows.shape[-2] < 32)
+def other_bits_for_few_rows(linear, layer, rows):
+    return linear(layer, rows) + (rows.shape[-2] < 32)
 
 
-def seldom_other_bits_for_few_rows(layer, rows):
-    return LINEAR(layer, rows) + (rows.shape[-2] < 32) * (rows.flatten()[0] < -1.2)
+def seldom_other_bits_for_few_rows(linear, layer, rows):
+    return linear(layer, rows) + (rows.shape[-2] < 32) * (rows.flatten()[0] < -1.2)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,10 @@ def seldom_other_bits_for_few_rows(layer, rows):
 def test_packs_have_the_sizes_for_which_kernels_give_the_same_bits(
     model, monkeypatch, kernel, sizes
 ):
-    monkeypatch.setattr(torch.nn.Linear, "forward", kernel)
+    import torch
+
+    linear = torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda *given: kernel(linear, *given))
     order = list(range(8))
     alone, together = in_batches(embedder(model), order, 1), in_batches(embedder(model), order, 8)
     np.testing.assert_array_equal(alone, together)

@@ -1,6 +1,5 @@
 """Search with every kind of FAISS index, and the choice of the kind."""
 
-import faiss
 import numpy as np
 import pytest
 
@@ -16,6 +15,8 @@ def unit(rows, dimension=16, seed=0):
 def test_missing_neighbors_are_not_padded_with_minus_one():
     # One cell of an inverted file is probed, so FAISS fills up 400 places with -1.
     vectors = unit(400)
+    import faiss
+
     cells = faiss.index_factory(16, "IVF8,Flat", faiss.METRIC_INNER_PRODUCT)
     cells.train(vectors)
     cells.add(vectors)
@@ -58,8 +59,11 @@ def test_reported_recall_equals_the_recall_against_exact_search(kind):
     assert 0.5 < index.about["recall_at_20"] == pytest.approx(np.mean(recalls), abs=0.02)
 
 
-@pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has a GPU build")
 def test_gpu_without_faiss_gpu_names_the_remedy(tmp_path):
+    import faiss
+
+    if hasattr(faiss, "StandardGpuResources"):
+        pytest.skip("this FAISS has a GPU build")
     VectorIndex.build(unit(5), "flat").save(tmp_path / "index.faiss")
     with pytest.raises(DependencyError, match="install faiss-gpu in its place"):
         VectorIndex.load(tmp_path / "index.faiss", tmp_path / "none.npy", gpu=True)

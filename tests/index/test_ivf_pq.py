@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import faiss
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -37,10 +36,14 @@ class Kept:
 
 
 def serialized(index: object) -> bytes:
+    import faiss
+
     return bytes(faiss.serialize_index(index))
 
 
 def test_the_index_has_the_bytes_that_adding_the_vectors_gives() -> None:
+    import faiss
+
     kept = Kept(99)
     built = ivf_pq.build_ivf_pq(VECTORS, kept)
     assert len(kept.made) == 5

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from peft import PeftModel
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from pipeline.core.errors import EngineError, InputError
 from pipeline.llm.merged_adapter import save_merged
@@ -20,7 +17,7 @@ from tests.llm.small_models import small_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 Base = Callable[[str, bool], Path]
-SEQUENCE = torch.tensor([[3, 9, 5, 40, 41, 6, 7, 50, 60]])
+SEQUENCE = [[3, 9, 5, 40, 41, 6, 7, 50, 60]]
 # One of each kind over tied embeddings, and the kinds that differ over transposed weights.
 QUICK = [
     *(("llama", kind) for kind in KINDS if kind not in ("rslora", "embedding alone", "saved both")),
@@ -38,13 +35,23 @@ CASES = [
 ]
 
 
-def logits(model: Any) -> torch.Tensor:
+def logits(model: Any) -> Any:
+    import torch
+
     with torch.inference_mode():
-        return model.eval()(SEQUENCE).logits.float()
+        return model.eval()(torch.tensor(SEQUENCE)).logits.float()
 
 
 def load(directory: Path, dtype: str = "float32") -> Any:
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+
+
+def adapted(base: Any, adapter: Path) -> Any:
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(base, str(adapter))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +73,7 @@ def test_a_merged_model_has_the_logits_of_the_trained_policy(
     base = base_of(family, tied)
     adapter = adapter_of_kind(kind, FAMILIES[family], base, tmp_path / "adapter")
     before = logits(load(base))
-    trained = logits(PeftModel.from_pretrained(load(base), str(adapter)))
+    trained = logits(adapted(load(base), adapter))
     (tmp_path / "merged").mkdir()
     if kind == "bias of LoRA" and family != "gpt2":  # layers without a bias have no place for it
         with pytest.raises(InputError, match=r"cannot be merged.*keep the adapter unmerged"):
@@ -83,47 +90,48 @@ def test_16_bit_models_differ_by_rounding_alone(dtype: str, base_of: Base, tmp_p
     adapter = adapter_of_kind("embedding", LLAMA, base, tmp_path / "adapter")
     (tmp_path / "merged").mkdir()
     save_merged(base, adapter, tmp_path / "merged", dtype)
-    trained = logits(PeftModel.from_pretrained(load(base), str(adapter)))
+    trained = logits(adapted(load(base), adapter))
     assert (logits(load(tmp_path / "merged", dtype)) - trained).abs().max() < 0.1
 
 
 def test_a_base_in_4_bit_is_merged_in_the_numbers_of_the_merged_model(tmp_path: Path) -> None:
-    from transformers import BitsAndBytesConfig
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     base, quantized = small_model(tmp_path / "base"), tmp_path / "quantized"
     four = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
     AutoModelForCausalLM.from_pretrained(
-        base, dtype=torch.float32, quantization_config=four
+        base, dtype="float32", quantization_config=four
     ).save_pretrained(quantized)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (quantized / name).write_bytes((base / name).read_bytes())
     adapter = adapter_of_kind("plain", LLAMA, base, tmp_path / "adapter")
     (tmp_path / "merged").mkdir()
     save_merged(quantized, adapter, tmp_path / "merged", "float32")
-    trained = logits(PeftModel.from_pretrained(load(quantized).dequantize(), str(adapter)))
+    trained = logits(adapted(load(quantized).dequantize(), adapter))
     merged = load(tmp_path / "merged")
     assert not hasattr(merged.config, "quantization_config")
     assert (logits(merged) - trained).abs().max() < 1e-4
 
 
-class ForgetfulConfig(LlamaConfig):
-    model_type = "forgetful"
-
-
-class Forgetful(LlamaForCausalLM):
-    """A model that loses a part of a weight on its way to the disk."""
-
-    config_class = ForgetfulConfig
-
-    def save_pretrained(self, *arguments: Any, **named: Any) -> None:
-        with torch.no_grad():
-            self.model.layers[1].self_attn.v_proj.weight.mul_(0.5)
-        super().save_pretrained(*arguments, **named)
-
-
 def test_a_merged_model_that_loads_as_another_policy_is_refused_with_the_module(
     tmp_path: Path,
 ) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    class ForgetfulConfig(LlamaConfig):
+        model_type = "forgetful"
+
+    class Forgetful(LlamaForCausalLM):
+        """A model that loses a part of a weight on its way to the disk."""
+
+        config_class = ForgetfulConfig
+
+        def save_pretrained(self, *arguments: Any, **named: Any) -> None:
+            with torch.no_grad():
+                self.model.layers[1].self_attn.v_proj.weight.mul_(0.5)
+            super().save_pretrained(*arguments, **named)
+
     AutoConfig.register("forgetful", ForgetfulConfig, exist_ok=True)
     AutoModelForCausalLM.register(ForgetfulConfig, Forgetful, exist_ok=True)
     base = replace(LLAMA, model_type="forgetful").write(tmp_path / "base", tied=True)

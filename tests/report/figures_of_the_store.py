@@ -20,7 +20,6 @@ from statistics import fmean
 from typing import Any
 
 from lxml import html
-from scipy.stats import ttest_rel
 
 from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
 from pipeline.core.record_io import iterate_records
@@ -164,6 +163,8 @@ class Store:
         differences = [b - a for a, b in zip(*values, strict=True)]
         if len(set(differences)) < 2:
             return differences, None, 1.0 if not any(differences) else 0.0
+        from scipy.stats import ttest_rel
+
         test = ttest_rel(values[1], values[0])
         return differences, test.confidence_interval(0.95), float(test.pvalue)
 

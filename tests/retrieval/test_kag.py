@@ -2,7 +2,6 @@
 
 import math
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,6 +45,8 @@ def candidates(draw):
 
 def reference(step, tau, alpha):
     """The masses by the paper's definition, in networkx with 200 power iterations."""
+    import networkx as nx
+
     fold = lambda name: " ".join(name.casefold().replace('"', "").split())  # noqa: E731
     probability = lambda score: float(np.exp(-np.logaddexp(0, -score)))  # noqa: E731
     graph = nx.Graph()

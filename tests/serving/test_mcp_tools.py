@@ -13,7 +13,6 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mcp.client import Client
 
 from pipeline.retrieval.remote.server import create_app
 from pipeline.serving.mcp_tools import add_tools
@@ -81,6 +80,8 @@ def test_a_client_sees_why_a_tool_failed_and_the_log_has_a_line_at_most(
     reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    from mcp.client import Client
+
     async def called() -> tuple[bool, str]:
         async with Client(address) as client:
             result = await client.call_tool(tool, arguments)

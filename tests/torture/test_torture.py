@@ -40,14 +40,21 @@ TINY = (
     "sft_data.sizes={1: 160}",
     "sft_data.test_sizes={1: 8}",
 )
-ROUND = ("sample", "score", "pair", "train")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run that ended after the training of its only round."""
-    goal = ("train", "--round", "1")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that ended after the pairs of its only round."""
+    goal = ("pair", "--round", "1")
     run = RunFolder(tmp_path_factory.mktemp("torture") / "reference", TINY, goal=goal).prepare()
+    run.finish()
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(paired: RunFolder) -> RunFolder:
+    """The same run up to the training."""
+    run = replace(paired, goal=("train", "--round", "1"))
     run.finish()
     return run
 
@@ -75,12 +82,12 @@ def spoiled(reference: RunFolder, other: RunFolder) -> list[str]:
 
 
 @pytest.mark.timeout(1500)
-def test_a_run_that_was_killed_in_its_stages_equals_the_uninterrupted_run(
-    trained: RunFolder, tmp_path: Path
+def test_a_run_that_was_killed_while_it_sampled_equals_the_uninterrupted_run(
+    paired: RunFolder, tmp_path: Path
 ) -> None:
-    """The stages before the round are those of the reference."""
-    victim = trained.without(ROUND, tmp_path / "victim")
-    check_kills(trained, victim, ["sample-1", "train-1"], seed=0)
+    """The stages before the round are those of the reference; `test_killed_training.py` kills trainings."""
+    victim = paired.without(("sample", "score", "pair"), tmp_path / "victim")
+    check_kills(paired, victim, ["sample-1"], seed=0)
 
 
 @pytest.mark.slow

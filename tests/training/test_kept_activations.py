@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
 from pipeline.config import Lora, Sft
 from pipeline.core.gpus import GIB
@@ -50,6 +49,8 @@ def test_longer_batches_keep_fewer_layers_and_stay_within_the_limit():
 def test_kept_layers_run_once_and_change_no_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ):
+    import torch
+
     def policy():
         base = load_base(write_base(tmp_path / "base"), SETTINGS, "sft")
         return new_adapter(base, Lora(r=4, dropout=0.2), 0).double().train()

@@ -5,16 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from trl.trainer.utils import add_fused_lm_head
 
 from pipeline.training.lean_forward import FAMILIES, install_lean_forward
 from pipeline.training.packed_attention import ATTENTION, register_attention
 
 
 def small_model(family: str = "llama"):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         family,
@@ -32,6 +31,8 @@ def small_model(family: str = "llama"):
 
 def log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT):
     """The definition: single rows without padding, with plain attention."""
+    import torch
+
     result = torch.zeros(ids_BT.shape[0], ids_BT.shape[1] - 1, dtype=model.dtype)
     for row, length in enumerate(lengths):
         logp = model(ids_BT[row : row + 1, :length]).logits[0].log_softmax(-1)
@@ -41,14 +42,18 @@ def log_probabilities_row_by_row(model, ids_BT, lengths, labels_BT):
     return result
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16])
+@pytest.fixture(params=["float32", "bfloat16"])
 def attention_type(request):
     """The number type in which attention alone computes; the rest computes in float32."""
+    import torch
+    from transformers import AttentionInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     register_attention()
     plain = ALL_ATTENTION_FUNCTIONS[ATTENTION]
 
     def attend(*args, **kwargs):
-        with torch.autocast("cpu", torch.bfloat16, enabled=request.param == torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=request.param == "bfloat16"):
             return plain(*args, **kwargs)
 
     AttentionInterface.register(ATTENTION, attend)
@@ -58,7 +63,9 @@ def attention_type(request):
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_batched_log_probabilities_and_gradients_equal_those_of_single_rows(family, attention_type):
-    exact = attention_type == torch.float32
+    import torch
+
+    exact = attention_type == "float32"
     dtype, tolerance = (torch.float64, 1e-5) if exact else (torch.float32, 0.05)
     plain, ours = (small_model(family).to(dtype) for _ in range(2))
     lengths = [300, 40, 7, 5]  # 300: more than one block of queries, of all and of the labeled
@@ -85,6 +92,9 @@ def test_batched_log_probabilities_and_gradients_equal_those_of_single_rows(fami
 @pytest.mark.parametrize("outputs", [("log_probs",), ("log_probs", "entropy", "is_top1")])
 def test_on_an_accelerator_the_packed_pass_equals_trls_padded_pass(outputs):
     """Values and gradients; the trainer says that it is on a GPU, and the tensors are on a CPU."""
+    import torch
+    from trl.trainer.utils import add_fused_lm_head
+
     plain, ours = small_model().double(), small_model().double()
     for model in (plain, ours):
         add_fused_lm_head(model, temperature=0.8, outputs=outputs)
@@ -118,6 +128,8 @@ def test_on_an_accelerator_the_packed_pass_equals_trls_padded_pass(outputs):
 
 def trainer_on(device, model):
     """What `install_lean_forward` reads of a trainer."""
+    import torch
+
     policy = SimpleNamespace(get_base_model=lambda: model, named_parameters=model.named_parameters)
     accelerator = SimpleNamespace(unwrap_model=lambda _: policy)
     args = SimpleNamespace(device=torch.device(device))

@@ -21,7 +21,6 @@ from pipeline.training.encode import (
     encode_pairs,
     encode_sft,
 )
-from pipeline.training.recorded_ids import RecordedIdsCollator
 from tests.training.tiny_policy import byte_tokenizer, example, pair
 
 A, B, X, Y = 67, 68, 90, 91  # ids of the letters in the byte tokenizer (3 + rank)
@@ -73,6 +72,8 @@ def test_pieces_are_tokenized_separately_as_in_the_sampler():
 
 
 def test_pairs_are_masked_by_their_token_spans_on_both_sides(tokenizer):
+    from pipeline.training.recorded_ids import RecordedIdsCollator  # imports TRL
+
     row = EncodedPair("p", [9, 9], [A, X, EOS], [B, EOS], [1, 0, 1], [1, 1])
     fields = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
     batch = RecordedIdsCollator(pad_token_id=0)([{name: getattr(row, name) for name in fields}])
