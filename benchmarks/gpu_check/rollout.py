@@ -47,6 +47,7 @@ from pipeline.llm.open_engine import open_engine
 from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.rollout.sampler import Rollout, roll_out
+from pipeline.rollout.tags import TaggedText
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.sample import rollout_settings
 from tasks.opened import policy_engine, retrieval
@@ -189,7 +190,7 @@ def _sampled(
     grammar = Searching(_STEPS, control_tokens(engine.tokenizer))
     rollout = Rollout(
         engine=engine,
-        grammar=grammar,
+        format=TaggedText(engine.tokenizer, grammar),
         retriever=retriever,
         settings=rollout_settings(settings, temperature=1.0),
         policy="random",

@@ -16,7 +16,7 @@ import json
 import re
 import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.conversations.messages import (
@@ -62,13 +62,16 @@ class OwnTool:
     function: Callable[..., object]
 
 
+OWN_TOOLS: dict[str, OwnTool] = {}  # of all methods, which `load_tools` adds
+
+
 @dataclass(frozen=True)
 class ToolFormat:
     """A method's tool, and the step that a call to it makes; ``query`` is the step's field.
 
     In a ``bounded`` format, no step and more steps than the budget are malformed. ``step_lines``
     reads ``Step n:`` passages, and ``answer_step`` adds a step for the text before the answer.
-    The functions of ``own`` tools answer calls that make no step.
+    The functions of `OWN_TOOLS` answer calls that make no step.
     """
 
     tool: Tool
@@ -77,19 +80,28 @@ class ToolFormat:
     bounded: bool = False
     step_lines: bool = False
     answer_step: bool = False
-    own: Mapping[str, OwnTool] = field(default_factory=dict)
 
     @property
     def tools(self) -> list[Tool]:
         """All declared tools, the search first."""
-        return [self.tool, *(own.schema for own in self.own.values())]
+        return [self.tool, *(own.schema for own in OWN_TOOLS.values())]
+
+    @property
+    def name(self) -> str:
+        """The name of the search."""
+        return str(self.tool["function"]["name"])
+
+    @property
+    def declared(self) -> str:
+        """The JSON text of `tools`."""
+        return json.dumps(self.tools, ensure_ascii=False)
 
     def problem(self, calls: Sequence[Call]) -> str | None:
         """Why one of the calls of a turn is invalid."""
         for call in calls:
             if problem := call_problem(call, self.tools):
                 return problem
-            if call.name in self.own:
+            if call.name in OWN_TOOLS:
                 continue
             query, entities = search_arguments(call)
             if not isinstance(entities, list) or not all(isinstance(x, str) for x in entities):
@@ -101,7 +113,7 @@ class ToolFormat:
     def searches(self, message: Message) -> list[Call]:
         """The calls of the search tool in an assistant's message; none if a call is invalid."""
         calls = calls_of(message)
-        return [] if self.problem(calls) else [each for each in calls if each.name not in self.own]
+        return [] if self.problem(calls) else [one for one in calls if one.name not in OWN_TOOLS]
 
     def malformed(self, message: Message) -> bool:
         """Whether a turn before the last has no valid call."""
@@ -110,7 +122,7 @@ class ToolFormat:
 
     def others(self, message: Message) -> int:
         """The calls of own tools in a turn before the last, or 1 for a malformed call."""
-        own = sum(call.name in self.own for call in calls_of(message))
+        own = sum(call.name in OWN_TOOLS for call in calls_of(message))
         return 1 if self.malformed(message) else own
 
 
@@ -186,9 +198,9 @@ FORMATS: dict[str, ToolFormat] = {  # the registry, to which `load_tools` may ad
 }
 
 
-def declared_tools(method: str) -> str:
-    """The JSON text of the tools of a method."""
-    return json.dumps(FORMATS[method].tools, ensure_ascii=False)
+def tool_format(method: str) -> ToolFormat:
+    """The tool format of a method."""
+    return FORMATS[method]
 
 
 def add_tool(function: Callable[..., object]) -> None:
@@ -198,9 +210,7 @@ def add_tool(function: Callable[..., object]) -> None:
     """
     from transformers.utils import get_json_schema
 
-    own = {function.__name__: OwnTool(get_json_schema(function), function)}
-    for name, form in FORMATS.items():
-        FORMATS[name] = replace(form, own={**form.own, **own})
+    OWN_TOOLS[function.__name__] = OwnTool(get_json_schema(function), function)
 
 
 def load_tools(file: str | None) -> None:
@@ -326,7 +336,7 @@ def thought_and_text(message: Message) -> tuple[str, str]:
 
 
 def parse(
-    method: str,
+    form: ToolFormat,
     messages: Sequence[Mapping[str, Any]],
     max_steps: int = MAX_STEPS,
     *,
@@ -344,7 +354,7 @@ def parse(
     """
     _, turns = split_turns(without_closing(uniform(messages)))
     whole = whole or tools is not None
-    reader, parsed = _Reader(FORMATS[method], max_steps, answered, tools, whole), ParsedOutput()
+    reader, parsed = _Reader(form, max_steps, answered, tools, whole), ParsedOutput()
     try:
         for number, (message, *inserted) in enumerate(turns):
             refused = answered and [each["role"] for each in inserted] == ["tool"]
@@ -365,22 +375,24 @@ def parse(
 
 
 def write(
-    method: str, steps: Sequence[Step], answer: str, results: Callable[[Sequence[ContextItem]], str]
+    form: ToolFormat,
+    steps: Sequence[Step],
+    answer: str,
+    results: Callable[[Sequence[ContextItem]], str],
 ) -> list[Message]:
     """The turns of a conversation with these steps: the inverse of `parse`.
 
     The text before a call is the step's reasoning, and its summary or conclusion opens the next
     turn. ``results`` writes retrieved items.
     """
-    form, turns, texts = FORMATS[method], list[Message](), list[str]()
-    function = form.tool["function"]
+    turns, texts = list[Message](), list[str]()
     for number, step in enumerate(steps, start=1):
         before = step.think or step.reasoning
         texts.append(f"Step {number}: {before}" if form.step_lines else before)
         if query := getattr(step, form.query):
             values = {"query": query, "entities": step.entities}
-            names = function["parameters"]["properties"]
-            call = {"name": function["name"], "arguments": {name: values[name] for name in names}}
+            names = form.tool["function"]["parameters"]["properties"]
+            call = {"name": form.name, "arguments": {name: values[name] for name in names}}
             name = f"call{number:05d}"  # some templates want nine letters or digits
             calls = [{"id": name, "type": "function", "function": call}]
             turns += [

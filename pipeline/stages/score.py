@@ -343,6 +343,5 @@ def continuation_identity(context: StageContext, policy: str) -> str:
     fields = _SAMPLING & config.sampling.deciding().keys()  # as in fingerprints
     sampling = config.sampling.model_dump_json(include=fields)
     engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len"})
-    form = "" if config.format == "tags" else f" {config.format} {config.sampling.malformed_calls}"
-    grammar = f"{config.grammar} {config.retrieval.rounds}{form}"
+    grammar = f"{config.grammar} {config.retrieval.rounds}{context.format.identity}"
     return digest(policy, retrieval, sampling, engine, grammar, str(context.round)).hex()

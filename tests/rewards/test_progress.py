@@ -18,6 +18,7 @@ from pipeline.rewards.progress import ValueEstimator
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, continue_trajectories
+from pipeline.rollout.tags import TaggedText
 from pipeline.rollout.turns import before_turn, turns_of
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
@@ -81,7 +82,7 @@ class Continuing:
 
         rollout = Rollout(
             engine=ScriptedEngine(script, TOKENIZER),
-            grammar=GRAMMAR,
+            format=TaggedText(TOKENIZER, GRAMMAR),
             retriever=self.retriever,  # type: ignore[arg-type]
             settings=RolloutSettings(in_flight=4),
             policy="p",

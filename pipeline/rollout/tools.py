@@ -9,27 +9,75 @@ notice, and end the trajectory; so does a malformed turn, unless its error is an
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.messages import Call, Message, calls_of
-from pipeline.conversations.steps import FORMATS, OwnTool, parse, search_arguments, write
+from pipeline.conversations.messages import Call, Message, calls_of, recorded
+from pipeline.conversations.steps import (
+    OWN_TOOLS,
+    OwnTool,
+    parse,
+    search_arguments,
+    tool_format,
+    write,
+)
 from pipeline.conversations.template_check import rewriting_note
 from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
-from pipeline.core.records import ContextItem, Step
-from pipeline.grammars.base import Finish, Grammar, ParsedOutput
+from pipeline.core.formats import FormatName
+from pipeline.core.records import Step
+from pipeline.grammars.base import Finish, ParsedOutput
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.llm.engine import GenerationResult
 from pipeline.retrieval.base import Query
+from pipeline.rollout.formats import (
+    Format,
+    Items,
+    Next,
+    OpenFormat,
+    Steps,
+    Turns,
+    Written,
+)
 from pipeline.rollout.partial import PartialTrajectory
 
 NOTICE = "No further search is possible."
 _CUT_OFF = "no answer: the last turn is longer than its limit"
 
 
+class Tools(Format):
+    """Messages with calls of the method's search, and of a user's tools."""
+
+    name: ClassVar[FormatName] = "tools"
+
+    @property
+    def identity(self) -> str:
+        return f" {self.name} {self.malformed_calls}"
+
+    @property
+    def tools(self) -> str | None:
+        return tool_format(self.grammar.name).declared
+
+    def open(self, tokenizer: Tokenizer, max_steps: int) -> OpenFormat:
+        limited, answered = self.limited(tokenizer, max_steps), self.malformed_calls == "answer"
+        return ToolConversations(tokenizer, limited, self.thinking, answered)
+
+    def example(self, question: str, steps: Steps, answer: str, turns: Turns) -> Written:
+        form = tool_format(self.grammar.name)
+        written = write(form, steps, answer, self.grammar.item_lines)
+        parsed = parse(form, [{"role": "user", "content": question}, *written])
+        return {
+            "completion": "", "spans": [], "messages": recorded(written), "tools": self.tools
+        }, parsed  # fmt: skip
+
+    def template_note(self, open_tokenizer: Callable[[], Tokenizer]) -> str:
+        tools = tool_format(self.grammar.name).tools
+        return rewriting_note(ChatTemplate(open_tokenizer(), tools, thinking=self.thinking))
+
+
 @dataclass(eq=False)
-class ToolConversations:
+class ToolConversations(OpenFormat):
     """The conversations of one method under one tokenizer.
 
     ``grammar`` writes the retrieved items. With ``answer_malformed`` a malformed call is answered
@@ -37,13 +85,12 @@ class ToolConversations:
     its calls cannot be parsed; a template that rewrites earlier turns is logged.
     """
 
-    tokenizer: Tokenizer
-    grammar: Grammar
     thinking: bool | None = None
     answer_malformed: bool = False
+    name: ClassVar[FormatName] = "tools"
 
     def __post_init__(self) -> None:
-        self.format = FORMATS[self.grammar.name]
+        self.format = tool_format(self.grammar.name)
         self.template = ChatTemplate(self.tokenizer, self.format.tools, thinking=self.thinking)
         if note := rewriting_note(self.template):
             logging.getLogger(__name__).warning(note)
@@ -52,28 +99,25 @@ class ToolConversations:
             self.template.frame({"role": "assistant", "content": "x"}, [_result("x", None)])
 
     def prompt(self, system: str, question: str) -> tuple[list[Message], list[int]]:
-        """The messages before the first turn, and their token ids."""
         messages = self.template.prompt_messages(
             [{"role": "system", "content": system}, {"role": "user", "content": question}]
         )
         return messages, self.template.ids(messages)
 
-    def next_action(
-        self, trajectory: PartialTrajectory, result: GenerationResult, max_steps: int
-    ) -> Finish | list[Query]:
-        """The queries of the turn in ``result``, or why the trajectory ends.
+    def shown(self, trajectory: PartialTrajectory, items: Items) -> str:
+        return self.grammar.item_lines(items)
 
-        There is none where all calls are malformed, or call tools of the user.
-        """
-        if result.finish == "length":
-            trajectory.messages.append({"role": "assistant", "content": result.text})
+    def next_action(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
+        """The queries of the turn; none where all calls are malformed, or call a user's tools."""
+        if end.finish == "length":
+            trajectory.messages.append({"role": "assistant", "content": end.text})
             trajectory.problem = _CUT_OFF
             return Finish("max_tokens")
-        turn = self._parser.parse(result.token_ids)
+        turn = self._parser.parse(end.token_ids)
         message = _message(turn, len(trajectory.messages))
         trajectory.messages.append(message)
         problem = turn.problem or self.format.problem(turn.calls)
-        left = max_steps - len(trajectory.contexts) - trajectory.other_calls
+        left = most - len(trajectory.contexts) - trajectory.other_calls
         if problem is not None:
             if not self.answer_malformed or not (turn.bad_call or turn.calls) or left < 1:
                 trajectory.problem = problem
@@ -87,7 +131,7 @@ class ToolConversations:
         if left < 1:
             return Finish("max_steps")
         kept = turn.calls[:left]
-        own = [self.format.own.get(call.name) for call in kept]
+        own = [OWN_TOOLS.get(call.name) for call in kept]
         trajectory.answers = [
             None if tool is None else _output(tool, call)
             for tool, call in zip(own, kept, strict=True)
@@ -99,14 +143,8 @@ class ToolConversations:
         )
         return [Query(query.strip(), tuple(map(str.strip, names))) for query, names in searches]
 
-    def append_results(
-        self, trajectory: PartialTrajectory, contexts: Sequence[Sequence[ContextItem]]
-    ) -> bool:
-        """Append the frame with the answer to each call; whether the trajectory goes on.
-
-        ``contexts`` are the items of each search. Before the first turn, a turn that calls the
-        search with the question is appended too, which the policy does not write.
-        """
+    def append(self, trajectory: PartialTrajectory, contexts: Sequence[Items]) -> bool:
+        """Append the frame with the answer to each call, ``contexts`` to the searches."""
         write_frame = self.template.frame
         if not trajectory.token_ids:
             trajectory.messages.append(self._first_turn(trajectory.messages[-1]["content"]))
@@ -127,13 +165,12 @@ class ToolConversations:
 
     def _first_turn(self, question: str) -> Message:
         step = Step(entities=[question], subquery=question, search=question)
-        return write(self.grammar.name, [step], "", self.grammar.item_lines)[0]
+        return write(self.format, [step], "", self.grammar.item_lines)[0]
 
-    def parse(self, trajectory: PartialTrajectory, max_steps: int) -> ParsedOutput:
-        """Steps, answer and verdict of a finished trajectory."""
+    def parse(self, trajectory: PartialTrajectory, most: int) -> ParsedOutput:
         cut_off = trajectory.problem == _CUT_OFF
         complete = trajectory.messages[:-1] if cut_off else trajectory.messages
-        parsed = parse(self.grammar.name, complete, max_steps, answered=self.answer_malformed)
+        parsed = parse(self.format, complete, most, answered=self.answer_malformed)
         if trajectory.problem is not None:
             parsed.answer, parsed.format_ok = None, False
             parsed.format_error = trajectory.problem
