@@ -17,6 +17,7 @@ import re
 import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from pipeline.conversations.messages import (
@@ -32,12 +33,10 @@ from pipeline.conversations.messages import (
 )
 from pipeline.conversations.turn_parser import call_problem
 from pipeline.core.errors import ConfigError
+from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Step
 from pipeline.grammars.base import MAX_STEPS, ParsedOutput
-from pipeline.grammars.document_lines import parse_documents
-from pipeline.grammars.prograph import parse_items as parse_knowledge
 from pipeline.grammars.sanitize import control_token_error, first_control_token
-from pipeline.grammars.tearag import parse_items as parse_evidence
 
 ANSWER = "Answer:"
 _STEP = re.compile(r"^[ \t]*Step[ \t]+[0-9]+:[ \t]*", re.MULTILINE)
@@ -132,7 +131,8 @@ def search_arguments(call: Call) -> tuple[str, Any]:
     return call.arguments["query"], [] if entities is None else entities
 
 
-def _tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
+def search_tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
+    """The JSON schema of a search with a query and further ``properties``, all required."""
     query = {"type": "string", "minLength": 1, "description": "what to look for"}
     parameters = {
         "type": "object",
@@ -143,63 +143,13 @@ def _tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
     return {"type": "function", "function": function}
 
 
-_SEARCH = "Search the collection for passages."
-_ENTITIES = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1},
-    "minItems": 1,
-    "description": "the names that the query is about",
-}
-
-FORMATS: dict[str, ToolFormat] = {  # the registry, to which `load_tools` may add
-    "tearag": ToolFormat(
-        _tool("search", "Search passages and the knowledge graph.", entities=_ENTITIES),
-        "subquery",
-        lambda each: Step(
-            entities=each.entities,
-            subquery=each.query,
-            context=parse_evidence(each.result),
-            summary=each.after,
-        ),
-        bounded=True,
-    ),
-    "hiprag": ToolFormat(
-        _tool("search", _SEARCH),
-        "search",
-        lambda each: Step(
-            reasoning=each.before,
-            search=each.query,
-            context=parse_documents(each.result),
-            conclusion=each.after,
-        ),
-        step_lines=True,
-    ),
-    "search-r1": ToolFormat(
-        _tool("search", _SEARCH),
-        "subquery",
-        lambda each: Step(
-            subquery=each.query,
-            context=parse_documents(each.result),
-            summary=each.after,
-            think=each.before,
-        ),
-    ),
-    "prograph": ToolFormat(
-        _tool("search_graph", "Search the hypergraph for facts."),
-        "query",
-        lambda each: Step(
-            think=each.before,
-            query=each.query,
-            knowledge=each.result,
-            context=parse_knowledge(each.result),
-        ),
-        answer_step=True,
-    ),
-}
+FORMATS: dict[str, ToolFormat] = {}  # by method, as far as used; `load_tools` may add to it
 
 
 def tool_format(method: str) -> ToolFormat:
     """The tool format of a method."""
+    if method not in FORMATS:
+        FORMATS[method] = import_module(f"{METHODS[method].package}.tools").TOOLS
     return FORMATS[method]
 
 

@@ -1,4 +1,4 @@
-"""The interface of a method: every module of this package defines one `Method`.
+"""The interface of a method: every package beside this module defines one `Method`.
 
 Stages get it from `pipeline.methods.method` and do not compare method names. Names, grammars and
 the facts that decide fingerprints are in `pipeline.core.methods`.
@@ -18,8 +18,8 @@ from pipeline.sft_data.steps import Fact, Hop, StepOptions
 
 if TYPE_CHECKING:
     from pipeline.core.similarity import Similarity
+    from pipeline.methods.prograph.structure import EntitySource
     from pipeline.pairs.candidates import CandidateTerms
-    from pipeline.rewards.structure import EntitySource
 
 Scorer = Callable[
     [Sequence[Trajectory], Sequence[Sequence[Verdict]] | None], Sequence[Mapping[str, Any]]

@@ -10,11 +10,11 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.core.records import Trajectory
-from pipeline.methods.prograph import STEP_TITLES
+from pipeline.methods.prograph.method import STEP_TITLES
+from pipeline.methods.prograph.reward import ProGraphRewards, step_rewards
+from pipeline.methods.prograph.structure import Structure
 from pipeline.report.data import progress_costs, turn_rewards
 from pipeline.report.page import run
-from pipeline.rewards.prograph import ProGraphRewards, step_rewards
-from pipeline.rewards.structure import Structure
 from pipeline.run.context import StageContext
 from tests.report.test_report_page import Page
 from tests.smallest import write_scored

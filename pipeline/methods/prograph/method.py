@@ -10,11 +10,11 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods.base import Method, ScoreInputs, Scorer
+from pipeline.methods.prograph.cold_start import build_step, turns
+from pipeline.methods.prograph.reward import ProGraphRewards, combined, step_rewards
+from pipeline.methods.prograph.structure import structure
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.prograph import ProGraphRewards, combined, step_rewards
-from pipeline.rewards.structure import structure
 from pipeline.rollout.turns import turns_of
-from pipeline.sft_data.prograph import build_step, turns
 
 STEP_TITLES = {
     "progress": "Step progress (eq. 11)",

@@ -260,3 +260,6 @@ class TeaRag(Grammar):
         if answer is not None:
             text += f"Final answer: {self.clean(answer)}"
         return text, covering(len(text), observations)
+
+
+GRAMMAR = TeaRag

@@ -13,8 +13,8 @@ from pipeline.config.policy import TeaRagReward
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
-from pipeline.grammars.tearag import TeaRag
-from pipeline.rewards.tearag import consistency, score
+from pipeline.methods.tearag.grammar import TeaRag
+from pipeline.methods.tearag.reward import consistency, score
 from tests.smallest import small_trajectory
 
 

@@ -15,13 +15,13 @@ from pipeline.grammars import grammar
 from pipeline.graph.build import Extracted
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges
-from pipeline.rewards.prograph import step_rewards
-from pipeline.rewards.structure import Structure, structure
+from pipeline.methods.prograph.reward import step_rewards
+from pipeline.methods.prograph.structure import Structure, structure
 from pipeline.rollout.turns import turns_of
 from pipeline.run.context import StageContext
 from pipeline.stages.score import continuation_identity, open_entities, run
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 GRAMMAR = grammar("prograph")
 FACTS = [
     ["Up is by Ann.", ["Up", "Ann"]],

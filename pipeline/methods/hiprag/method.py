@@ -9,9 +9,9 @@ from pipeline.config.policy import HiPragReward, Rewards
 from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods.base import Method, ScoreInputs, Scorer
+from pipeline.methods.hiprag.cold_start import build_step
+from pipeline.methods.hiprag.reward import HiPragRewards, combined, score
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.hiprag import HiPragRewards, combined, score
-from pipeline.sft_data.hiprag import build_step
 
 
 def decision_scorer(weights: HiPragReward) -> Scorer:

@@ -14,7 +14,7 @@ from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import mismatch
-from pipeline.rewards.progress import ValueEstimator
+from pipeline.methods.prograph.progress import ValueEstimator
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, continue_trajectories

@@ -15,7 +15,7 @@ from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.grammars.base import grammar
 from pipeline.judges.cases import SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
-from pipeline.sft_data.hiprag import build_step
+from pipeline.methods.hiprag.cold_start import build_step
 from pipeline.sft_data.known_facts import select_known_facts
 from pipeline.sft_data.split import SupervisedTrajectory, split
 from pipeline.sft_data.steps import Hop, StepOptions

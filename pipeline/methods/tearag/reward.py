@@ -18,8 +18,8 @@ from pipeline.config.policy import TeaRagReward
 from pipeline.core.answer_metrics import f1, normalize
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Similarity
-from pipeline.grammars.tearag import last_answer
-from pipeline.rewards.evidence_match import EvidenceMatches, has_evidence, match_evidence
+from pipeline.methods.tearag.evidence_match import EvidenceMatches, has_evidence, match_evidence
+from pipeline.methods.tearag.grammar import last_answer
 
 PAPER = TeaRagReward()
 WEIGHTED = ("consistency", "subquery", "context", "summary")  # the terms of eq. 13

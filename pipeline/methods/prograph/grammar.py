@@ -163,3 +163,6 @@ def _parse_graph_r1(body: str) -> list[ContextItem] | None:
         ]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+GRAMMAR = ProGraph

@@ -10,7 +10,7 @@ from pipeline.closed_world.write import write_closed_world
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, SftExample
 from pipeline.grammars.base import grammar
-from pipeline.sft_data.prograph import build_step, turns
+from pipeline.methods.prograph.cold_start import build_step, turns
 from pipeline.sft_data.steps import Hop, StepOptions, supporting_facts
 from pipeline.stages import corpus, sft_data
 from pipeline.stages import hypergraph as hyper_stage

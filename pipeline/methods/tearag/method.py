@@ -8,9 +8,10 @@ from typing import Any
 from pipeline.config.policy import Rewards, TeaRagReward
 from pipeline.core.similarity import Similarity
 from pipeline.methods.base import Method, ScoreInputs, Scorer
-from pipeline.pairs.candidates import by_outcome_and_process
-from pipeline.rewards.tearag import PAPER, WEIGHTED, TeaRagRewards, combined, score
-from pipeline.sft_data.steps import build_step
+from pipeline.methods.tearag.cold_start import build_step
+from pipeline.methods.tearag.evidence_match import has_evidence
+from pipeline.methods.tearag.reward import PAPER, WEIGHTED, TeaRagRewards, combined, score
+from pipeline.pairs.candidates import CandidateTerms, number
 
 
 def knowledge_scorer(similarity: Similarity, settings: TeaRagReward = PAPER) -> Scorer:
@@ -24,6 +25,21 @@ def _combined(terms: Mapping[str, Any], hop: str, settings: Rewards) -> Mapping[
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
     return knowledge_scorer(inputs.similarity(), settings.tearag)
+
+
+def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
+    """``format``, ``outcome`` and ``process`` as they are; None where one is missing.
+
+    Raises InputError for a term that is not a finite number.
+    """
+    if not {"format", "outcome", "process"} <= terms.keys():
+        return None
+    return {
+        "format": number(terms, "format"),
+        "outcome": number(terms, "outcome"),
+        "process": number(terms, "process"),
+        "evidenced": has_evidence(terms),
+    }
 
 
 METHOD = Method(

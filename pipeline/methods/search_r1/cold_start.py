@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.core.records import Step
-from pipeline.sft_data import prograph
+from pipeline.methods.prograph import cold_start
 from pipeline.sft_data.steps import Fact, Hop, StepOptions
 
 
@@ -25,7 +25,7 @@ def build_step(
     ``think`` is the reasoning before the search and ``summary`` the reasoning after it. The context
     holds passages only.
     """
-    step = prograph.build_step(hop, supporting, rng, replace(options, kinds=("chunk",)))
+    step = cold_start.build_step(hop, supporting, rng, replace(options, kinds=("chunk",)))
     return step and replace(step, query=None, think=step.reasoning, reasoning="")
 
 

@@ -102,3 +102,6 @@ class SearchR1(DocumentLines, TaggedGrammar):
         if answer is not None:
             text += f"<answer>{self.clean(answer)}</answer>"
         return text, covering(len(text), observations)
+
+
+GRAMMAR = SearchR1

@@ -3,10 +3,10 @@
     R_t = r_outcome + lambda_1 r_sp(t) + lambda_2 (r_con(t) + r_ans(t))
 
 r_outcome is the format, 1 or 0, plus the token F1 of the answer. Progress r_sp is the difference of
-the value estimates of two neighboring states (`pipeline.rewards.progress`); r_con and r_ans are the
-structure terms (`pipeline.rewards.structure`). Input: trajectories with the terms of their turns.
-Output: every term of every step, their means over the trajectory, and ``total``, the mean of R_t,
-by which trajectories are paired.
+the value estimates of two neighboring states (`progress`); r_con and r_ans are the structure terms
+(`structure`). Input: trajectories with the terms of their turns. Output:
+every term of every step, their means over the trajectory, and ``total``, the mean of R_t, by which
+trajectories are paired.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypedDict
 from pipeline.config.policy import ProGraphReward
 from pipeline.core.answer_metrics import f1
 from pipeline.core.records import Trajectory
-from pipeline.rewards.structure import Structure
+from pipeline.methods.prograph.structure import Structure
 
 DEFAULT = ProGraphReward()
 

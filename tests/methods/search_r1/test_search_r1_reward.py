@@ -10,7 +10,7 @@ from pipeline.cli.pair import pair_file
 from pipeline.cli.score import score as score_file
 from pipeline.config.policy import SearchR1Reward
 from pipeline.core.records import Trajectory
-from pipeline.rewards.search_r1 import score
+from pipeline.methods.search_r1.reward import score
 from tests.cli.test_file_commands import call
 from tests.smallest import small_trajectory
 
@@ -69,7 +69,7 @@ def test_outputs_of_a_file_are_scored_and_paired_by_their_outcome(tmp_path: Path
 
 def test_a_configuration_gives_other_weights(tmp_path: Path) -> None:
     config = tmp_path / "own.yaml"
-    base = Path(__file__).parents[2] / "configs" / "embedded-search-r1.yaml"
+    base = Path(__file__).parents[3] / "configs" / "embedded-search-r1.yaml"
     config.write_text(f"base: {base}\nrewards: {{search_r1: {{answer: f1, format: 0.0}}}}\n")
     row = {"output": OUTPUT.format("Ann Lee"), "answers": ["Lee"]}
     [scored] = call(tmp_path, score_file, row, reward="search-r1", similarity=str(config))

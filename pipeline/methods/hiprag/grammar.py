@@ -272,3 +272,6 @@ class HiPrag(DocumentLines, Grammar):
             text += "" if text.endswith(_FORCED_ANSWER) else _FORCED_ANSWER
             text += f"{self.clean(answer)}</answer>"
         return text, covering(len(text), observations)
+
+
+GRAMMAR = HiPrag

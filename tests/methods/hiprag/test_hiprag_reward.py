@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pipeline.config.policy import HiPragReward
 from pipeline.core.errors import InputError
 from pipeline.core.records import Step, Trajectory
-from pipeline.rewards.hiprag import score
+from pipeline.methods.hiprag.reward import score
 from tests.smallest import small_trajectory
 
 SEARCH, FROM_MEMORY = Step(search="q", conclusion="c"), Step(conclusion="c")

@@ -7,9 +7,9 @@ from typing import Any
 
 from pipeline.config.policy import Rewards
 from pipeline.methods.base import Method, ScoreInputs, Scorer
+from pipeline.methods.search_r1.cold_start import build_step, turns
+from pipeline.methods.search_r1.reward import SearchR1Rewards, combined, score
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.search_r1 import SearchR1Rewards, combined, score
-from pipeline.sft_data.search_r1 import build_step, turns
 
 
 def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
