@@ -1,14 +1,13 @@
-"""HiPRAG (arXiv 2510.07794): a reward for right search decisions; pairs by a margin of it."""
+"""The parts of HiPRAG (arXiv 2510.07794); trajectories are paired by a margin of its reward."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from pipeline.config.policy import HiPragReward, Rewards
+from pipeline.config.policy import HiPragReward
 from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.methods.base import Method, ScoreInputs, Scorer
+from pipeline.methods.base import Method, Scorer
 from pipeline.methods.hiprag.cold_start import build_step
 from pipeline.methods.hiprag.reward import HiPragRewards, combined, score
 from pipeline.pairs.candidates import by_total
@@ -21,42 +20,22 @@ def decision_scorer(weights: HiPragReward) -> Scorer:
         trajectories: Sequence[Trajectory], verdicts: Sequence[Sequence[Verdict]] | None
     ) -> list[HiPragRewards]:
         if verdicts is None:
-            return score(
-                trajectories,
-                [[None] * len(trajectory.steps) for trajectory in trajectories],
-                weights,
-            )
-        return score(
-            trajectories, [[verdict.verdict for verdict in steps] for steps in verdicts], weights
-        )
+            return score(trajectories, [[None] * len(one.steps) for one in trajectories], weights)
+        return score(trajectories, [[one.verdict for one in steps] for steps in verdicts], weights)
 
     return scorer
 
 
-def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
-    answer, format, steps = terms["answer"], terms["format"], terms["steps"]
-    return {**terms, **combined(answer, format, steps, settings.hiprag)}
-
-
-def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    return decision_scorer(settings.hiprag)
-
-
 METHOD = Method(
-    scorer=_scorer,
+    scorer=lambda settings, _: decision_scorer(settings.hiprag),
     terms=HiPragRewards,
     candidate_terms=by_total,
     selection="by a margin of\nHiPRAG's reward (arXiv 2510.07794, eq. 1)",
-    reward_titles={
-        "answer": "Answer covered (A)",
-        "format": "Format (F)",
-        "n": "Judged steps (N)",
-        "n_corr": "Needed decisions (N_corr)",
-        "total": "Reward (HiPRAG eq. 1)",
-    },
     build_step=build_step,
     weights=("format", "process", "penalise"),
-    combined=_combined,
+    combined=lambda terms, _, settings: combined(
+        terms["answer"], terms["format"], terms["steps"], settings.hiprag
+    ),
     control={"rewards.hiprag.process": 0},
     record_needs="verdicts",
 )

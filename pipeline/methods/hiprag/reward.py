@@ -15,7 +15,7 @@ verdict is left out of N and N_corr. The bonus is 0 when N is 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from pipeline.config.policy import HiPragReward
 from pipeline.core.answer_metrics import cover_exact_match
@@ -33,23 +33,15 @@ class StepVerdict(TypedDict):
     verdict: Ruling
 
 
-class CombinedTerms(TypedDict):
-    """N, N_corr and R(T) of one trajectory."""
-
-    n: int
-    n_corr: int
-    total: float
-
-
 class HiPragRewards(TypedDict):
     """The terms of one trajectory: A, F, the verdicts, N, N_corr and R(T)."""
 
-    answer: float
-    format: float
+    answer: Annotated[float, "Answer covered (A)"]
+    format: Annotated[float, "Format (F)"]
     steps: list[StepVerdict]
-    n: int
-    n_corr: int
-    total: float
+    n: Annotated[int, "Judged steps (N)"]
+    n_corr: Annotated[int, "Needed decisions (N_corr)"]
+    total: Annotated[float, "Reward (HiPRAG eq. 1)"]
 
 
 def score(
@@ -94,14 +86,13 @@ def _terms(
         {"kind": _kind(step), "verdict": ruling or "unknown"}
         for step, ruling in zip(trajectory.steps, rulings, strict=True)
     ]
-    terms = combined(answer, format_ok, steps, weights)
-    return {"answer": answer, "format": format_ok, "steps": steps, **terms}
+    return combined(answer, format_ok, steps, weights)
 
 
 def combined(
     answer: float, format_ok: float, steps: Sequence[StepVerdict], weights: HiPragReward
-) -> CombinedTerms:
-    """N, N_corr and R(T) of the other terms."""
+) -> HiPragRewards:
+    """The terms, where N, N_corr and R(T) follow from the others."""
     correct = [
         step["verdict"] == "no" if weights.penalise in ("both", step["kind"]) else True
         for step in steps
@@ -110,6 +101,9 @@ def combined(
     n, n_corr = len(correct), sum(correct)
     bonus = weights.process * answer * format_ok * n_corr / n if n else 0.0
     return {
+        "answer": answer,
+        "format": format_ok,
+        "steps": list(steps),
         "n": n,
         "n_corr": n_corr,
         "total": answer * (1 - weights.format) + weights.format * format_ok + bonus,

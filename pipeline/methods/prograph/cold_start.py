@@ -9,7 +9,7 @@ thought states the previous turn's finding before the next query or the answer.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.core.records import Step
@@ -53,10 +53,10 @@ def build_step(
     )
 
 
-def turns(steps: Sequence[Step]) -> Iterator[Step]:
+def turns(steps: Sequence[Step]) -> list[Step]:
     """The turns of a trajectory: one per step, then a turn that thinks before the answer."""
-    finding = ""
-    for step in steps:
-        yield replace(step, think=f"{finding} {step.reasoning}".strip())
-        finding = step.summary
-    yield Step(think=finding)
+    findings = ["", *(step.summary for step in steps)]
+    return [
+        replace(step, think=f"{finding} {step.reasoning}".strip())
+        for finding, step in zip(findings, steps, strict=False)
+    ] + [Step(think=findings[-1])]

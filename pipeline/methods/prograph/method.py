@@ -1,4 +1,4 @@
-"""ProGraph-R1: a reward for every step, from progress towards the answer and graph structure."""
+"""The parts of ProGraph-R1, which has a reward for every step."""
 
 from __future__ import annotations
 
@@ -15,13 +15,6 @@ from pipeline.methods.prograph.reward import ProGraphRewards, combined, step_rew
 from pipeline.methods.prograph.structure import structure
 from pipeline.pairs.candidates import by_total
 from pipeline.rollout.turns import turns_of
-
-STEP_TITLES = {
-    "progress": "Step progress (eq. 11)",
-    "connectivity": "Connectivity (eq. 12–14)",
-    "answer_reach": "Answer reach (eq. 12–14)",
-    "total": "R_t (eq. 15)",
-}
 
 
 def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
@@ -44,13 +37,8 @@ def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
             values = inputs.state_values(trajectories, weights.continuations)
         entities = inputs.entities()
         return [
-            step_rewards(
-                trajectory,
-                structure(trajectory, turns_of(trajectory), entities),
-                trajectory_values,
-                weights,
-            )
-            for trajectory, trajectory_values in zip(trajectories, values, strict=True)
+            step_rewards(one, structure(one, turns_of(one), entities), of_states, weights)
+            for one, of_states in zip(trajectories, values, strict=True)
         ]
 
     return scorer
@@ -61,14 +49,12 @@ METHOD = Method(
     terms=ProGraphRewards,
     candidate_terms=by_total,
     selection="by a margin of\nProGraph-R1's mean step reward (eq. 15)",
-    reward_titles={"format": "Format", "answer": "Answer F1", **STEP_TITLES},
     build_step=build_step,
     weights=("progress", "structure"),
     combined=_combined,
     control=dict.fromkeys(("rewards.prograph.progress", "rewards.prograph.structure"), 0)
     | {"grpo.per": "trajectory"},
-    turns=lambda steps: list(turns(steps)),
-    step_titles=STEP_TITLES,
+    turns=turns,
     whole_shard=True,
     record_needs="turns",
 )

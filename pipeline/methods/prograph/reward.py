@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from pipeline.config.policy import ProGraphReward
 from pipeline.core.answer_metrics import f1
@@ -21,26 +21,29 @@ from pipeline.core.records import Trajectory
 from pipeline.methods.prograph.structure import Structure
 
 DEFAULT = ProGraphReward()
+_PROGRESS = "Step progress (eq. 11)"
+_CONNECTIVITY, _ANSWER_REACH = "Connectivity (eq. 12–14)", "Answer reach (eq. 12–14)"
+_TOTAL = "R_t (eq. 15)"
 
 
 class StepRewards(TypedDict):
     """r_sp (None if not measured), r_con, r_ans and R_t of one step."""
 
-    progress: float | None
-    connectivity: float
-    answer_reach: float
-    total: float
+    progress: Annotated[float | None, _PROGRESS]
+    connectivity: Annotated[float, _CONNECTIVITY]
+    answer_reach: Annotated[float, _ANSWER_REACH]
+    total: Annotated[float, _TOTAL]
 
 
 class ProGraphRewards(TypedDict):
     """The terms of one trajectory: format, F1, means over its steps, and the steps themselves."""
 
-    format: float
-    answer: float
-    progress: float | None
-    connectivity: float | None
-    answer_reach: float | None
-    total: float | None
+    format: Annotated[float, "Format"]
+    answer: Annotated[float, "Answer F1"]
+    progress: Annotated[float | None, _PROGRESS]
+    connectivity: Annotated[float | None, _CONNECTIVITY]
+    answer_reach: Annotated[float | None, _ANSWER_REACH]
+    total: Annotated[float | None, _TOTAL]
     steps: list[StepRewards]
 
 

@@ -15,7 +15,7 @@ answers are long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from pipeline.config.policy import SearchR1Reward
 from pipeline.core.answer_metrics import exact_match, f1
@@ -27,9 +27,9 @@ DEFAULT = SearchR1Reward()
 class SearchR1Rewards(TypedDict):
     """The terms of one trajectory: A, F and R(T)."""
 
-    answer: float
-    format: float
-    total: float
+    answer: Annotated[float, "Answer (exact match or F1)"]
+    format: Annotated[float, "Format"]
+    total: Annotated[float, "Reward (Search-R1)"]
 
 
 def score(

@@ -1,13 +1,13 @@
-"""TeaRAG (arXiv 2511.05385): outcome, format and evidence matching, paired by eq. 14."""
+"""The parts of TeaRAG (arXiv 2511.05385); trajectories are paired by eq. 14."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.config.policy import Rewards, TeaRagReward
+from pipeline.config.policy import TeaRagReward
 from pipeline.core.similarity import Similarity
-from pipeline.methods.base import Method, ScoreInputs, Scorer
+from pipeline.methods.base import Method, Scorer
 from pipeline.methods.tearag.cold_start import build_step
 from pipeline.methods.tearag.evidence_match import has_evidence
 from pipeline.methods.tearag.reward import PAPER, WEIGHTED, TeaRagRewards, combined, score
@@ -17,14 +17,6 @@ from pipeline.pairs.candidates import CandidateTerms, number
 def knowledge_scorer(similarity: Similarity, settings: TeaRagReward = PAPER) -> Scorer:
     """The scorer that matches evidence by ``similarity``; without ``settings`` as in the paper."""
     return lambda trajectories, verdicts: score(trajectories, similarity, settings)
-
-
-def _combined(terms: Mapping[str, Any], hop: str, settings: Rewards) -> Mapping[str, Any]:
-    return {**terms, **combined(terms, hop, settings.tearag)}
-
-
-def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    return knowledge_scorer(inputs.similarity(), settings.tearag)
 
 
 def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
@@ -43,23 +35,13 @@ def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
 
 
 METHOD = Method(
-    scorer=_scorer,
+    scorer=lambda settings, inputs: knowledge_scorer(inputs.similarity(), settings.tearag),
     terms=TeaRagRewards,
     candidate_terms=by_outcome_and_process,
     selection="as in TeaRAG\n(arXiv 2511.05385, eq. 14)",
-    reward_titles={
-        "outcome": "Outcome (eq. 5)",
-        "format": "Format (eq. 6)",
-        "consistency": "Consistency (eq. 7–8)",
-        "subquery": "Subquery match (eq. 9–12)",
-        "context": "Context match (eq. 9–12)",
-        "summary": "Summary match (eq. 9–12)",
-        "process": "Process (eq. 13)",
-        "total": "Total (format + outcome + process)",
-    },
     build_step=build_step,
     weights=WEIGHTED,
-    combined=_combined,
+    combined=lambda terms, hop, settings: {**terms, **combined(terms, hop, settings.tearag)},
     control={"pairs.terms": "outcome-format"},
     record_needs="evidence",
 )

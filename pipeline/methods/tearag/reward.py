@@ -12,7 +12,7 @@ Input: trajectories and a similarity model. Output: every term of every trajecto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
 from pipeline.config.policy import TeaRagReward
 from pipeline.core.answer_metrics import f1, normalize
@@ -22,21 +22,24 @@ from pipeline.methods.tearag.evidence_match import EvidenceMatches, has_evidence
 from pipeline.methods.tearag.grammar import last_answer
 
 PAPER = TeaRagReward()
-WEIGHTED = ("consistency", "subquery", "context", "summary")  # the terms of eq. 13
 
 
 class TeaRagRewards(TypedDict):
     """The terms of one trajectory."""
 
-    outcome: float
-    format: float
-    consistency: float
-    subquery: float
-    context: float
-    summary: float
-    process: float
-    total: float
+    outcome: Annotated[float, "Outcome (eq. 5)"]
+    format: Annotated[float, "Format (eq. 6)"]
+    consistency: Annotated[float, "Consistency (eq. 7–8)"]
+    subquery: Annotated[float, "Subquery match (eq. 9–12)"]
+    context: Annotated[float, "Context match (eq. 9–12)"]
+    summary: Annotated[float, "Summary match (eq. 9–12)"]
+    process: Annotated[float, "Process (eq. 13)"]
+    total: Annotated[float, "Total (format + outcome + process)"]
     memory: EvidenceMatches
+
+
+_TERMS = TeaRagRewards.__annotations__
+WEIGHTED = tuple(name for name in TeaRagReward.model_fields if name in _TERMS)  # of eq. 13
 
 
 def score(
