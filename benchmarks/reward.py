@@ -26,10 +26,10 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import ContextItem, Question, Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.corpus.questions.load import read_questions
-from pipeline.methods.tearag import knowledge_scorer
+from pipeline.methods.tearag.evidence_match import item_text
+from pipeline.methods.tearag.method import knowledge_scorer
+from pipeline.methods.tearag.reward import PAPER
 from pipeline.retrieval.rerank import CachedReranker, RerankerSimilarity
-from pipeline.rewards.evidence_match import item_text
-from pipeline.rewards.tearag import PAPER
 from pipeline.stages.score import with_rewards
 
 TRAJECTORIES_PER_BATCH = 512  # as in the stage score

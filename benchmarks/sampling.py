@@ -41,6 +41,7 @@ from pipeline.rollout import sampler
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings, read_policy
 from pipeline.rollout.sampler import Rollout, roll_out
+from pipeline.rollout.tags import TaggedText
 from pipeline.run.context import StageContext
 
 MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
@@ -259,7 +260,7 @@ def _rolled_out(
 ) -> list[Trajectory]:
     rollout = Rollout(
         engine=engine,
-        grammar=recorded.grammar,
+        format=TaggedText(engine.tokenizer, recorded.grammar),
         retriever=retriever,
         settings=recorded.settings,
         policy=recorded.trajectories[0].policy,

@@ -23,7 +23,7 @@ from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Question, Span, Step, TokenCounts, Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.rewards.tearag import TeaRagRewards
+from pipeline.methods.tearag.reward import TeaRagRewards
 from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import write_tables
 
@@ -181,7 +181,7 @@ def _end_of_sample(folder: Path) -> None:
 
 def _score(folder: Path) -> None:
     from pipeline.core.similarity import Lexical
-    from pipeline.methods.tearag import METHOD, knowledge_scorer
+    from pipeline.methods.tearag.method import METHOD, knowledge_scorer
     from pipeline.stages.score import score_file
 
     score_file(_context(folder, "score"), knowledge_scorer(Lexical()), METHOD.terms, 512)

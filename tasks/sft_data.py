@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.formats import DEFAULT_FORMAT
 from tasks.base import STAGES, TRAJECTORIES, StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import base_model_files, model_identity, tool_files
@@ -92,7 +93,7 @@ class SftData(DivisibleTask):
     def reading(self) -> tuple[str, ...]:
         """Adds the settings of the models that the stage asks, and of the chunks that it makes."""
         settings, names = self.settings.sft_data, [*self.reads]
-        if self.settings.format == "tools":
+        if self.settings.format != DEFAULT_FORMAT:
             names += ["format"]
         if self._rejects:
             return (*names, "model.base")

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Trajectory
-from pipeline.rewards.tearag import TeaRagRewards
+from pipeline.methods.tearag.reward import TeaRagRewards
 
 BLOCKS: dict[str, Any] = {
     "name": "toy",

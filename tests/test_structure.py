@@ -40,7 +40,7 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/llm/chat.py",
     "pipeline/conversations/messages.py",
     "pipeline/conversations/forms.py",  # arguments of calls in a log
-    "pipeline/grammars/prograph.py",
+    "pipeline/methods/prograph/grammar.py",
     "tasks/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
 }
 

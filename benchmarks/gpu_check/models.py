@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.gpu_check.figures import Place
-from pipeline.grammars.tearag import OPEN
+from pipeline.methods.tearag.grammar import OPEN
 
 _LOGITS = 4.0  # standard deviation of logits
 # Bound on the mean |Δ log p| of a bfloat16 pass from float32, twice the value measured on a CPU:

@@ -36,7 +36,6 @@ from pipeline.core.content_cache import open_cache
 from pipeline.core.gpus import Gpu
 from pipeline.core.records import Chunk, Question, Span, Trajectory
 from pipeline.grammars.base import Finish, NextAction, Retrieve
-from pipeline.grammars.tearag import TeaRag
 from pipeline.grammars.tokens import control_tokens
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
@@ -44,9 +43,11 @@ from pipeline.index.embed import open_embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.llm.engine import Engine
 from pipeline.llm.open_engine import open_engine
+from pipeline.methods.tearag.grammar import TeaRag
 from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.rollout.sampler import Rollout, roll_out
+from pipeline.rollout.tags import TaggedText
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.sample import rollout_settings
 from tasks.opened import policy_engine, retrieval
@@ -189,7 +190,7 @@ def _sampled(
     grammar = Searching(_STEPS, control_tokens(engine.tokenizer))
     rollout = Rollout(
         engine=engine,
-        grammar=grammar,
+        format=TaggedText(engine.tokenizer, grammar),
         retriever=retriever,
         settings=rollout_settings(settings, temperature=1.0),
         policy="random",

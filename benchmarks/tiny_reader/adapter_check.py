@@ -37,7 +37,7 @@ from benchmarks.tiny_reader.simulated_retriever import SimulatedRetriever
 from benchmarks.tiny_reader.training_texts import draw_question
 from pipeline.closed_world.questions import Question
 from pipeline.closed_world.world import generate_world
-from pipeline.grammars.tearag import TeaRag
+from pipeline.methods.tearag.grammar import TeaRag
 
 # Training trajectories. 4,800 with retrieved contexts suffice for one hop (EM .97) but not for two
 # (.76) and three (.74).

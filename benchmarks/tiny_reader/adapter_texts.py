@@ -20,7 +20,7 @@ from pipeline.closed_world.schema import Fact
 from pipeline.closed_world.world import generate_world
 from pipeline.core.records import ContextItem
 from pipeline.core.records import Step as TrajectoryStep
-from pipeline.grammars.tearag import TeaRag
+from pipeline.methods.tearag.grammar import TeaRag
 
 SYSTEM = (
     "Answer the question step by step. In every step name the important entities, ask one "

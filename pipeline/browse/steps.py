@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
-from pipeline.rewards.evidence_match import item_text
+from pipeline.methods.tearag.evidence_match import item_text
 
 _OFFSET = re.compile(r" at offset (\d+)$")
 _AROUND = 120  # characters of text on each side of a format error

@@ -38,11 +38,11 @@ def parsed_messages(
     ``search_tools`` and ``whole`` are as in `pipeline.rollout.importers.iterate_outputs`.
     """
     from pipeline.conversations.messages import name_searches, read_messages
-    from pipeline.conversations.steps import FORMATS, parse
+    from pipeline.conversations.steps import parse, tool_format
 
-    search = FORMATS[grammar].tool["function"]["name"]
-    name_searches(messages := read_messages(view.messages), search, search_tools)
-    return dataclasses.asdict(parse(grammar, messages, whole=whole))
+    form = tool_format(grammar)
+    name_searches(messages := read_messages(view.messages), form.name, search_tools)
+    return dataclasses.asdict(parse(form, messages, whole=whole))
 
 
 class ConversationMasks:

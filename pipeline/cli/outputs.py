@@ -28,6 +28,7 @@ from pipeline.cli.records import (
     read_trajectory,
 )
 from pipeline.core.errors import InputError
+from pipeline.core.formats import DEFAULT_FORMAT, FORMATS, FormatName
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import iterate_records, write_jsonl
@@ -92,9 +93,9 @@ def parse(
     output: Output = "-",
     grammar: Annotated[str, typer.Option(help="grammar of the outputs")] = DEFAULT_METHOD,
     format: Annotated[
-        Literal["tags", "tools"],
+        FormatName,
         typer.Option(help="tags: parse output; tools: parse messages with tool calls"),
-    ] = "tags",
+    ] = DEFAULT_FORMAT,
     tools: _Tools = None,
     search_tool: _SearchTools = None,
     answer: _Answer = "marker",
@@ -103,7 +104,8 @@ def parse(
     from pipeline import grammars
     from pipeline.conversations.steps import load_tools
 
-    if format == "tags" and (tools is not None or search_tool or answer == "whole"):
+    calls_tools = FORMATS[format].calls_tools
+    if not calls_tools and (tools is not None or search_tool or answer == "whole"):
         raise InputError(
             "--tools, --search-tool and --answer are for conversations; add --format tools"
         )
@@ -117,7 +119,7 @@ def parse(
     def of_messages(view: ConversationView) -> Record:
         return parsed_messages(view, grammar, search_tool or (), whole=answer == "whole")
 
-    if format == "tools":
+    if calls_tools:
         write_jsonl(output, extended(source, ConversationView, of_messages))
     else:
         write_jsonl(output, extended(source, OutputView, parsed))

@@ -26,7 +26,7 @@ from pipeline.cli.options import (
     with_configuration,
 )
 from pipeline.cli.records import File, check_spans, located, parse_view, read_input
-from pipeline.conversations.steps import declared_tools
+from pipeline.conversations.steps import tool_format
 from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
 from pipeline.core.methods import DEFAULT_METHOD
@@ -234,7 +234,7 @@ def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, system: str
         prompt.append(Message("user", chosen.question))
     rewards, tools = (chosen.rewards, rejected.rewards), chosen.tools
     if not tools and chosen.messages:
-        tools = declared_tools(chosen.grammar or DEFAULT_METHOD)
+        tools = tool_format(chosen.grammar or DEFAULT_METHOD).declared
     text = tools if isinstance(tools, str | None) else json_text(tools)
     from pipeline.pairs.candidates import pair_of  # imports numpy
 

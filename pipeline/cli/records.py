@@ -130,13 +130,13 @@ class TrajectoryView(Trajectory):
 
 def _parsed(view: TrajectoryView) -> ParsedOutput:
     from pipeline.conversations.messages import prompt_and_turns
-    from pipeline.conversations.steps import parse
+    from pipeline.conversations.steps import parse, tool_format
     from pipeline.grammars import grammar
 
     if not view.messages:
         return grammar(view.grammar).parse(view.output, view.spans)
     prompt, turns = prompt_and_turns(view.messages)
-    return parse(view.grammar, [*prompt, *turns])
+    return parse(tool_format(view.grammar), [*prompt, *turns])
 
 
 def read_trajectory(

@@ -72,7 +72,7 @@ def score(
 def _open_inputs(name: str) -> tuple[Rewards, Any]:
     """The rewards block and the similarity model: the defaults, or a configuration's.
 
-    The model is the only one of `pipeline.methods.ScoreInputs` that the records of a file need.
+    The model is the only one of `ScoreInputs` that the records of a file need.
     """
     from pipeline.config.policy import Rewards
 
@@ -128,7 +128,7 @@ def _score_each(source: File, reward: str, terms_of: TermsOf) -> Iterator[Record
 
 def _judged_terms(settings: Rewards, verdicts: File | None) -> TermsOf:
     """HiPRAG's rewards."""
-    from pipeline.rewards.hiprag import score as score_trajectories
+    from pipeline.methods.hiprag.reward import score as score_trajectories
 
     rulings_of = None if verdicts is None else _rulings(verdicts)
 
@@ -162,8 +162,8 @@ def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
 
 def _turn_terms(settings: Rewards) -> TermsOf:
     """ProGraph-R1's rewards of each step (eq. 11 to 15)."""
-    from pipeline.rewards.prograph import step_rewards
-    from pipeline.rewards.structure import RecordedEntities, structure
+    from pipeline.methods.prograph.reward import step_rewards
+    from pipeline.methods.prograph.structure import RecordedEntities, structure
 
     def terms_of(view: TrajectoryView, parsed: bool) -> Mapping[str, Any]:
         turns, values = _turns(view, parsed=parsed), view.values

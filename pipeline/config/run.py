@@ -36,6 +36,7 @@ from pipeline.config.policy import (
     SftData,
 )
 from pipeline.core.errors import ConfigError
+from pipeline.core.formats import DEFAULT_FORMAT, FORMATS, FormatName
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 
 SFT = "sft"  # the value of ``start`` for the cold start, and the name of its policy
@@ -119,8 +120,8 @@ class Config(Block):
     grammar: MethodName = Field(
         DEFAULT_METHOD, description="the method, which decides the format of trajectories"
     )
-    format: Literal["tags", "tools"] = Field(
-        "tags",
+    format: FormatName = Field(
+        DEFAULT_FORMAT,
         description="tags: one assistant turn with tags; tools: a conversation with tool calls, "
         "through the chat template",
     )
@@ -291,16 +292,12 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _format_fits(self) -> Config:
-        if self.format == "tags":
-            if self.model.thinking is not None:
+        unread = {"model.thinking": self.model.thinking, "tools": self.tools}
+        for name, value in unread.items():
+            if value is not None and not FORMATS[self.format].calls_tools:
                 raise ValueError(
-                    "model.thinking is set, and format is tags, which prompts the model to "
-                    "think in tags; set format to tools, or model.thinking to null"
-                )
-            if self.tools is not None:
-                raise ValueError(
-                    "tools is set, and format is tags, which calls no tools; set format to tools, "
-                    "or tools to null"
+                    f"{name} is set, and format is {self.format}, whose trajectories are text "
+                    f"without tool calls; set format to tools, or {name} to null"
                 )
         return self
 

@@ -16,7 +16,8 @@ import json
 import re
 import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from pipeline.conversations.messages import (
@@ -32,12 +33,10 @@ from pipeline.conversations.messages import (
 )
 from pipeline.conversations.turn_parser import call_problem
 from pipeline.core.errors import ConfigError
+from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Step
 from pipeline.grammars.base import MAX_STEPS, ParsedOutput
-from pipeline.grammars.document_lines import parse_documents
-from pipeline.grammars.prograph import parse_items as parse_knowledge
 from pipeline.grammars.sanitize import control_token_error, first_control_token
-from pipeline.grammars.tearag import parse_items as parse_evidence
 
 ANSWER = "Answer:"
 _STEP = re.compile(r"^[ \t]*Step[ \t]+[0-9]+:[ \t]*", re.MULTILINE)
@@ -62,13 +61,16 @@ class OwnTool:
     function: Callable[..., object]
 
 
+OWN_TOOLS: dict[str, OwnTool] = {}  # of all methods, which `load_tools` adds
+
+
 @dataclass(frozen=True)
 class ToolFormat:
     """A method's tool, and the step that a call to it makes; ``query`` is the step's field.
 
     In a ``bounded`` format, no step and more steps than the budget are malformed. ``step_lines``
     reads ``Step n:`` passages, and ``answer_step`` adds a step for the text before the answer.
-    The functions of ``own`` tools answer calls that make no step.
+    The functions of `OWN_TOOLS` answer calls that make no step.
     """
 
     tool: Tool
@@ -77,19 +79,28 @@ class ToolFormat:
     bounded: bool = False
     step_lines: bool = False
     answer_step: bool = False
-    own: Mapping[str, OwnTool] = field(default_factory=dict)
 
     @property
     def tools(self) -> list[Tool]:
         """All declared tools, the search first."""
-        return [self.tool, *(own.schema for own in self.own.values())]
+        return [self.tool, *(own.schema for own in OWN_TOOLS.values())]
+
+    @property
+    def name(self) -> str:
+        """The name of the search."""
+        return str(self.tool["function"]["name"])
+
+    @property
+    def declared(self) -> str:
+        """The JSON text of `tools`."""
+        return json.dumps(self.tools, ensure_ascii=False)
 
     def problem(self, calls: Sequence[Call]) -> str | None:
         """Why one of the calls of a turn is invalid."""
         for call in calls:
             if problem := call_problem(call, self.tools):
                 return problem
-            if call.name in self.own:
+            if call.name in OWN_TOOLS:
                 continue
             query, entities = search_arguments(call)
             if not isinstance(entities, list) or not all(isinstance(x, str) for x in entities):
@@ -101,7 +112,7 @@ class ToolFormat:
     def searches(self, message: Message) -> list[Call]:
         """The calls of the search tool in an assistant's message; none if a call is invalid."""
         calls = calls_of(message)
-        return [] if self.problem(calls) else [each for each in calls if each.name not in self.own]
+        return [] if self.problem(calls) else [one for one in calls if one.name not in OWN_TOOLS]
 
     def malformed(self, message: Message) -> bool:
         """Whether a turn before the last has no valid call."""
@@ -110,7 +121,7 @@ class ToolFormat:
 
     def others(self, message: Message) -> int:
         """The calls of own tools in a turn before the last, or 1 for a malformed call."""
-        own = sum(call.name in self.own for call in calls_of(message))
+        own = sum(call.name in OWN_TOOLS for call in calls_of(message))
         return 1 if self.malformed(message) else own
 
 
@@ -120,7 +131,8 @@ def search_arguments(call: Call) -> tuple[str, Any]:
     return call.arguments["query"], [] if entities is None else entities
 
 
-def _tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
+def search_tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
+    """The JSON schema of a search with a query and further ``properties``, all required."""
     query = {"type": "string", "minLength": 1, "description": "what to look for"}
     parameters = {
         "type": "object",
@@ -131,64 +143,14 @@ def _tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
     return {"type": "function", "function": function}
 
 
-_SEARCH = "Search the collection for passages."
-_ENTITIES = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1},
-    "minItems": 1,
-    "description": "the names that the query is about",
-}
-
-FORMATS: dict[str, ToolFormat] = {  # the registry, to which `load_tools` may add
-    "tearag": ToolFormat(
-        _tool("search", "Search passages and the knowledge graph.", entities=_ENTITIES),
-        "subquery",
-        lambda each: Step(
-            entities=each.entities,
-            subquery=each.query,
-            context=parse_evidence(each.result),
-            summary=each.after,
-        ),
-        bounded=True,
-    ),
-    "hiprag": ToolFormat(
-        _tool("search", _SEARCH),
-        "search",
-        lambda each: Step(
-            reasoning=each.before,
-            search=each.query,
-            context=parse_documents(each.result),
-            conclusion=each.after,
-        ),
-        step_lines=True,
-    ),
-    "search-r1": ToolFormat(
-        _tool("search", _SEARCH),
-        "subquery",
-        lambda each: Step(
-            subquery=each.query,
-            context=parse_documents(each.result),
-            summary=each.after,
-            think=each.before,
-        ),
-    ),
-    "prograph": ToolFormat(
-        _tool("search_graph", "Search the hypergraph for facts."),
-        "query",
-        lambda each: Step(
-            think=each.before,
-            query=each.query,
-            knowledge=each.result,
-            context=parse_knowledge(each.result),
-        ),
-        answer_step=True,
-    ),
-}
+FORMATS: dict[str, ToolFormat] = {}  # by method, as far as used; `load_tools` may add to it
 
 
-def declared_tools(method: str) -> str:
-    """The JSON text of the tools of a method."""
-    return json.dumps(FORMATS[method].tools, ensure_ascii=False)
+def tool_format(method: str) -> ToolFormat:
+    """The tool format of a method."""
+    if method not in FORMATS:
+        FORMATS[method] = import_module(f"{METHODS[method].package}.tools").TOOLS
+    return FORMATS[method]
 
 
 def add_tool(function: Callable[..., object]) -> None:
@@ -198,9 +160,7 @@ def add_tool(function: Callable[..., object]) -> None:
     """
     from transformers.utils import get_json_schema
 
-    own = {function.__name__: OwnTool(get_json_schema(function), function)}
-    for name, form in FORMATS.items():
-        FORMATS[name] = replace(form, own={**form.own, **own})
+    OWN_TOOLS[function.__name__] = OwnTool(get_json_schema(function), function)
 
 
 def load_tools(file: str | None) -> None:
@@ -326,7 +286,7 @@ def thought_and_text(message: Message) -> tuple[str, str]:
 
 
 def parse(
-    method: str,
+    form: ToolFormat,
     messages: Sequence[Mapping[str, Any]],
     max_steps: int = MAX_STEPS,
     *,
@@ -344,7 +304,7 @@ def parse(
     """
     _, turns = split_turns(without_closing(uniform(messages)))
     whole = whole or tools is not None
-    reader, parsed = _Reader(FORMATS[method], max_steps, answered, tools, whole), ParsedOutput()
+    reader, parsed = _Reader(form, max_steps, answered, tools, whole), ParsedOutput()
     try:
         for number, (message, *inserted) in enumerate(turns):
             refused = answered and [each["role"] for each in inserted] == ["tool"]
@@ -365,22 +325,24 @@ def parse(
 
 
 def write(
-    method: str, steps: Sequence[Step], answer: str, results: Callable[[Sequence[ContextItem]], str]
+    form: ToolFormat,
+    steps: Sequence[Step],
+    answer: str,
+    results: Callable[[Sequence[ContextItem]], str],
 ) -> list[Message]:
     """The turns of a conversation with these steps: the inverse of `parse`.
 
     The text before a call is the step's reasoning, and its summary or conclusion opens the next
     turn. ``results`` writes retrieved items.
     """
-    form, turns, texts = FORMATS[method], list[Message](), list[str]()
-    function = form.tool["function"]
+    turns, texts = list[Message](), list[str]()
     for number, step in enumerate(steps, start=1):
         before = step.think or step.reasoning
         texts.append(f"Step {number}: {before}" if form.step_lines else before)
         if query := getattr(step, form.query):
             values = {"query": query, "entities": step.entities}
-            names = function["parameters"]["properties"]
-            call = {"name": function["name"], "arguments": {name: values[name] for name in names}}
+            names = form.tool["function"]["parameters"]["properties"]
+            call = {"name": form.name, "arguments": {name: values[name] for name in names}}
             name = f"call{number:05d}"  # some templates want nine letters or digits
             calls = [{"id": name, "type": "function", "function": call}]
             turns += [

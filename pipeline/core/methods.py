@@ -1,10 +1,10 @@
 """The registry of methods: one entry per paper.
 
 An entry holds the facts that the configuration, the tasks and the grammars need before any code of
-the method is loaded, so this module imports nothing from the project. ``implementation`` names the
-module below ``pipeline.methods`` with the rest: cold-start steps, rewards, pairing and titles.
-Adding a method takes one entry here, the modules that the entry names, and its settings in
-`config.Rewards`.
+the method is loaded, so this module imports nothing from the project. ``package`` holds the rest:
+``grammar`` (``GRAMMAR``), ``tools`` (``TOOLS``), ``method`` (``METHOD``, a
+`pipeline.methods.base.Method`), and what these import: the reward and the cold-start steps. Adding
+a method takes one entry here, its package, and its settings in `config.Rewards`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 class MethodEntry:
     """Facts about a method that decide which settings, stages and files a run of it needs."""
 
-    grammar: str
-    """``module:class`` of the grammar of its trajectories."""
-    implementation: str
-    """Module that defines ``METHOD`` (`pipeline.methods.base.Method`)."""
+    package: str
+    """The package with its modules ``grammar``, ``tools`` and ``method``."""
     step_rewards: bool = False
     """Whether every step has a separate reward, which step pairs and step-wise GRPO require."""
     scoring_samples: bool = False
@@ -42,28 +40,21 @@ class MethodEntry:
 
 METHODS: Mapping[str, MethodEntry] = {
     "tearag": MethodEntry(
-        "pipeline.grammars.tearag:TeaRag",
         "pipeline.methods.tearag",
         similarity_rewards=True,
         separate_terms=True,
         single_retrieval=True,
         sft_shows_retrieved_kinds=True,
     ),
-    "hiprag": MethodEntry(
-        "pipeline.grammars.hiprag:HiPrag",
-        "pipeline.methods.hiprag",
-        memory_steps=True,
-        single_retrieval=True,
-    ),
+    "hiprag": MethodEntry("pipeline.methods.hiprag", memory_steps=True, single_retrieval=True),
     "prograph": MethodEntry(
-        "pipeline.grammars.prograph:ProGraph",
         "pipeline.methods.prograph",
         step_rewards=True,
         scoring_samples=True,
         judged_steps=False,
         sft_shows_retrieved_kinds=True,
     ),
-    "search-r1": MethodEntry("pipeline.grammars.search_r1:SearchR1", "pipeline.methods.search_r1"),
+    "search-r1": MethodEntry("pipeline.methods.search_r1"),
 }
 DEFAULT_METHOD = "tearag"
 DEFAULT_IMPORT = "search-r1"  # the grammar of most published result files

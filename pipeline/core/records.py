@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+from pipeline.core.formats import DEFAULT_FORMAT, FormatName
 from pipeline.core.methods import GrammarName as GrammarName  # part of the records
 
 HopType = Literal["single", "multi", "unknown"]
@@ -161,7 +162,7 @@ class Trajectory:
     evidence: list[str]  # golden evidence; may be empty
     grammar: GrammarName  # the grammar that ``output`` was written and parsed in
     output: str  # all text after the prompt: model text and inserted observations
-    format: Literal["tags", "tools"] = "tags"  # text with tags, or a conversation with tool calls
+    format: FormatName = DEFAULT_FORMAT  # text with tags, or a conversation with tool calls
     messages: str = ""  # the conversation as JSON text; empty in format "tags"
     tools: str = ""  # JSON text of an agent's own tools; empty: the tool of the method
     # Fingerprint of the policy that sampled it (base model, or ``policy`` of its lineage.json);

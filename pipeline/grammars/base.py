@@ -184,8 +184,6 @@ def grammar(
     """
     if name not in METHODS:
         raise InputError(f"grammar {name!r} is not known; this version has {listed_methods()}")
-    module, _, class_name = METHODS[name].grammar.partition(":")
-    grammar_class: Callable[[int, tuple[str, ...]], Grammar] = getattr(
-        import_module(module), class_name
-    )
-    return grammar_class(max_steps, tuple(special_tokens))
+    made: Callable[[int, tuple[str, ...]], Grammar]
+    made = import_module(f"{METHODS[name].package}.grammar").GRAMMAR
+    return made(max_steps, tuple(special_tokens))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pipeline.core.records import Message
 from pipeline.grammars import Grammar
-from pipeline.grammars.closed_book import ClosedBook
+from pipeline.grammars.closed_book import parse_answer
 from pipeline.llm.chat import Chat, Reply
 
 
@@ -36,11 +36,10 @@ def closed_book_answers(
     """The policy's answer by query; an answer cut off at ``max_tokens`` is used as it is."""
     prompts = [(query, [Message("user", query)]) for query in dict.fromkeys(queries)]
     answers = chat.ask(prompts, max_tokens=max_tokens)
-    closed_book = ClosedBook(grammar)
-    return {query: _parsed(answers[query], closed_book) for query, _ in prompts}
+    return {query: _parsed(answers[query], grammar) for query, _ in prompts}
 
 
-def _parsed(answer: Reply, grammar: ClosedBook) -> ClosedBookAnswer:
+def _parsed(answer: Reply, grammar: Grammar) -> ClosedBookAnswer:
     if answer.fault is not None:
         return ClosedBookAnswer("", f"no answer of the policy: {answer.fault}")
-    return ClosedBookAnswer(grammar.parse(answer.text).answer or "")
+    return ClosedBookAnswer(parse_answer(grammar, answer.text).answer or "")

@@ -1,6 +1,6 @@
-"""One module per method, and the look-up by name.
+"""One package per method, with all that its paper defines, and the look-up by name.
 
-`method` gives the implementation of a name; only the module of that method is imported.
+`method` gives the implementation of a name; only the modules of that method are imported.
 """
 
 from __future__ import annotations
@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
-from pipeline.methods.base import Method, ScoreInputs, Scorer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing the grammar of a method imports this module, and no more
+    from pipeline.methods.base import Method
     from pipeline.pairs.candidates import CandidateTerms
-
-__all__ = [
-    "Method",
-    "ScoreInputs",
-    "Scorer",
-    "candidate_terms",
-    "method",
-]
 
 
 def method(name: str) -> Method:
@@ -32,7 +24,7 @@ def method(name: str) -> Method:
     """
     if name not in METHODS:
         raise InputError(f"reward {name!r} is not known; this version has {listed_methods()}")
-    implementation: Method = import_module(METHODS[name].implementation).METHOD
+    implementation: Method = import_module(f"{METHODS[name].package}.method").METHOD
     return implementation
 
 

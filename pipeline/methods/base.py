@@ -1,4 +1,4 @@
-"""The interface of a method: every module of this package defines one `Method`.
+"""The interface of a method: every package beside this module defines one `Method`.
 
 Stages get it from `pipeline.methods.method` and do not compare method names. Names, grammars and
 the facts that decide fingerprints are in `pipeline.core.methods`.
@@ -9,7 +9,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pipeline.config.policy import Rewards
 from pipeline.core.records import Step, Trajectory
@@ -18,8 +27,8 @@ from pipeline.sft_data.steps import Fact, Hop, StepOptions
 
 if TYPE_CHECKING:
     from pipeline.core.similarity import Similarity
+    from pipeline.methods.prograph.structure import EntitySource
     from pipeline.pairs.candidates import CandidateTerms
-    from pipeline.rewards.structure import EntitySource
 
 Scorer = Callable[
     [Sequence[Trajectory], Sequence[Sequence[Verdict]] | None], Sequence[Mapping[str, Any]]
@@ -61,13 +70,15 @@ class Method:
     scorer: Callable[[Rewards, ScoreInputs], Scorer]
     """Builds the scorer from the block ``rewards``."""
     terms: type
-    """The reward terms of a trajectory: a `TypedDict`, whose keys become columns."""
+    """The reward terms of a trajectory: a `TypedDict`, whose keys become columns.
+
+    A term with a title in the report is ``Annotated`` with it. The terms of single steps are the
+    `TypedDict` in its list ``steps``.
+    """
     candidate_terms: Callable[[Mapping[str, Any]], CandidateTerms | None]
     """The values by which pairs are selected, from reward terms; None for another reward."""
     selection: str
     """How pairs are selected: the end of a sentence on the dataset card."""
-    reward_titles: Mapping[str, str]
-    """Titles in the report of the terms of a trajectory, by term."""
     build_step: StepBuilder
     """Builds a cold-start step."""
     weights: tuple[str, ...]
@@ -81,9 +92,23 @@ class Method:
     """Settings with which a run trains with the outcome and format rewards alone."""
     turns: Callable[[Sequence[Step]], Sequence[Step]] = unchanged
     """The steps of a cold-start example as its grammar renders them."""
-    step_titles: Mapping[str, str] = field(default_factory=dict)
-    """Titles in the report of the terms of a single step, by term."""
     whole_shard: bool = False
     """Whether all trajectories of a shard are scored in one call instead of batch by batch."""
     record_needs: Literal["evidence", "verdicts", "turns", "answer"] = "answer"
     """What ``steep score`` needs of a record besides its answers."""
+
+    @property
+    def reward_titles(self) -> dict[str, str]:
+        """Titles in the report of the terms of a trajectory, by term."""
+        return _titles(self.terms)
+
+    @property
+    def step_titles(self) -> dict[str, str]:
+        """Titles in the report of the terms of a single step, by term; empty without any."""
+        steps = get_type_hints(self.terms).get("steps")
+        return _titles(get_args(steps)[0]) if steps else {}
+
+
+def _titles(terms: type) -> dict[str, str]:
+    hints = get_type_hints(terms, include_extras=True).items()
+    return {term: hint.__metadata__[0] for term, hint in hints if get_origin(hint) is Annotated}

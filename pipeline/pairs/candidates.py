@@ -14,7 +14,6 @@ from typing import Any, TypedDict
 from pipeline.conversations.messages import prompt_and_turns, recorded
 from pipeline.core.errors import InputError
 from pipeline.core.records import ChatMessage, Message, Pair, PairKind
-from pipeline.rewards.evidence_match import has_evidence
 
 
 class CandidateTerms(TypedDict, total=False):
@@ -28,21 +27,6 @@ class CandidateTerms(TypedDict, total=False):
     evidenced: bool
 
 
-def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
-    """``format``, ``outcome`` and ``process`` as they are; None where one is missing.
-
-    Raises InputError for a term that is not a finite number.
-    """
-    if not {"format", "outcome", "process"} <= terms.keys():
-        return None
-    return {
-        "format": _number(terms, "format"),
-        "outcome": _number(terms, "outcome"),
-        "process": _number(terms, "process"),
-        "evidenced": has_evidence(terms),
-    }
-
-
 def by_total(terms: Mapping[str, Any]) -> CandidateTerms | None:
     """``total`` as the reward, with ``format`` and ``answer``; None where one is missing.
 
@@ -52,18 +36,19 @@ def by_total(terms: Mapping[str, Any]) -> CandidateTerms | None:
     if not {"format", "answer", "total"} <= terms.keys():
         return None
     counted = terms.get("n") is not None
-    judged_steps = _number(terms, "n") if counted else None
-    correct = _number(terms, "n_corr") if counted and "n_corr" in terms else judged_steps
+    judged_steps = number(terms, "n") if counted else None
+    correct = number(terms, "n_corr") if counted and "n_corr" in terms else judged_steps
     return {
-        "format": _number(terms, "format"),
-        "outcome": _number(terms, "answer"),
+        "format": number(terms, "format"),
+        "outcome": number(terms, "answer"),
         "process": correct / judged_steps if judged_steps and correct is not None else 1.0,
-        "reward": _number(terms, "total"),
+        "reward": number(terms, "total"),
         "judged": judged_steps != 0,
     }
 
 
-def _number(terms: Mapping[str, Any], name: str) -> float:
+def number(terms: Mapping[str, Any], name: str) -> float:
+    """A reward term. Raises InputError for one that is not a finite number."""
     value = terms[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"rewards.{name} is {value!r}; expected a finite number")

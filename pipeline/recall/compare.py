@@ -34,10 +34,10 @@ from pipeline.core.columns import Columns
 from pipeline.core.record_io import read_records
 from pipeline.core.records import ContextItem, Hyperedge, Triplet
 from pipeline.evaluation.compare import paired_test
-from pipeline.grammars.prograph import ProGraph
-from pipeline.grammars.tearag import TeaRag
 from pipeline.index.bm25 import BM25, Bm25
 from pipeline.index.embed import Embedder
+from pipeline.methods.prograph.grammar import ProGraph
+from pipeline.methods.tearag.grammar import TeaRag
 from pipeline.recall.questions import (
     DocumentOf,
     RecallQuery,

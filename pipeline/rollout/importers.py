@@ -27,7 +27,7 @@ from pipeline.conversations.messages import (
     split_turns,
     without_closing,
 )
-from pipeline.conversations.steps import FORMATS, parse
+from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT
@@ -163,10 +163,10 @@ class _Rows:
 
     def _conversation(self, log: list[Any]) -> Trajectory:
         """A log of messages; the last message of the user before the first turn asks."""
-        own = FORMATS[self.grammar_name].tool["function"]["name"]
-        name_searches(given := read_messages(log), own, self.search_tools)
+        form = tool_format(self.grammar_name)
+        name_searches(given := read_messages(log), form.name, self.search_tools)
         messages = without_closing(given)
-        parsed = parse(self.grammar_name, messages, whole=self.whole_answer)
+        parsed = parse(form, messages, whole=self.whole_answer)
         prompt, turns = split_turns(messages)
         output, spans = "", list[Span]()
         for text, writer in by_turns([message for turn in turns for message in turn]):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pipeline.conversations.chat_template import Frame
 from pipeline.conversations.messages import Message
 from pipeline.core.errors import EngineError
+from pipeline.core.formats import FormatName
 from pipeline.core.records import (
     ContextItem,
     Question,
@@ -26,7 +27,7 @@ from pipeline.core.records import (
     Trajectory,
     Writer,
 )
-from pipeline.grammars.base import Grammar, ParsedOutput
+from pipeline.grammars.base import ParsedOutput
 from pipeline.grammars.spans import extend
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import decode, mismatch, observation_ids
@@ -139,13 +140,15 @@ class PartialTrajectory:
 
     def finish(
         self,
-        grammar: Grammar,
+        parsed: ParsedOutput,
         tokenizer: Tokenizer,
+        *,
+        grammar: str,
+        format: FormatName,
         policy: str,
         stop: Stop,
-        parsed: ParsedOutput | None = None,
     ) -> Trajectory:
-        """The finished record; ``parsed`` is the result of a conversation.
+        """The finished record, with what was ``parsed``.
 
         Raises EngineError when text, ids and spans disagree, which no input should be able to
         trigger.
@@ -157,8 +160,6 @@ class PartialTrajectory:
                 f"trajectory {trajectory_id}: {problem}; this tokenizer decodes the parts and the "
                 "whole to different texts, please report it"
             )
-        conversation = parsed is not None
-        parsed = parsed or grammar.parse(self.output, self.spans)
         return Trajectory(
             trajectory_id=trajectory_id,
             question_id=self.question.question_id,
@@ -167,10 +168,10 @@ class PartialTrajectory:
             hop=self.question.hop,
             answers=self.question.answers,
             evidence=self.question.evidence,
-            grammar=grammar.name,
-            format="tools" if conversation else "tags",
+            grammar=grammar,
+            format=format,
             output=self.output,
-            messages=json.dumps(self.messages, ensure_ascii=False) if conversation else "",
+            messages=json.dumps(self.messages, ensure_ascii=False) if self.messages else "",
             policy=policy,
             sample=self.sample,
             seed=self.seed,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.conversations.messages import ROLES
-from pipeline.conversations.steps import parse
+from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import parse_record
@@ -295,7 +295,7 @@ def _parsed(chain: Sequence[RecordedTurn], grammar: GrammarName) -> ParsedOutput
     """Steps, answer and verdict of the turns of a trajectory, without the history before them."""
     opening = [m for m in chain[0].messages[:-1] if m["role"] in ("system", "user")]
     own = [chain[0].messages[-1], *(m for turn in chain[1:] for m in turn.messages)]
-    parsed = parse(grammar, [*opening, *own], tools=chain[0].tools)
+    parsed = parse(tool_format(grammar), [*opening, *own], tools=chain[0].tools)
     problem = next((turn.problem for turn in chain if turn.problem), None)
     if problem is None and chain[-1].finish != "eos":
         problem = "the last turn is cut off"

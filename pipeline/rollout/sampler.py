@@ -1,6 +1,6 @@
 """Roll out a policy: many trajectories in flight, with retrieval running during generation.
 
-Input: questions, an engine, a grammar and a retriever. Output: finished trajectories, in the order
+Input: questions, an engine, a format and a retriever. Output: finished trajectories, in the order
 in which they finish. Sampling (TeaRAG, arXiv 2511.05385, 4.3.2), evaluation and the baselines all
 use this module. While one batch of queries is retrieved in a thread, the engine generates the other
 trajectories; all queries that arrive in the meantime form the next batch. It starts as soon as its
@@ -23,17 +23,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pipeline.conversations.messages import Message
 from pipeline.core.errors import RetrievalError, RetrievalUnavailable
-from pipeline.core.records import ContextItem, Question, Step, Stop, Trajectory
-from pipeline.grammars.base import Finish, Grammar, Insert
-from pipeline.grammars.closed_book import ClosedBook
-from pipeline.grammars.tokens import observation_ids, prompt_ids
+from pipeline.core.records import ContextItem, Question, Stop, Trajectory
+from pipeline.grammars.base import Finish
+from pipeline.grammars.tokens import observation_ids
 from pipeline.llm.engine import Engine, EngineEnded, GenerationRequest, GenerationResult
 from pipeline.retrieval.base import Query, Retriever
-from pipeline.rollout.conversations import ToolConversations
+from pipeline.rollout.formats import OpenFormat
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
+from pipeline.rollout.tags import OneTurn
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
 Failed = Callable[[Question, Exception], object]
@@ -45,19 +44,17 @@ MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
 class Rollout:
     """All that rolls out a policy.
 
-    Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
+    Without a ``retriever`` this is the zero-shot baseline (`OneTurn`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
-    question retrieves are shown in the prompt, before the question. With ``conversations`` the
-    policy calls tools through its chat template. ``policy`` is the fingerprint that the
-    trajectories record.
+    question retrieves are shown in the prompt, before the question. ``policy`` is the fingerprint
+    that the trajectories record.
     """
 
     engine: Engine
-    grammar: Grammar
+    format: OpenFormat
     retriever: Retriever | None
     settings: RolloutSettings
     policy: str
-    conversations: ToolConversations | None = None
 
 
 def roll_out(
@@ -125,16 +122,15 @@ class _Scheduler:
     """Moves each open trajectory between the engine and the retrieval thread."""
 
     def __init__(self, rollout: Rollout) -> None:
-        settings, retriever, grammar = rollout.settings, rollout.retriever, rollout.grammar
+        settings, retriever, written = rollout.settings, rollout.retriever, rollout.format
         self.engine, self.policy = rollout.engine, rollout.policy
         self.settings, self.retriever = settings, retriever
-        self.single_retrieval = settings.single_retrieval and retriever is not None
-        self.prompt_retrieval = settings.prompt_retrieval and retriever is not None
-        self.one_turn = ClosedBook(grammar)
-        steps = retriever is not None and not self.prompt_retrieval
-        self.grammar = grammar if steps else self.one_turn
-        self.conversations = rollout.conversations if steps else None
-        self.max_steps = 1 if self.single_retrieval else settings.max_steps
+        single = settings.single_retrieval and retriever is not None
+        in_prompt = settings.prompt_retrieval and retriever is not None
+        self.asks_question = single or in_prompt  # before the first turn
+        if retriever is None or in_prompt:
+            written = OneTurn(written.tokenizer, written.grammar, settings.system)
+        self.format, self.max_steps = written, 1 if single else settings.max_steps
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
         self.requests = 0
@@ -145,7 +141,7 @@ class _Scheduler:
 
     def begun(self, question: Question, samples: Iterable[int]) -> Iterator[PartialTrajectory]:
         """Trajectories of a question that consist of their prompt."""
-        messages, prompt = self._prompt(question.question)
+        messages, prompt = self.format.prompt(self.settings.system, question.question)
         for sample in samples:
             seed = self.seed_of(question.question_id, sample)
             yield PartialTrajectory(
@@ -155,13 +151,6 @@ class _Scheduler:
                 prompt_ids=prompt,
                 messages=list(messages),
             )
-
-    def _prompt(self, question: str) -> tuple[list[Message], list[int]]:
-        """The messages of a conversation, none in a format of tags, and the ids of the prompt."""
-        if self.conversations is not None:
-            return self.conversations.prompt(self.settings.system, question)
-        messages = self.grammar.messages(self.settings.system, question)
-        return [], prompt_ids(self.engine.tokenizer, messages)
 
     def run(self, trajectories: Iterator[PartialTrajectory]) -> Iterator[Trajectory]:
         retrieving: list[tuple[PartialTrajectory, list[Query]]] = []
@@ -213,14 +202,11 @@ class _Scheduler:
         self.open = open_before - 1
 
     def _start(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
-        before = self.single_retrieval or self.prompt_retrieval
-        if before and not (trajectory.output or trajectory.contexts):
+        if self.asks_question and not (trajectory.output or trajectory.contexts):
             question = trajectory.question.question
             self.queued.append((trajectory, [Query(question, (question,))]))
             return
-        opening = "" if self.conversations else self.grammar.opening()
-        if opening and not trajectory.output:
-            trajectory.append_observation(opening, self.engine.tokenizer)
+        self.format.begin(trajectory)
         yield from self._generate(trajectory)
 
     def _generate(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
@@ -243,7 +229,7 @@ class _Scheduler:
                 id=request_id,
                 prompt_ids=trajectory.prompt_ids + trajectory.token_ids,
                 max_tokens=budget,
-                stop=() if self.conversations else self.grammar.stop,
+                stop=self.format.stop,
                 temperature=self.settings.temperature,
                 top_p=self.settings.top_p,
                 seed=stable_seed(trajectory.seed, trajectory.segments),
@@ -252,34 +238,17 @@ class _Scheduler:
         self.generating[request_id] = trajectory
 
     def _advance(self, result: GenerationResult) -> Iterator[Trajectory]:
-        """Append a finished segment, then take the grammar's next action."""
+        """Append a finished segment, then take the format's next action."""
         trajectory = self.generating.pop(result.id)
         trajectory.append_segment(result)
-        if self.conversations is not None:
-            calls = self.conversations.next_action(trajectory, result, self.max_steps)
-            if isinstance(calls, Finish):
-                yield from self._finish(trajectory, calls.stop)
-            else:
-                self._search(trajectory, calls)
-            return
-        action = self.grammar.next_action(
-            trajectory.output,
-            result.finish,
-            len(trajectory.contexts),
-            self.max_steps,
-            trajectory.spans,
-        )
+        action = self.format.next_action(trajectory, result, self.max_steps)
         if isinstance(action, Finish):
             yield from self._finish(trajectory, action.stop)
-        elif isinstance(action, Insert):
-            trajectory.append_observation(action.text, self.engine.tokenizer)
+        elif action is None:
             yield from self._generate(trajectory)
         else:
-            self._search(trajectory, [Query(action.subquery, action.entities)])
-
-    def _search(self, trajectory: PartialTrajectory, queries: Sequence[Query]) -> None:
-        later = bool(trajectory.contexts)
-        self.queued.append((trajectory, [replace(query, later=later) for query in queries]))
+            later = bool(trajectory.contexts)
+            self.queued.append((trajectory, [replace(query, later=later) for query in action]))
 
     def _retrieve(self, queries: Sequence[Query]) -> list[Retrieved]:
         """Runs in the retrieval thread; the queries of a failed batch are retried one by one."""
@@ -309,36 +278,10 @@ class _Scheduler:
         ]
         if len(contexts) < len(retrieved):
             yield from self._finish(trajectory, "retrieval_error")
-            return
-        if self.conversations is not None:
-            if self.conversations.append_results(trajectory, contexts):
-                yield from self._generate(trajectory)
-            else:
-                yield from self._finish(trajectory, "max_steps")
-            return
-        [items] = contexts
-        text = self._observation(trajectory, items)
-        if self.prompt_retrieval:
-            tokenizer, question = self.engine.tokenizer, trajectory.question.question
-            trajectory.put_context_in_prompt(
-                self.grammar.sanitize_items(items),
-                prompt_ids(tokenizer, self.grammar.messages(self.settings.system, text + question)),
-                len(observation_ids(tokenizer, text)),
-            )
+        elif self.format.append(trajectory, contexts):
             yield from self._generate(trajectory)
-            return
-        trajectory.append_context(self.grammar.sanitize_items(items), text, self.engine.tokenizer)
-        yield from self._generate(trajectory)
-
-    def _observation(self, trajectory: PartialTrajectory, items: Sequence[ContextItem]) -> str:
-        """Text of a retrieval: an observation, or the part of the prompt before the question."""
-        if self.prompt_retrieval:
-            return self.one_turn.prompt_context(items)
-        if self.conversations is not None:
-            return self.grammar.item_lines(items)
-        if self.single_retrieval:
-            return self._first_step(trajectory, items)
-        return self.grammar.observation(items, trajectory.output)
+        else:
+            yield from self._finish(trajectory, "max_steps")
 
     def _truncate(
         self, trajectory: PartialTrajectory, items: list[ContextItem]
@@ -348,41 +291,21 @@ class _Scheduler:
             return items
 
         def token_count(kept: list[ContextItem]) -> int:
-            text = self._observation(trajectory, kept)
-            return len(observation_ids(self.engine.tokenizer, text))
+            return len(observation_ids(self.engine.tokenizer, self.format.shown(trajectory, kept)))
 
         return fit_items(items, limit, token_count)
 
-    def _first_step(self, trajectory: PartialTrajectory, items: Sequence[ContextItem]) -> str:
-        """Single-*: a step up to its context, with the question as subquery and entity."""
-        question = trajectory.question.question
-        step = Step(entities=[question], subquery=question, search=question, context=list(items))
-        text, spans = self.grammar.render([step], None)
-        # The first span may be the opening of the first step, which is an observation too.
-        return text[: next(end for _, end, writer in spans[1:] if writer == "observation")]
-
     def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Iterator[Trajectory]:
         self.open -= 1
-        tokenizer, parsed = self.engine.tokenizer, None
-        if self.conversations is not None:
-            parsed = self.conversations.parse(trajectory, self.max_steps)
-        finished = trajectory.finish(self.grammar, tokenizer, self.policy, stop, parsed)
-        if self.prompt_retrieval and trajectory.contexts:
-            finished.steps = [_only_step(finished, trajectory.contexts[0])]
-        yield finished
+        written, parsed = self.format, self.format.parse(trajectory, self.max_steps)
+        yield trajectory.finish(
+            parsed, written.tokenizer, grammar=written.grammar.name, format=written.name,
+            policy=self.policy, stop=stop,
+        )  # fmt: skip
 
 
 def _cut(item: ContextItem) -> ContextItem:
     return replace(item, title=item.title[:MOST_CHARACTERS], text=item.text[:MOST_CHARACTERS])
-
-
-def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:
-    """The one step of an answer to a prompt with retrieved items, for every grammar."""
-    question, answer = trajectory.question, trajectory.answer or ""
-    return Step(
-        entities=[question], subquery=question, search=question, query=question, context=items,
-        summary=answer, conclusion=answer,
-    )  # fmt: skip
 
 
 # Truncation of retrieved items to a token limit (HiPRAG, arXiv 2510.07794, 4.3) removes text from

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.conversations.messages import Message, messages_before
-from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.steps import tool_format
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import ContextItem, Question, Span, Trajectory
 from pipeline.rollout.partial import PartialTrajectory
@@ -71,7 +71,7 @@ def before_turn(
     lengths = [end - start for start, end, writer in token_spans if writer == "observation"]
     messages = messages_before(_messages(trajectory), number)
     turns = [message for message in messages if message["role"] == "assistant"]
-    form, retrievals = FORMATS[trajectory.grammar], number
+    form, retrievals = tool_format(trajectory.grammar), number
     if trajectory.messages:
         retrievals = sum(_calls(trajectory)[:number])
         lengths = trajectory.tokens.per_retrieval[:retrievals]
@@ -103,7 +103,7 @@ def _messages(trajectory: Trajectory) -> list[Message]:
 def _calls(trajectory: Trajectory) -> list[int]:
     """The number of searches in each turn of a conversation."""
     turns = (each for each in _messages(trajectory) if each["role"] == "assistant")
-    return [len(FORMATS[trajectory.grammar].searches(turn)) for turn in turns]
+    return [len(tool_format(trajectory.grammar).searches(turn)) for turn in turns]
 
 
 def _first_turns(spans: Sequence[Span], count: int) -> list[Span]:

@@ -6,6 +6,7 @@ import glob
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,14 @@ from pydantic import ConfigDict, TypeAdapter
 
 from pipeline.config import Config
 from pipeline.core.errors import InputError
+from pipeline.core.formats import FORMATS
 from pipeline.core.progress import Progress
 from pipeline.run.progress import ProgressFile
 from pipeline.run.store import StageKey
 
 if TYPE_CHECKING:
     from pipeline.llm.models import Models
+    from pipeline.rollout.formats import Format
 
 
 SHARD = "shard-"  # of the names of inputs that are shards of the stage
@@ -62,6 +65,11 @@ class StageContext:
         files = config.cache_dir, config.hashes_file
         return Models(config.model, config.engine, *files, self.seed, self.shards)
 
+    @property
+    def format(self) -> Format:
+        """The format in which the policy writes its trajectories."""
+        return policy_format(self.config)
+
     def warn(self, text: str) -> None:
         """Say in the log, in the manifest and in the stage's line what the user must know."""
         print(text, flush=True)
@@ -101,6 +109,21 @@ class StageContext:
             )
             raise InputError.at(file, None, f"no such file{hint} (looked below {root})")
         return file
+
+
+def policy_format(config: Config) -> Format:
+    """The format of a configuration, with the tools of the user's file.
+
+    Raises ConfigError where that file fails.
+    """
+    from pipeline.conversations.steps import load_tools
+    from pipeline.grammars import grammar
+
+    load_tools(config.tools)
+    module, _, name = FORMATS[config.format].implementation.partition(":")
+    settings = grammar(config.grammar), config.model.thinking, config.sampling.malformed_calls
+    made: Format = getattr(import_module(module), name)(*settings)
+    return made
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from pipeline.config.policy import RejectionSampling
 from pipeline.conversations.messages import prompt_and_turns, recorded
-from pipeline.conversations.steps import declared_tools
 from pipeline.core.answer_metrics import f1
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import iterate_records
@@ -143,8 +142,11 @@ def split(
     )
 
 
-def example(trajectory: Trajectory, prompt: list[Message]) -> SftExample:
-    """The example that trains on a trajectory: on exactly its ids if it has any."""
+def example(trajectory: Trajectory, prompt: list[Message], tools: str | None) -> SftExample:
+    """The example that trains on a trajectory: on exactly its ids if it has any.
+
+    ``tools`` are those of a conversation, None for a text.
+    """
     made = SftExample(
         example_id=trajectory.trajectory_id,
         question_id=trajectory.question_id,
@@ -156,8 +158,7 @@ def example(trajectory: Trajectory, prompt: list[Message]) -> SftExample:
         token_ids=trajectory.token_ids,
         token_spans=trajectory.token_spans,
     )
-    if trajectory.format == "tags" or trajectory.token_ids:
+    if tools is None or trajectory.token_ids:
         return made
     _, turns = prompt_and_turns(trajectory.messages)
-    tools = declared_tools(trajectory.grammar)
     return replace(made, completion="", spans=[], messages=recorded(turns), tools=tools)

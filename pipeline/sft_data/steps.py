@@ -1,14 +1,8 @@
-"""Supervised reasoning step of one hop (TeaRAG, arXiv 2511.05385, 4.3.1, steps 1, 2, 4 and 5).
+"""Hops, their supporting facts, and what cold-start steps show (TeaRAG, arXiv 2511.05385, 4.3.1).
 
-Input: a hop with its question, answer, gold chunks and their triplets. Output: a `Step`, or the
-reason why the hop has none.
-
-Key entities. The paper takes the entities of the supporting triplets. One of them is the answer,
-which is unknown before retrieval. A policy trained to write it would learn to guess, and it would
-violate the consistency reward (eq. 7), which requires every key entity to occur in the subquery.
-This module therefore keeps the entities that the subquery mentions, in the subquery's spelling. If
-it mentions none, the gold paragraph's other entities, its title and earlier answers are matched
-against the subquery, first in full and then in part.
+Input: a hop with its question, answer, gold chunks and their triplets. Output: its supporting
+facts, and the items of a simulated context. Every method builds its steps of these
+(``cold_start`` in its package).
 
 Supporting triplets, selected without a model. A supporting triplet has the hop's answer in its head
 or tail and shares something with the question. The best-scoring triplets are kept. The criteria, in
@@ -25,19 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.core.records import Chunk, ContextItem, Hyperedge, Step, Triplet
-from pipeline.sft_data.mentions import (
-    Finder,
-    content_words,
-    longest_mentions,
-    mention,
-    shared_name,
-    words,
-)
-from pipeline.sft_data.templates import summary
+from pipeline.core.records import Chunk, ContextItem, Hyperedge, Triplet
+from pipeline.sft_data.mentions import content_words, mention, words
 
 MAX_SUPPORTING = 2
-MAX_ENTITIES = 3
 _STOP_WORDS = frozenset((
     "a", "an", "and", "are", "as", "at", "be", "by", "did", "do", "does", "for", "from", "had",
     "has", "have", "in", "is", "it", "of", "on", "or", "s", "that", "the", "their", "this",
@@ -119,49 +104,6 @@ def supporting_facts(hop: Hop) -> list[Fact]:
     return [fact for score, fact in scored if score == best][:MAX_SUPPORTING]
 
 
-def key_entities(hop: Hop, supporting: Sequence[Fact]) -> list[str]:
-    """At most `MAX_ENTITIES` entities that the subquery mentions; see the module's docstring."""
-    entities = _usable(hop.question, [name for fact in supporting for name in ends(fact)])
-    if not entities:
-        nearby = [name for fact in hop.facts for name in ends(fact)]
-        candidates = [*hop.earlier_answers, hop.title, *nearby]
-        entities = _usable(hop.question, candidates) or _usable(
-            hop.question, candidates, shared_name
-        )
-        # These candidates include common nouns such as "city" and "film"; names are preferred.
-        names = [name for name in entities if name.casefold() != name or name[0].isdigit()]
-        entities = names or entities
-    return entities[:MAX_ENTITIES]
-
-
-def build_step(
-    hop: Hop, supporting: Sequence[Fact], rng: random.Random, options: StepOptions
-) -> Step | None:
-    """The step of a hop, or None; ``hop.fault`` then holds the reason.
-
-    The simulated context follows the paper: the gold paragraph, as the corpus's chunks, with the
-    supporting triplets inserted at random positions. It holds all golden evidence of the kinds that
-    retrieval shows; ``options`` add other items.
-    """
-    if not supporting:
-        hop.fault = "no supporting triplet"
-        return None
-    entities = key_entities(hop, supporting)
-    if not entities:
-        hop.fault = "no key entity in the subquery"
-        return None
-    chunks = context_chunks(hop, options, rng)
-    context = passages(chunks) if "chunk" in options.kinds else []
-    if {"triplet", "hyperedge"} & set(options.kinds):
-        insert_facts(context, supporting, hop.facts, options.other_facts, rng)
-    return Step(
-        entities=entities,
-        subquery=hop.question,
-        context=context,
-        summary=summary([fact.text for fact in supporting], hop.answer, rng),
-    )
-
-
 def context_chunks(hop: Hop, options: StepOptions, rng: random.Random) -> list[Chunk]:
     """The hop's gold chunks and, with probability ``other_paragraph``, one of another hop."""
     chunks = list(hop.chunks)
@@ -214,9 +156,3 @@ def _support(hop: Hop, fact: Fact) -> tuple[bool, bool, float] | None:
     fact_words = set(words(fact.text)) - set(answer) - _STOP_WORDS
     shared = len(fact_words & question_words) / len(fact_words) if fact_words else 0.0
     return (named, exact, round(shared, 6)) if named or shared else None
-
-
-def _usable(question: str, names: Sequence[str], find: Finder = mention) -> list[str]:
-    """Mentioned names that fit on the entity line: no separator (";"), longer than one letter."""
-    mentioned = longest_mentions(question, names, find)
-    return list(dict.fromkeys(name for name in mentioned if ";" not in name and len(name) > 1))

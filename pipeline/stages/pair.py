@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.conversations.steps import declared_tools, load_tools
 from pipeline.core.answer_metrics import exact_match
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
@@ -23,7 +22,6 @@ from pipeline.core.progress import Progress, counted
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, PairKind, Trajectory
 from pipeline.export.directory import card
-from pipeline.grammars import grammar
 from pipeline.methods import method
 from pipeline.pairs.candidates import CandidateTerms, pair_of
 from pipeline.pairs.funnel import Funnel, PairingOutcome, table
@@ -56,7 +54,6 @@ def run(context: StageContext) -> dict[str, int]:
     repeated trajectory ids, and when the trajectories of a question do not follow each other.
     """
     config = context.config
-    load_tools(config.tools)
     trained = method(config.rewards.kind)
     scored = _ScoredFile(context, trained.candidate_terms)
     context.progress.start(scored.rows_to_read(), "rows read")
@@ -106,7 +103,7 @@ class _ScoredFile:
         self._settings = context.config.pairs
         self._terms_of = terms_of
         self.source = context.inputs["score"] / FILE
-        self._grammar = grammar(context.config.grammar)
+        self._format = context.format
 
     def rows_to_read(self) -> int:
         """The rows of all passes over the file: funnel, pairs, and step pairs."""
@@ -167,10 +164,11 @@ class _ScoredFile:
         return [candidate_of(trajectory, self._terms_of) for trajectory in trajectories]
 
     def _pair(self, chosen: Trajectory, rejected: Trajectory, kind: PairKind) -> Pair:
-        prompt = self._grammar.messages(self._context.config.prompt.system, chosen.question)
+        system = self._context.config.prompt.system
+        prompt = self._format.grammar.messages(system, chosen.question)
         rewards = (chosen.rewards or {}, rejected.rewards or {})
         number = self._context.round or 0
-        tools = chosen.tools or declared_tools(self._grammar.name)
+        tools = chosen.tools or self._format.tools
         return pair_of(chosen, rejected, kind, prompt, rewards, round=number, tools=tools)
 
 

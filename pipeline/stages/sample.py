@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Config
-from pipeline.conversations.steps import load_tools
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
 from pipeline.core.content_cache import digest
@@ -40,12 +39,9 @@ from pipeline.core.errors import (
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
-from pipeline.grammars.base import grammar
-from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.shared_engine import SharedEngine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.rollout.answering import OpenPolicy
-from pipeline.rollout.conversations import ToolConversations
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
 from pipeline.rollout.sampler import Rollout, answer_questions, continue_trajectories, roll_out
@@ -286,10 +282,9 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 def open_rollout(
     context: StageContext, policy: Policy, settings: RolloutSettings
 ) -> Iterator[Rollout]:
-    """The engine, the retriever (None for variant ``none``) and the grammar, closed on exit.
+    """The engine, the retriever (None for variant ``none``) and the format, closed on exit.
 
-    Raises what `open_engine`, `open_retriever`, `open_remote_retriever` and `ToolConversations`
-    raise.
+    Raises what `open_engine`, `open_retriever`, `open_remote_retriever` and `Format.open` raise.
     """
     with ExitStack() as stack:
 
@@ -305,27 +300,12 @@ def open_rollout(
         retriever = opened_retriever() if remote else None
         engine = context.models.policy_engine(policy.adapter)
         stack.callback(engine.close)
-        policy_grammar = grammar(
-            context.config.grammar,
-            max_steps=context.config.sampling.max_steps,
-            special_tokens=control_tokens(engine.tokenizer),
-        )
-        tools = None
-        if context.config.format == "tools":
-            load_tools(context.config.tools)
-            tools = ToolConversations(
-                engine.tokenizer,
-                policy_grammar,
-                thinking=context.config.model.thinking,
-                answer_malformed=context.config.sampling.malformed_calls == "answer",
-            )
         yield Rollout(
             engine=engine,
-            grammar=policy_grammar,
+            format=context.format.open(engine.tokenizer, context.config.sampling.max_steps),
             retriever=retriever if remote else opened_retriever(),
             settings=settings,
             policy=policy.fingerprint,
-            conversations=tools,
         )
 
 

@@ -31,11 +31,12 @@ from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
 from pipeline.graph.adjacency import Adjacency
-from pipeline.methods import Scorer, method
+from pipeline.methods import method
+from pipeline.methods.base import Scorer
+from pipeline.methods.prograph.progress import ValueEstimator
+from pipeline.methods.prograph.structure import GraphEntities
+from pipeline.methods.tearag.evidence_match import has_evidence
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.rewards.evidence_match import has_evidence
-from pipeline.rewards.progress import ValueEstimator
-from pipeline.rewards.structure import GraphEntities
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import (
@@ -270,7 +271,7 @@ class _Statistics:
 
 @dataclass(frozen=True)
 class StageInputs:
-    """`pipeline.methods.ScoreInputs` of one run of the stage."""
+    """`pipeline.methods.base.ScoreInputs` of one run of the stage."""
 
     context: StageContext
 
@@ -343,6 +344,5 @@ def continuation_identity(context: StageContext, policy: str) -> str:
     fields = _SAMPLING & config.sampling.deciding().keys()  # as in fingerprints
     sampling = config.sampling.model_dump_json(include=fields)
     engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len"})
-    form = "" if config.format == "tags" else f" {config.format} {config.sampling.malformed_calls}"
-    grammar = f"{config.grammar} {config.retrieval.rounds}{form}"
+    grammar = f"{config.grammar} {config.retrieval.rounds}{context.format.identity}"
     return digest(policy, retrieval, sampling, engine, grammar, str(context.round)).hex()

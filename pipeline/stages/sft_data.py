@@ -18,13 +18,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.config.policy import RejectionSampling
-from pipeline.conversations.messages import recorded
-from pipeline.conversations.steps import declared_tools, load_tools, parse, write
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
@@ -32,13 +29,13 @@ from pipeline.core.progress import counted
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, Question, SftExample, Step, Triplet
 from pipeline.export.directory import card
-from pipeline.grammars.base import Grammar, ParsedOutput, grammar
 from pipeline.graph.entities import display
 from pipeline.graph.locate import Locator
 from pipeline.graph.tables import read_hyperedges
 from pipeline.judges.closed_book import closed_book_answers
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.methods import method
+from pipeline.rollout.formats import Format
 from pipeline.run.card import CARD
 from pipeline.run.context import StageContext
 from pipeline.sft_data import rejection_sampling
@@ -99,7 +96,7 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
     """Write the sampled trajectories that are kept, with counts and a card."""
     config = context.config
     context.progress.start(None, "trajectories")
-    load_tools(config.tools)
+    written = context.format
     others: Counter[str] = Counter()
     if settings.file is None:
         source = context.inputs["trajectories"] / TRAJECTORIES
@@ -107,7 +104,7 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
     else:
         questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
         trajectories = rejection_sampling.of_file(
-            settings.file, questions, config.grammar, config.format, others
+            settings.file, questions, written.grammar.name, written.name, others
         )
     kept = rejection_sampling.keep(counted(trajectories, context.progress), settings)
     rows = kept.table()
@@ -122,10 +119,11 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
             "teacher, or say in prompt.system what the format is"
         )
     print(f"{sums.total():,} trajectories: {counts}")
-    policy_grammar, system = grammar(config.grammar), config.prompt.system
     for name, part in (("train", train), ("test", test)):
         examples = (
-            rejection_sampling.example(one, policy_grammar.messages(system, one.question))
+            rejection_sampling.example(
+                one, written.grammar.messages(config.prompt.system, one.question), written.tools
+            )
             for one in part
         )
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
@@ -175,12 +173,10 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
         )
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
-    policy_grammar = grammar(context.config.grammar)
-    load_tools(context.config.tools)
-    turns, system = method(context.config.grammar).turns, context.config.prompt.system
-    render = partial(_converse if context.config.format == "tools" else _render, turns)
+    written, turns = context.format, method(context.config.grammar).turns
     train, test = (
-        [render(example, policy_grammar, system, faults) for example in part] for part in chosen
+        [_written(one, written, turns, context.config.prompt.system, faults) for one in part]
+        for part in chosen
     )
     done = {
         "train": [example for example in train if example is not None],
@@ -377,7 +373,7 @@ def _ask_base_model(
         answers = closed_book_answers(
             [hop.question for hop in hops],
             chat,
-            grammar(context.config.grammar),
+            context.format.grammar,
             max_tokens=_CLOSED_BOOK_TOKENS,
         )
         print(chat.usage.line())
@@ -394,46 +390,20 @@ def _sources(hops: Sequence[Hop]) -> dict[str, int]:
     }
 
 
-def _render(
+def _written(
+    example: Example,
+    written: Format,
     turns: Callable[[Sequence[Step]], Sequence[Step]],
-    example: Example,
-    policy_grammar: Grammar,
     system: str,
     faults: Counter[str],
 ) -> SftExample | None:
-    """The example in the grammar; None and a fault if the grammar's parser refuses it."""
-    text, spans = policy_grammar.render(turns(example.steps), example.answer)
-    if _refused(policy_grammar.parse(text, spans), faults):
-        return None
-    prompt = policy_grammar.messages(system, example.question)
-    hops = len(example.steps)
-    return SftExample(example.id, example.question_id, hops, prompt, text, spans)
-
-
-def _converse(
-    _: Callable[[Sequence[Step]], Sequence[Step]],
-    example: Example,
-    policy_grammar: Grammar,
-    system: str,
-    faults: Counter[str],
-) -> SftExample | None:
-    """The example as a conversation with tool calls; None and a fault as for `_render`."""
-    name = policy_grammar.name
-    messages = write(name, example.steps, example.answer, policy_grammar.item_lines)
-    if _refused(parse(name, [{"role": "user", "content": example.question}, *messages]), faults):
-        return None
-    return SftExample(
-        example.id, example.question_id, len(example.steps),
-        policy_grammar.messages(system, example.question), completion="", spans=[],
-        messages=recorded(messages), tools=declared_tools(name),
-    )  # fmt: skip
-
-
-def _refused(parsed: ParsedOutput, faults: Counter[str]) -> bool:
-    """Whether an example is malformed, which is counted."""
+    """The example in the format; None and a fault if the format's parser refuses it."""
+    fields, parsed = written.example(example.question, example.steps, example.answer, turns)
     if not parsed.format_ok:
         faults[f"example: {(parsed.format_error or '').split(' at offset')[0]}"] += 1
-    return not parsed.format_ok
+        return None
+    prompt = written.grammar.messages(system, example.question)
+    return SftExample(example.id, example.question_id, len(example.steps), prompt, **fields)
 
 
 def _statistics(

@@ -13,13 +13,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from pipeline.config import Config, Lora
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import FORMATS, load_tools
-from pipeline.conversations.template_check import rewriting_note
 from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json, read_text
 from pipeline.core.model_files import (
@@ -31,9 +29,9 @@ from pipeline.core.model_files import (
 )
 from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
 from pipeline.core.records import Message
-from pipeline.grammars.base import grammar
 from pipeline.grammars.tokenizer import model_tokenizer, read_template
 from pipeline.grammars.tokens import prompt_text
+from pipeline.run.context import policy_format
 from tasks.opened import Encoder, Engine, Opened, Training
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -122,7 +120,7 @@ def _template(settings: Config, model: Opened, directory: Path) -> Iterator[str]
     For the base model the settings may name another one.
     """
     is_policy = model.key == "model.base"
-    if is_policy and settings.format == "tools":
+    if is_policy:
         template_note(settings, directory)
     own = settings.model.chat_template if is_policy else None
     setting = "set model.chat_template" if is_policy else "name an instruct model"
@@ -149,7 +147,8 @@ def _own_template(directory: Path) -> str | None:
 def _probe(settings: Config, model: Opened) -> list[Message]:
     """Messages of the roles that a stage sends to a language model."""
     if model.key == "model.base":
-        return grammar(settings.grammar).messages(settings.prompt.system, "Who founded it?")
+        written = policy_format(settings).grammar
+        return written.messages(settings.prompt.system, "Who founded it?")
     asked = [Message("system", "Answer the question."), Message("user", "Who founded it?")]
     if model.block.startswith(("graph", "hypergraph")):  # an example stands before the text
         asked += [Message("assistant", "Ada Lovell."), Message("user", "And who sold it?")]
@@ -211,20 +210,16 @@ def _shapes(file: Path) -> dict[str, Sequence[int]]:
 def template_note(settings: Config, directory: Path) -> str:
     """How the policy's chat template rewrites earlier turns of conversations, else empty.
 
-    Raises InputError for a template without tools.
+    Raises InputError for a template without tools, where the format calls some.
     """
-    tokenizer = model_tokenizer(directory, settings.model.chat_template)
-    load_tools(settings.tools)
-    tools = FORMATS[settings.grammar].tools
-    return rewriting_note(ChatTemplate(tokenizer, tools, thinking=settings.model.thinking))
+    open_tokenizer = partial(model_tokenizer, directory, settings.model.chat_template)
+    return policy_format(settings).template_note(open_tokenizer)
 
 
 def template_notes(settings: Config) -> Iterator[str]:
     """A sentence where the policy's chat template rewrites earlier turns."""
     directory = local_directory(settings.model.base)
-    if settings.format == "tags" or directory is None:
-        return
-    if note := template_note(settings, directory):
+    if directory is not None and (note := template_note(settings, directory)):
         yield f"model.base: {note}"
 
 

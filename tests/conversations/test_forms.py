@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.conversations.messages import by_turns, calls_of, read_messages, uniform
-from pipeline.conversations.steps import FORMATS, parse
+from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.errors import InputError
+from pipeline.core.methods import METHODS
 from pipeline.serving.turns import TurnRequest, numbered, received
 
 Log = list[dict[str, Any]]
@@ -153,7 +154,7 @@ FORMS: dict[str, Log] = {
 
 @pytest.mark.parametrize("log", FORMS.values(), ids=FORMS)
 def test_a_log_of_each_form_has_its_call_result_and_answer(log: Log) -> None:
-    parsed = parse("search-r1", read_messages(log))
+    parsed = parse(tool_format("search-r1"), read_messages(log))
     assert (parsed.answer, parsed.format_error) == ("Norway", None)
     [step] = parsed.steps
     assert (step.subquery, [item.text for item in step.context]) == ("Where?", [RESULT])
@@ -174,7 +175,7 @@ def test_several_calls_of_a_text_have_their_results() -> None:
         {"role": "assistant", "content": "".join(calls)},
         {"role": "tool", "content": results},
     ]
-    steps = parse("search-r1", read_messages([*log, ANSWER])).steps
+    steps = parse(tool_format("search-r1"), read_messages([*log, ANSWER])).steps
     assert [(s.subquery, s.context[0].text) for s in steps] == [("a", "of a"), ("b", "of b")]  # fmt: skip
 
 
@@ -257,7 +258,7 @@ def test_no_call_gets_the_result_of_another(
         with pytest.raises(InputError, match=re.escape(contexts)):
             read_messages(log)
         return
-    parsed = parse("search-r1", read_messages(log))
+    parsed = parse(tool_format("search-r1"), read_messages(log))
     if isinstance(contexts, str):
         assert (parsed.steps, parsed.format_error) == ([], contexts)
     else:
@@ -394,7 +395,7 @@ def test_generated_logs_are_read_whole(made: tuple[Log, list[str]]) -> None:
     messages = read_messages(log)
     text = "".join(piece for piece, _ in by_turns(messages))
     assert [word for word in words if text.count(word) != 1] == []
-    parsed = parse("search-r1", messages)
+    parsed = parse(tool_format("search-r1"), messages)
     assert parsed.format_ok
     assert len(parsed.steps) == sum(len(calls_of(message)) for message in messages)
     for step in parsed.steps:  # a result follows its query in the list of words
@@ -416,8 +417,8 @@ def test_damaged_logs_are_read_whole_or_refused(made: tuple[Log, list[str]], dat
         place[key] = json.loads(data.draw(_LEAVES))
     try:
         messages = read_messages(log)
-        for method in FORMATS:
-            parse(method, messages)
+        for method in METHODS:
+            parse(tool_format(method), messages)
     except InputError:
         return
     text = "".join(piece for piece, _ in by_turns(messages)) + json.dumps(messages)
@@ -436,19 +437,19 @@ _JSON = st.recursive(
 
 
 @settings(max_examples=150, deadline=None)
-@given(_JSON, _JSON, _JSON, st.booleans(), st.sampled_from(sorted(FORMATS)))
+@given(_JSON, _JSON, _JSON, st.booleans(), st.sampled_from(sorted(METHODS)))
 def test_arguments_of_any_type_make_a_step_or_a_malformed_call(
     query: Any, entities: Any, arguments: Any, nested: bool, method: str
 ) -> None:
     given_arguments = {"query": query, "entities": entities} if nested else arguments
     for form in (given_arguments, json.dumps(given_arguments)):
-        made = {"name": FORMATS[method].tool["function"]["name"], "arguments": form}
+        made = {"name": tool_format(method).tool["function"]["name"], "arguments": form}
         log = [
             USER,
             {"role": "assistant", "tool_calls": [{"function": made}]},
             {"role": "tool", "content": "r"},
         ]
-        parsed = parse(method, read_messages([*log, ANSWER]))
+        parsed = parse(tool_format(method), read_messages([*log, ANSWER]))
         fits = isinstance(given_arguments, dict) and _fits(given_arguments, method)
         assert (parsed.format_ok, parsed.answer) == (fits, "Norway")  # fmt: skip
 

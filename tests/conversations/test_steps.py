@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.conversations.messages import Message
-from pipeline.conversations.steps import FORMATS, parse, write
+from pipeline.conversations.steps import parse, tool_format, write
 from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Step
 from pipeline.grammars import ParsedOutput, grammar
@@ -35,13 +35,9 @@ def conversation(*turns: Message) -> list[Message]:
 
 
 def test_every_method_declares_a_tool() -> None:
-    assert set(FORMATS) == set(METHODS)
+    tools = {name: tool_format(name).tool["function"] for name in METHODS}
     required = {
-        name: (
-            each.tool["function"]["name"],
-            each.tool["function"]["parameters"]["required"],
-        )
-        for name, each in FORMATS.items()
+        name: (each["name"], each["parameters"]["required"]) for name, each in tools.items()
     }
     assert required == {
         "tearag": ("search", ["query", "entities"]),
@@ -62,7 +58,7 @@ def test_tearag() -> None:
         result("Evidence 1: Triplet: London has 9 million"),
         assistant("It is large.\nAnswer: 9 million"),
     )
-    assert parse("tearag", messages) == ParsedOutput(
+    assert parse(tool_format("tearag"), messages) == ParsedOutput(
         [
             Step(
                 entities=["Ada", "London"], subquery="Where?", summary="In London.",
@@ -84,7 +80,7 @@ def test_hiprag_reads_search_steps_and_step_lines() -> None:
         result(),
         assistant("In London.\nStep 3: London is in England.\nAnswer: England", thinking="hm"),
     )
-    assert parse("hiprag", messages) == ParsedOutput(
+    assert parse(tool_format("hiprag"), messages) == ParsedOutput(
         [
             Step(reasoning="I know Ada.", conclusion="Ada is a person."),
             Step(
@@ -108,7 +104,7 @@ def test_a_step_line_right_after_a_result_is_its_conclusion() -> None:
         result("x"),
         assistant("Answer: x"),
     )
-    first, second = parse("hiprag", messages).steps
+    first, second = parse(tool_format("hiprag"), messages).steps
     assert (first.conclusion, second.reasoning) == ("In London.", "How large is it?")
 
 
@@ -120,12 +116,12 @@ def test_search_r1_and_prograph() -> None:
             assistant("In London.\nAnswer: London"),
         )
 
-    assert parse("search-r1", messages("search")) == ParsedOutput(
+    assert parse(tool_format("search-r1"), messages("search")) == ParsedOutput(
         [Step(subquery="Where?", context=[DOC], summary="In London.", think="hm\nI look.")],
         answer="London",
         format_ok=True,
     )
-    assert parse("prograph", messages("search_graph")) == ParsedOutput(
+    assert parse(tool_format("prograph"), messages("search_graph")) == ParsedOutput(
         [
             Step(
                 think="hm\nI look.", query="Where?", knowledge=LINE,
@@ -145,7 +141,7 @@ def test_each_call_of_a_turn_is_a_step_with_its_own_result() -> None:
         result("of a", tool_call_id="1"),
         assistant("Both.\nAnswer: x"),
     )
-    steps = parse("search-r1", messages).steps
+    steps = parse(tool_format("search-r1"), messages).steps
     assert [(step.subquery, step.context[0].text, step.summary) for step in steps] == [
         ("a", "of a", "Both."),
         ("b", "of b", "Both."),
@@ -179,7 +175,7 @@ TURN = (assistant("", call()), result())
 def test_malformed_conversations_keep_the_steps_before_the_error(
     turns: tuple[Message, ...], error: str | None, answer: str | None, steps: int
 ) -> None:
-    parsed = parse("search-r1", conversation(*turns))
+    parsed = parse(tool_format("search-r1"), conversation(*turns))
     assert parsed.format_ok == (error is None)
     assert (error or "") in (parsed.format_error or "")
     assert (parsed.answer, len(parsed.steps)) == (answer, steps)
@@ -187,16 +183,18 @@ def test_malformed_conversations_keep_the_steps_before_the_error(
 
 def test_a_sixth_step_of_tearag_is_malformed() -> None:
     turns = [assistant("So.", call(entities=["Ada"])), result("x")] * 6
-    parsed = parse("tearag", conversation(*turns, assistant("So.\nAnswer: x")))
+    parsed = parse(tool_format("tearag"), conversation(*turns, assistant("So.\nAnswer: x")))
     assert (len(parsed.steps), parsed.format_error) == (5, "no answer after 5 steps")
-    assert parse("tearag", conversation(*turns[2:], assistant("So.\nAnswer: x"))).format_ok
+    assert parse(
+        tool_format("tearag"), conversation(*turns[2:], assistant("So.\nAnswer: x"))
+    ).format_ok
 
 
 def test_an_answer_without_a_step_is_malformed_for_tearag_only() -> None:
     messages = conversation(assistant("I know.\nAnswer: x"))
-    parsed = parse("tearag", messages)
+    parsed = parse(tool_format("tearag"), messages)
     assert (parsed.answer, parsed.format_error) == ("x", "an answer without a step")
-    assert parse("search-r1", messages).format_ok
+    assert parse(tool_format("search-r1"), messages).format_ok
 
 
 WRITTEN = {
@@ -223,9 +221,9 @@ WRITTEN = {
 @pytest.mark.parametrize("method", METHODS)
 def test_written_steps_are_read_back(method: str) -> None:
     results = grammar(method).item_lines
-    turns = write(method, WRITTEN[method], "9 million", results)
+    turns = write(tool_format(method), WRITTEN[method], "9 million", results)
     assert [message["role"] for message in turns] == ["assistant", "tool"] * 2 + ["assistant"]
-    parsed = parse(method, conversation(*turns))
+    parsed = parse(tool_format(method), conversation(*turns))
     assert (parsed.answer, parsed.format_ok) == ("9 million", True)
     expected = [*WRITTEN[method]]
     if method == "search-r1":  # the text between two calls is a summary and the next thought

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config import load
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.steps import tool_format
 from pipeline.conversations.template_check import rewriting_note
 from pipeline.core.errors import InputError
 from pipeline.grammars.tokenizer import model_tokenizer
@@ -40,7 +40,7 @@ def test_a_template_without_tools_is_a_fault(real_data: Path) -> None:
 
 def test_the_lineage_tells_templates_and_thinking_apart(real_data: Path) -> None:
     tokenizer = model_tokenizer(real_data / "tokenizers/qwen3")
-    tool = FORMATS["tearag"].tool
+    tool = tool_format("tearag").tool
     off, on = (ChatTemplate(tokenizer, [tool], thinking=on).identity for on in (False, True))
     assert off == {"sha256": off["sha256"], "thinking": False, "date": "26 Jul 2024"}
     assert on == off | {"thinking": True}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.steps import tool_format
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Pair, Trajectory
 from pipeline.pairs.candidates import pair_of
@@ -85,7 +85,7 @@ def exported_trainer() -> Any:
     return module
 
 
-SEARCH = FORMATS["search-r1"].tool
+SEARCH = tool_format("search-r1").tool
 
 
 def conversation_tokenizer() -> Any:

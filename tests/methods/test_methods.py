@@ -14,9 +14,10 @@ from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
 from pipeline.grammars import grammar
-from pipeline.methods import Method, candidate_terms, method
-from pipeline.rewards.prograph import step_rewards
-from pipeline.rewards.structure import Structure
+from pipeline.methods import candidate_terms, method
+from pipeline.methods.base import Method
+from pipeline.methods.prograph.reward import step_rewards
+from pipeline.methods.prograph.structure import Structure
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules in which a method name may stand, besides the modules called after a method.
@@ -24,7 +25,6 @@ MAY_NAME_METHODS = {
     "pipeline/core/methods.py": "the registry",
     "pipeline/methods/advice.py": "which method fits the questions that a user has",
     "pipeline/cli/own.py": "the shipped configuration of each method, for `steep init own`",
-    "pipeline/conversations/steps.py": "tools and steps of each method in the format of tool calls",
     "pipeline/rollout/importers.py": "formats of other systems' result files",
     "pipeline/rollout/imported_text.py": "layouts of other systems' outputs",
     "pipeline/config/knowledge.py": "prograph is also a variant of retrieval",
@@ -49,7 +49,7 @@ def test_method_names_stand_only_in_the_registry_and_the_modules_of_the_methods(
         path.relative_to(ROOT).as_posix(): names
         for package in ("pipeline", "tasks")
         for path in sorted((ROOT / package).rglob("*.py"))
-        if path.stem not in own_modules
+        if path.parent.name not in own_modules
         and (names := named_methods(path.read_text(encoding="utf-8")))
     }
     assert named.keys() - MAY_NAME_METHODS.keys() == set(), named
@@ -60,7 +60,7 @@ def test_method_names_stand_only_in_the_registry_and_the_modules_of_the_methods(
 def test_every_entry_leads_to_a_grammar_of_that_name_and_an_implementation(name: str) -> None:
     assert grammar(name).name == name
     assert isinstance(method(name), Method)
-    assert method(name) is import_module(METHODS[name].implementation).METHOD
+    assert method(name) is import_module(f"{METHODS[name].package}.method").METHOD
 
 
 @pytest.mark.parametrize("name", METHODS)

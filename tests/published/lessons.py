@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.conversations.steps import write
+from pipeline.conversations.steps import tool_format, write
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ContextItem, Message, Step
 from pipeline.grammars import grammar
@@ -150,7 +150,7 @@ def conversations(
     return [
         [
             *map(as_json, policy.messages(system, question)),
-            *write(method, steps, answer, policy.item_lines),
+            *write(tool_format(method), steps, answer, policy.item_lines),
         ]
         for question, steps, answer in _drawn(data, method, kind, rng)
     ]

@@ -16,7 +16,7 @@ import yaml
 
 from pipeline import config
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.steps import tool_format
 from pipeline.core import shipped
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.graph.extract import TRIPLETS
@@ -89,7 +89,7 @@ def _write_model(models: Path, name: str, data: Path, method: str) -> None:
         if name == "qwen3":
             settings = config.load(TOOLS, data=str(data))
             tokenizer: Any = model_tokenizer(source, str(settings.model.chat_template))
-            chat = ChatTemplate(tokenizer, [FORMATS[settings.grammar].tool], thinking=False)
+            chat = ChatTemplate(tokenizer, [tool_format(settings.grammar).tool], thinking=False)
             system, kind = settings.prompt.system, settings.retrieval.shows[0]
             made = lessons.conversations(data, method, system, kind, random.Random(0))
             encoded = [encode_conversation(chat, messages) for messages in made]

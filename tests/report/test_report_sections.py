@@ -16,13 +16,13 @@ from pipeline.config.writing import differing_settings
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Question, Trajectory
 from pipeline.methods import method
+from pipeline.methods.search_r1.reward import SearchR1Rewards
+from pipeline.methods.tearag.reward import TeaRagRewards
 from pipeline.report import recall_section as recall
 from pipeline.report import rewards_section as rewards
 from pipeline.report.data import stage_rows
 from pipeline.report.page import run
 from pipeline.report.usage_section import usages
-from pipeline.rewards.search_r1 import SearchR1Rewards
-from pipeline.rewards.tearag import TeaRagRewards
 from pipeline.run.progress import duration
 from pipeline.stages.evaluate import merge_policies
 from pipeline.stages.files.trajectory_columns import FILE

@@ -10,11 +10,11 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.core.records import Trajectory
-from pipeline.methods.prograph import STEP_TITLES
+from pipeline.methods.prograph.method import METHOD
+from pipeline.methods.prograph.reward import ProGraphRewards, step_rewards
+from pipeline.methods.prograph.structure import Structure
 from pipeline.report.data import progress_costs, turn_rewards
 from pipeline.report.page import run
-from pipeline.rewards.prograph import ProGraphRewards, step_rewards
-from pipeline.rewards.structure import Structure
 from pipeline.run.context import StageContext
 from tests.report.test_report_page import Page
 from tests.smallest import write_scored
@@ -56,7 +56,7 @@ def context(tmp_path: Path) -> StageContext:
 
 
 def test_step_rewards_are_averaged_over_trajectories_with_the_turn(context: StageContext) -> None:
-    first, second = turn_rewards(context.inputs, STEP_TITLES).values()
+    first, second = turn_rewards(context.inputs, METHOD.step_titles).values()
     assert first[1] == pytest.approx(
         {"n": 2, "progress": 0.5, "connectivity": 0.25, "answer_reach": 0.25, "total": 2.5}
     )
@@ -69,7 +69,7 @@ def test_unmeasured_terms_are_none_not_zero(context: StageContext) -> None:
     path = context.inputs["score-1"] / "trajectories.parquet"
     write_scored(path, [scored("a", None, (0.5, 0.0))], ProGraphRewards)
     (context.inputs["score-1"] / "progress.json").unlink()
-    assert turn_rewards(context.inputs, STEP_TITLES)[1][1]["progress"] is None
+    assert turn_rewards(context.inputs, METHOD.step_titles)[1][1]["progress"] is None
     assert progress_costs(context.inputs) == {}
     run(context)
     assert (

@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.core.records import Question, Trajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, roll_out
+from pipeline.rollout.tags import TaggedText
 
 _SETTINGS = {field.name for field in fields(RolloutSettings)}
 _PARTS = {field.name for field in fields(Rollout)}
@@ -17,9 +18,13 @@ def rolled_out(questions: Sequence[Question], **arguments: Any) -> list[Trajecto
     """Finished trajectories.
 
     ``arguments`` are those of `roll_out` and the fields of `Rollout`, with the fields of
-    `RolloutSettings` in place of ``settings``. Engine, grammar and retriever are required.
+    `RolloutSettings` in place of ``settings``. Engine and retriever are required, and ``format`` or
+    ``grammar``, which means text with its tags.
     """
     arguments = {**_DEFAULTS, **arguments}
+    if "grammar" in arguments:
+        tokenizer = arguments["engine"].tokenizer
+        arguments["format"] = TaggedText(tokenizer, arguments.pop("grammar"))
     settings = {name: arguments.pop(name) for name in _SETTINGS & arguments.keys()}
     parts = {name: arguments.pop(name) for name in _PARTS & arguments.keys()}
     rollout = Rollout(settings=RolloutSettings(**settings), **parts)

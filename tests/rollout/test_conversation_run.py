@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import FORMATS
+from pipeline.conversations.steps import tool_format
 from pipeline.core import shipped
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, SftExample, Trajectory
@@ -58,6 +58,8 @@ sampling: {{samples: 16, temperature: 1.0, max_segment_tokens: 120}}
 dpo: {{processes: 1, batch_size: 4, per_device_batch_size: 2, dtype: float32}}
 """
 
+SEARCH: Any = tool_format("search-r1").tool
+
 
 def conversation(question: str, answer: str, found: Sequence[str]) -> list[dict[str, Any]]:
     """A call for each text of ``found``, and the answer."""
@@ -78,7 +80,7 @@ def write_model(
     directory: Path,
     world: Path,
     asked: list[tuple[str, str]],
-    tool: Any = FORMATS["search-r1"].tool,
+    tool: Any = SEARCH,
 ) -> None:
     """A model that calls the tool once or twice, and answers like one of the questions.
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.conversations.steps import FORMATS, load_tools
+from pipeline.conversations.steps import OWN_TOOLS, load_tools, tool_format
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.evaluation.excerpts import text_of
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import control_tokens, decode, decode_mask
-from pipeline.rollout.conversations import NOTICE, ToolConversations
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, continue_trajectories
+from pipeline.rollout.tools import NOTICE, ToolConversations
 from pipeline.rollout.turns import before_turn, turns_of
 from tests.cli.malformed_inputs import steep
 from tests.conversations.test_chat_template import MODES, opened
@@ -64,8 +64,7 @@ def rolled(data: Path, mode: str, *turns: str, **changes: Any) -> Trajectory:
     [trajectory] = rolled_out(
         options.pop("questions", [Question("q", "toy", "Who?", ["x"], "multi")]),
         engine=ScriptedEngine(lambda *_: next(written), tokenizer),
-        grammar=form,
-        conversations=ToolConversations(tokenizer, form, thinking=thinking),
+        format=ToolConversations(tokenizer, form, thinking=thinking),
         **options,
     )
     return trajectory
@@ -105,7 +104,7 @@ def test_entities_of_any_type_make_a_step_or_a_malformed_call(
     method: str, entities: Any, problem: str | None, real_data: Path
 ) -> None:
     """Before, the sampling stage ended with a traceback: only TeaRAG's tool declares entities."""
-    name = FORMATS[method].tool["function"]["name"]
+    name = tool_format(method).tool["function"]["name"]
     turn = call("", "a", entities=entities).replace('"search"', f'"{name}"')
     trajectory = rolled(real_data, "qwen2.5", turn, "So.\nAnswer: Rome", method=method)
     assert trajectory.format_ok == (problem is None)
@@ -231,11 +230,10 @@ def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
         written = iter(turns[number:])
         rollout = Rollout(
             engine=ScriptedEngine(lambda *_, written=written: next(written), tokenizer),
-            grammar=form,
+            format=ToolConversations(tokenizer, form),
             retriever=Documents(),
             settings=RolloutSettings(system="S"),
             policy=whole.policy,
-            conversations=ToolConversations(tokenizer, form),
         )
         [continued] = continue_trajectories(rollout, [partial])
         assert continued == whole
@@ -250,8 +248,7 @@ def rolled_with(data: Path, tools: Path | None, *turns: str, **changes: Any) -> 
     [trajectory] = rolled_out(
         [Question("q", "toy", "Who?", ["x"], "multi")],
         engine=ScriptedEngine(lambda *_: next(written), tokenizer),
-        grammar=form,
-        conversations=ToolConversations(tokenizer, form, answer_malformed=True),
+        format=ToolConversations(tokenizer, form, answer_malformed=True),
         retriever=Documents(),
         **changes,
     )
@@ -301,16 +298,15 @@ def calculator(tmp_path: Path) -> Iterator[Path]:
     assert code.count("\n") <= 40
     file = tmp_path / "calculator.py"
     file.write_text(code, encoding="utf-8")
-    before = dict(FORMATS)
     yield file
-    FORMATS.update(before)
+    OWN_TOOLS.clear()
 
 
 def test_the_tool_of_the_how_to_page_is_called_beside_the_search(
     real_data: Path, calculator: Path
 ) -> None:
     load_tools(str(calculator))
-    assert FORMATS["tearag"].tools[1]["function"]["parameters"]["required"] == ["expression"]
+    assert tool_format("tearag").tools[1]["function"]["parameters"]["required"] == ["expression"]
 
     def calculate(text: str) -> str:
         made = json.dumps({"name": "calculate", "arguments": {"expression": text}})

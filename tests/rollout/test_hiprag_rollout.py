@@ -6,7 +6,7 @@ from pipeline.core.records import ContextItem, Message, SftExample
 from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import decode_mask, mismatch
 from pipeline.training.encode import IGNORED, encode_sft
-from tests.grammars.test_hiprag import HOSTILE
+from tests.methods.hiprag.test_hiprag_grammar import HOSTILE
 from tests.rollout.test_sampler import TOKENIZER, Documents, rolled
 
 HIPRAG = grammar("hiprag", special_tokens=TOKENIZER.all_special_tokens)

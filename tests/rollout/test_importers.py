@@ -12,9 +12,9 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import ContextItem, Trajectory
 from pipeline.grammars.spans import cover_error
 from pipeline.rollout.importers import SkippedLine, iterate_outputs
-from tests.grammars.test_prograph import FIRST as PROGRAPH_QUERY
-from tests.grammars.test_prograph import LAST as PROGRAPH_ANSWER
-from tests.grammars.test_search_r1 import OUTPUT as SEARCH_R1_OUTPUT
+from tests.methods.prograph.test_prograph_grammar import FIRST as PROGRAPH_QUERY
+from tests.methods.prograph.test_prograph_grammar import LAST as PROGRAPH_ANSWER
+from tests.methods.search_r1.test_search_r1_grammar import OUTPUT as SEARCH_R1_OUTPUT
 
 
 def _write(path: Path, *rows: dict[str, object]) -> Path:

@@ -15,6 +15,7 @@ from pipeline.retrieval.base import Query
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, answer_questions
+from pipeline.rollout.tags import TaggedText
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import TEMPLATE, small_tokenizer
 from tests.rollout.test_sampler import TEARAG, Documents, two_steps
@@ -50,8 +51,8 @@ def answered(
 ) -> dict[str, str]:
     """The stop of each question that got a trajectory."""
     rollout = Rollout(
-        engine=ScriptedEngine(script, TOKENIZER), grammar=TEARAG, retriever=retriever,
-        settings=RolloutSettings(system="S", in_flight=3), policy="p",
+        engine=ScriptedEngine(script, TOKENIZER), format=TaggedText(TOKENIZER, TEARAG),
+        retriever=retriever, settings=RolloutSettings(system="S", in_flight=3), policy="p",
     )  # fmt: skip
     rolled = answer_questions(rollout, iter(questions), seed=0, watch=watch, failed=failed)
     return {trajectory.question_id: trajectory.stop for trajectory in rolled}

@@ -23,6 +23,7 @@ from pipeline.llm.shared_engine import SharedEngine
 from pipeline.rollout.answering import OpenPolicy, PolicyProcess, question_record
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, answer_questions
+from pipeline.rollout.tags import TaggedText
 from pipeline.serving.chat import chat_routes
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import PlainModel
@@ -45,8 +46,8 @@ def scripted() -> Iterator[OpenPolicy]:
     """The policy in its own process, with a scripted engine."""
     engine = SharedEngine(ScriptedEngine(written, TOKENIZER, max_model_len=4096))
     rollout = Rollout(
-        engine=engine, grammar=TEARAG, retriever=Documents(), settings=RolloutSettings(system="S"),
-        policy="p",
+        engine=engine, format=TaggedText(TOKENIZER, TEARAG), retriever=Documents(),
+        settings=RolloutSettings(system="S"), policy="p",
     )  # fmt: skip
     yield OpenPolicy(partial(answer_questions, rollout, seed=0), engine)
 

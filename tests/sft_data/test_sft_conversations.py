@@ -9,7 +9,7 @@ import pytest
 from pipeline.closed_world.write import write_closed_world
 from pipeline.config import load
 from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import FORMATS, parse
+from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.record_io import as_json, read_records
 from pipeline.core.records import SftExample
 from pipeline.core.shipped import ROOT
@@ -53,7 +53,7 @@ def test_supervised_conversations_equal_the_templates_rendering(
     )
     tokenizer = model_tokenizer(READER, settings.model.chat_template)
     assert tokenizer.chat_template == load("embedded-tools").model.chat_template
-    template = ChatTemplate(tokenizer, FORMATS[settings.grammar].tools)
+    template = ChatTemplate(tokenizer, tool_format(settings.grammar).tools)
     examples = read_records(tmp_path / "sft-data" / "train.parquet", SftExample)
     encoded = encode_sft(tokenizer, examples)
     conversations = 0
@@ -64,7 +64,7 @@ def test_supervised_conversations_equal_the_templates_rendering(
         messages = [as_json(message) for message in (*example.prompt, *example.messages)]
         built = template.build(messages)
         assert (built.mismatch, one.input_ids) == ("", built.prompt_ids + built.token_ids)
-        parsed = parse(settings.grammar, messages)
+        parsed = parse(tool_format(settings.grammar), messages)
         assert parsed.format_error is None
         assert len(parsed.steps) == example.hops + (name == "prograph-tools")  # its answer
         conversations += 1

@@ -17,11 +17,11 @@ from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
 from pipeline.methods import method
-from pipeline.methods.hiprag import decision_scorer
-from pipeline.methods.tearag import knowledge_scorer
-from pipeline.rewards.hiprag import PAPER as EQ_1
-from pipeline.rewards.hiprag import HiPragRewards
-from pipeline.rewards.tearag import TeaRagRewards
+from pipeline.methods.hiprag.method import decision_scorer
+from pipeline.methods.hiprag.reward import PAPER as EQ_1
+from pipeline.methods.hiprag.reward import HiPragRewards
+from pipeline.methods.tearag.method import knowledge_scorer
+from pipeline.methods.tearag.reward import TeaRagRewards
 from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.conversations.messages import recorded
-from pipeline.conversations.steps import FORMATS, write
+from pipeline.conversations.steps import tool_format, write
 from pipeline.core.errors import InputError, TrainingError
 from pipeline.core.methods import METHODS
 from pipeline.core.record_io import as_json
@@ -109,11 +109,11 @@ def test_trajectories_of_conversations_are_encoded_for_grpo(real_data: Path) -> 
 
 
 def supervised(method: str) -> SftExample:
-    turns = write(method, WRITTEN[method], "9 million", grammar(method).item_lines)
+    turns = write(tool_format(method), WRITTEN[method], "9 million", grammar(method).item_lines)
     prompt = [Message("system", "S"), Message("user", "Q?")]
     return SftExample(
         "e", "q", 2, prompt, "", [],
-        messages=recorded(turns), tools=json.dumps([FORMATS[method].tool]),
+        messages=recorded(turns), tools=json.dumps([tool_format(method).tool]),
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_supervised_conversations_equal_the_templates_rendering(
         for made in message.get("tool_calls", ()):
             made["function"]["arguments"] = json.loads(made["function"]["arguments"])
     expected = tokenizer.apply_chat_template(
-        messages, tools=[FORMATS[method].tool], tokenize=True, return_dict=False, **arguments
+        messages, tools=[tool_format(method).tool], tokenize=True, return_dict=False, **arguments
     )
     assert encoded.input_ids == expected[: len(encoded.input_ids)]
     assert decode(tokenizer, expected[len(encoded.input_ids) :]).strip() == ""

@@ -1,0 +1,1 @@
+"""ProGraph-R1: a reward for every step, from progress towards the answer and graph structure."""

@@ -1,1 +1,0 @@
-"""Rewards of a trajectory, term by term: one module per method, and the terms behind them."""

@@ -1,0 +1,181 @@
+"""HiPRAG's cold start: steps search where the base model lacks the fact, and skip it otherwise."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from pipeline.closed_world.schema import RELATIONS
+from pipeline.closed_world.world import generate_world
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Chunk, SftExample, Triplet
+from pipeline.grammars.base import grammar
+from pipeline.judges.cases import SoundnessCase
+from pipeline.judges.closed_world import ClosedWorldJudge
+from pipeline.methods.hiprag.cold_start import build_step
+from pipeline.sft_data.known_facts import select_known_facts
+from pipeline.sft_data.split import SupervisedTrajectory, split
+from pipeline.sft_data.steps import Hop, StepOptions
+from pipeline.sft_data.templates import CONCLUSIONS, FROM_MEMORY
+from tests.stages.test_sft_data import CONFIGS, run
+
+HIPRAG = (
+    "grammar=hiprag",
+    "rewards.kind=hiprag",
+    "rewards.hiprag.process=0",
+    "model.base=" + str(CONFIGS.parent / "data" / "tiny_reader"),
+    "engine={kind: transformers, dtype: float32}",
+)
+
+
+def hop(number: int, answer: str = "Ann Lee") -> Hop:
+    return Hop(
+        "q", number, f"Who directed Emma {number}?", answer,
+        chunks=[Chunk(f"c{number}", "Emma", f"Ann Lee directed Emma {number}.", "d")],
+    )  # fmt: skip
+
+
+SUPPORT = [Triplet("t", "Emma 1", "was directed by", "Ann Lee", "c1")]
+
+
+def known_facts(hops, answers, search_share=0.0, num_closed_book=0):
+    return select_known_facts(
+        hops, answers, search_share=search_share, num_closed_book=num_closed_book, seed=0
+    )
+
+
+def test_a_search_step_has_passages_and_a_step_from_memory_has_no_context():
+    other = hop(2)
+    searched = build_step(hop(1), SUPPORT, random.Random(0), StepOptions([other], 1.0))
+    assert searched.search == "Who directed Emma 1?"
+    assert sorted(item.id for item in searched.context) == ["c1", "c2"]
+    assert {item.kind for item in searched.context} == {"chunk"}
+    from_memory = build_step(hop(1), SUPPORT, random.Random(0), StepOptions(from_memory=True))
+    assert (from_memory.search, from_memory.context) == (None, [])
+    assert from_memory.reasoning in [
+        template.format(question=hop(1).question) for template in FROM_MEMORY
+    ]
+    for step in (searched, from_memory):
+        assert "Emma 1 was directed by Ann Lee" in step.conclusion
+        assert "Ann Lee" in step.conclusion.rsplit("Emma 1 was directed by Ann Lee")[-1]
+    unsupported = hop(1)
+    assert build_step(unsupported, [], random.Random(0), StepOptions()) is None
+    assert unsupported.fault == "no supporting triplet"
+
+
+def test_hops_that_the_base_model_answers_exactly_become_steps_from_memory():
+    hops = [hop(number) for number in range(40)]
+    answers = {h.question: "the Ann Lee" if h.number % 2 else "I do not know." for h in hops}
+    facts = known_facts(hops, answers, search_share=0.0)
+    assert facts.from_memory == {h.id for h in hops if h.number % 2}
+    assert (facts.num_asked, facts.num_known, facts.closed_book) == (40, 20, [])
+    assert 0 < len(known_facts(hops, answers, search_share=0.5).from_memory) < 20
+    assert known_facts(hops, answers, search_share=1.0).from_memory == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("count", "right", "wrong"), [(10, 5, 5), (60, 20, 20), (36, 18, 18), (0, 0, 0)]
+)
+def test_closed_book_examples_keep_the_base_models_answers(count, right, wrong):
+    hops = [hop(number) for number in range(40)]
+    answers = {h.question: "Ann Lee" if h.number % 2 else "I do not know." for h in hops}
+    examples = known_facts(hops, answers, num_closed_book=count).closed_book
+    counts = Counter(example.completion for example in examples)
+    assert (counts["Ann Lee"], counts["I do not know."]) == (right, wrong)
+    for example in examples:
+        assert [message.role for message in example.prompt] == ["user"]
+        assert answers[example.prompt[0].content] == example.completion
+        assert example.spans == [(0, len(example.completion), "model")]
+
+
+def test_trajectories_with_a_step_from_memory_are_selected_first():
+    def trajectory(number: int, from_memory: bool) -> SupervisedTrajectory:
+        steps = tuple(
+            build_step(hop(n), SUPPORT, random.Random(n), StepOptions(from_memory=from_memory))
+            for n in (1, 2)
+        )
+        return SupervisedTrajectory(f"q{number}", "?", "Ann Lee", steps, ("Ann Lee", "Ann Lee"))
+
+    trajectories = [trajectory(number, number in (3, 7)) for number in range(10)]
+    train, _ = split(trajectories, {2: 2}, {}, seed=0)
+    assert {example.id for example in train} == {"q3", "q7"}
+
+
+def test_the_stage_searches_only_for_facts_that_the_base_model_does_not_know(tmp_path):
+    template = {
+        "id": "2hop__3_4",
+        "paragraphs": [
+            {"idx": 0, "title": "Emma", "paragraph_text": "Emma is set in PLACE."},
+            {"idx": 1, "title": "PLACE", "paragraph_text": "PLACE is in LAND."},
+        ],
+        "question": "In which country is the place of Emma?",
+        "question_decomposition": [
+            {"question": "Where is Emma set?", "answer": "PLACE", "paragraph_support_idx": 0},
+            {"question": "In which country is #1?", "answer": "LAND", "paragraph_support_idx": 1},
+        ],
+        "answer": "LAND",
+    }
+    world = generate_world(0, documents=200)
+    fact = next(
+        fact for fact in world.facts.values()
+        if fact.relation == "country" and world.entities[fact.head].famous
+    )  # fmt: skip
+    names = {"PLACE": world.surface(fact.head), "LAND": world.surface(fact.tail)}
+
+    def with_names(text: str) -> str:
+        return text.replace("PLACE", names["PLACE"]).replace("LAND", names["LAND"])
+
+    triples = [
+        {"head": "Emma", "relation": "is set in", "tail": "PLACE", "title": "Emma"},
+        {"head": "PLACE", "relation": "is in", "tail": "LAND", "title": "PLACE"},
+    ]
+    question = json.loads(with_names(json.dumps(template)))
+    counts, output = run(
+        tmp_path, *HIPRAG, "sft_data.memory={searched: 0.0, rehearsed: 2}",
+        f"cache_dir={tmp_path}", questions=[question],
+        triples=json.loads(with_names(json.dumps(triples))),
+    )  # fmt: skip
+    statistics = json.loads((output / "statistics.json").read_text())
+    assert statistics["hops asked of the base model"] == 2
+    assert statistics["hops that it knows"] == statistics["hops from memory"] == 1
+    examples = {
+        example.example_id: example
+        for example in read_records(output / "train.parquet", SftExample)
+    }  # fmt: skip
+    # The whole trajectory, its two steps, and two closed-book questions.
+    assert counts["train"] == len(examples) == 5
+    whole = examples["2hop__3_4"]
+    parsed = grammar("hiprag").parse(whole.completion, whole.spans)
+    assert parsed.format_ok
+    assert [step.search for step in parsed.steps] == ["Where is Emma set?", None]
+    assert parsed.answer == names["LAND"]
+    closed_book = {
+        example.prompt[-1].content: example.completion
+        for example in examples.values()
+        if example.hops == 0
+    }  # fmt: skip
+    assert closed_book[f"In which country is {names['PLACE']}?"] == names["LAND"]
+    # The base model's answer is kept although it is wrong.
+    assert closed_book["Where is Emma set?"] not in ("", names["PLACE"])
+    masked = [whole.completion[s:e] for s, e, writer in whole.spans if writer == "observation"]
+    assert [text for text in masked if "Doc 1" in text] == [
+        text for text in masked if "<context>" in text
+    ]
+    assert len(masked) == 4
+
+
+def test_the_exact_judge_reads_every_template_of_a_step_from_memory():
+    world = generate_world(0, documents=200)
+    fact = next(fact for fact in world.facts.values() if fact.relation == "country")
+    head, tail = world.surface(fact.head), world.surface(fact.tail)
+    stated = f"{head} {RELATIONS[fact.relation].triplet} {tail}"
+    judge = ClosedWorldJudge(world)
+    cases = [
+        SoundnessCase(reason.format(question=f"In which country is {head}?"),
+                      conclusion.format(facts=stated, answer=tail))
+        for reason in FROM_MEMORY for conclusion, _ in CONCLUSIONS
+    ]  # fmt: skip
+    assert {call.verdict for call in judge.decide(cases)} == {"no"}

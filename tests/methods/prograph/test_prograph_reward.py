@@ -1,0 +1,145 @@
+"""ProGraph-R1's step rewards: structure, totals, and the stage without sampling, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline import config
+from pipeline.config.policy import ProGraphReward
+from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.records import ContextItem, Trajectory
+from pipeline.grammars import grammar
+from pipeline.graph.build import Extracted
+from pipeline.graph.facts import Facts
+from pipeline.graph.tables import write_hyperedges
+from pipeline.methods.prograph.reward import step_rewards
+from pipeline.methods.prograph.structure import Structure, structure
+from pipeline.rollout.turns import turns_of
+from pipeline.run.context import StageContext
+from pipeline.stages.score import continuation_identity, open_entities, run
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+GRAMMAR = grammar("prograph")
+FACTS = [
+    ["Up is by Ann.", ["Up", "Ann"]],
+    ["Ann left Rome for Oslo in 1900.", ["Ann", "Rome", "Oslo", "1900"]],
+    ["Bo lives in Paris.", ["Bo", "Paris"]],
+]
+
+
+def item(number: int) -> ContextItem:
+    return ContextItem("hyperedge", f"c:f{number}", "", str(FACTS[number][0]), 0.5)
+
+
+def trajectory(
+    *turns: tuple[str, str, list[ContextItem]], think: str = "So.", answer: str = "Oslo"
+):  # type: ignore[no-untyped-def]
+    from pipeline.core.records import Step
+
+    steps = [Step(think=t, query=q, context=items) for t, q, items in turns]
+    output, spans = GRAMMAR.render([*steps, Step(think=think)], answer)
+    parsed = GRAMMAR.parse(output, spans)
+    for step, (_, _, items) in zip(parsed.steps, turns, strict=False):
+        step.context = items
+    return Trajectory(
+        "t", "q", "musique", "Where did the maker of Up go?", "multi", ["Oslo", "oslo city"], [],
+        "prograph", output, spans=spans, steps=parsed.steps, answer=parsed.answer, format_ok=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    facts = Facts()
+    edges = facts.edges([Extracted("c", "T", fact) for fact in FACTS])
+    (tmp_path / "graph").mkdir()
+    write_hyperedges(tmp_path / "graph", edges, facts.entities)
+    return tmp_path / "graph"
+
+
+def test_structure_counts_entities_of_retrieved_items(graph: Path) -> None:
+    """Step 1 retrieves {Up, Ann}, of which Up is in the question. Step 2 retrieves {Ann, Rome, Oslo,
+    1900} and {Up, Ann}; Up and Ann occur before it, Rome only in its thought. The last step retrieves
+    nothing."""
+    record = trajectory(
+        ("Who?", "maker of Up", [item(0)]), ("Rome?", "where is Ann", [item(1), item(0)])
+    )
+    assert structure(record, turns_of(record), open_entities(graph)) == [
+        Structure(1 / 2, 0.0),
+        Structure(2 / 5, 1 / 5),
+        Structure(0.0, 0.0),
+    ]
+
+
+def test_entities_named_in_reasoning_connect_the_next_step(graph: Path) -> None:
+    record = trajectory(("It may be Paris.", "maker of Up", []), ("Who?", "Bo", [item(2)]))
+    [empty, second, _] = structure(record, turns_of(record), open_entities(graph))
+    assert empty == Structure(0.0, 0.0)
+    assert second == Structure(1 / 2, 0.0)  # Paris; "Bo" is step 2's own word
+
+
+def test_items_outside_the_graph_are_matched_as_texts(graph: Path) -> None:
+    chunk = ContextItem("chunk", "x", "Ann", "She went to Oslo.", 1.0)
+    record = trajectory(("Who?", "maker of Up", [chunk]))
+    assert structure(record, turns_of(record), open_entities(graph))[0] == Structure(0.0, 1 / 2)
+
+
+def test_every_term_of_a_trajectory() -> None:
+    """r_outcome = 1 + 1; values .25, .5, .5, 1: progress .25, 0, .5."""
+    record = trajectory(("a", "b", []), ("c", "d", []))
+    shape = [Structure(0.5, 0.0), Structure(0.4, 0.2), Structure(0.0, 0.0)]
+    rewards = step_rewards(
+        record, shape, [0.25, 0.5, 0.5, 1.0], ProGraphReward(progress=0.5, structure=0.25)
+    )
+    assert [step["progress"] for step in rewards["steps"]] == [0.25, 0.0, 0.5]
+    totals = [2 + 0.125 + 0.125, 2 + 0.15, 2 + 0.25]
+    assert [step["total"] for step in rewards["steps"]] == pytest.approx(totals)
+    assert rewards["total"] == pytest.approx(sum(totals) / 3)
+    assert (rewards["format"], rewards["answer"]) == (1.0, 1.0)
+    assert rewards["connectivity"] == pytest.approx(0.3)
+
+
+def test_unmeasured_progress_is_null_and_adds_nothing() -> None:
+    rewards = step_rewards(trajectory(("a", "b", [])), [Structure(0.5, 0.5)] * 2, None)
+    assert rewards["progress"] is None
+    assert [step["total"] for step in rewards["steps"]] == [2.5, 2.5]
+    nothing = Trajectory("t", "q", "nq", "?", "multi", ["x"], [], "prograph", "")
+    assert step_rewards(nothing, [], [0.0])["total"] == 0.0
+
+
+def test_cached_continuations_depend_on_the_token_limit_of_observations(tmp_path: Path) -> None:
+    def identity(limit: str) -> str:
+        settings = config.load(
+            CONFIGS / "embedded-prograph.yaml", (f"sampling.max_context_tokens={limit}",)
+        )
+        context = StageContext(settings, "score", tmp_path, tmp_path, {}, round=1)
+        return continuation_identity(context, "policy")
+
+    assert len({identity(limit) for limit in ("null", "300", "400")}) == 3
+
+
+def test_the_stage_without_progress_samples_nothing(graph: Path, tmp_path: Path) -> None:
+    broken = trajectory(("a", "b", []))
+    broken.stop, broken.trajectory_id = "retrieval_error", "broken"
+    trajectories = [trajectory(("Who?", "maker of Up", [item(0)])), broken]
+    for name in ("sample", "output", "partial"):
+        (tmp_path / name).mkdir()
+    write_parquet(tmp_path / "sample/trajectories.parquet", trajectories, Trajectory)
+    settings = config.load(
+        CONFIGS / "embedded.yaml",
+        ("grammar=prograph", "rewards.kind=prograph", "rewards.prograph.progress=0"),
+    )
+    inputs = {"sample": tmp_path / "sample", "graph": graph, "policy": tmp_path}
+    counts = run(
+        StageContext(settings, "score", tmp_path / "output", tmp_path / "partial", inputs, round=1)
+    )
+    assert counts == {"trajectories": 2, "retrieval_error": 1}
+    scored = read_records(tmp_path / "output/trajectories.parquet", Trajectory)
+    assert scored[1].rewards is None
+    assert scored[0].rewards is not None
+    assert [step["connectivity"] for step in scored[0].rewards["steps"]] == [0.5, 0.0]
+    sums = json.loads((tmp_path / "output/statistics.json").read_text())["datasets"]["musique"]
+    assert sums["connectivity"] == 0.25
+    assert not (tmp_path / "output/progress.json").exists()
