@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline.config import Config, Trainer
+from pipeline.config import Config
 from pipeline.config.machine_choices import processes_on
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
 from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
@@ -192,11 +192,6 @@ def _vectors(
         parts.add("FAISS scratch", len(indexes) * scratch_bytes(memory))
 
 
-def processes_here(trainer: Trainer, settings: Config, gpus: Sequence[Gpu]) -> int:
-    """The processes that a training starts."""
-    return processes_on(trainer, settings.gpus or len(gpus))
-
-
 def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]) -> None:
     """One process of a training."""
     shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
@@ -215,7 +210,7 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
         dtype=trainer.dtype,
         quantization=trainer.quantization,
         checkpointing=trainer.gradient_checkpointing,
-        processes=processes_here(trainer, settings, gpus),
+        processes=processes_on(trainer, settings.gpus or len(gpus)),
     )
     batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"
     more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]
