@@ -33,7 +33,7 @@ _ENDED = frozenset(
 )  # fmt: skip
 _REMEDIES = {
     "TIMEOUT": "raise execution.slurm.time",
-    "OUT_OF_MEMORY": "raise execution.slurm.memory_per_cpu, or {}",
+    "OUT_OF_MEMORY": "raise --mem-per-cpu in execution.slurm.directives, or {}",
 }
 
 
@@ -58,8 +58,7 @@ class StageCall:
 def parameters(request: Request) -> dict[str, Any]:
     """The parameters of submitit's AutoExecutor for a stage; None: left to the cluster."""
     settings = request.settings["slurm"]
-    memory = settings["memory_per_cpu"]
-    more = [directive.removeprefix("--").partition("=") for directive in settings["extra"]]
+    more = [directive.removeprefix("--").partition("=") for directive in settings["directives"]]
     return {
         "name": f"steep-{request.label}",
         "gpus_per_node": request.gpus or None,  # clusters without GPUs do not know the directive
@@ -69,12 +68,9 @@ def parameters(request: Request) -> dict[str, Any]:
         "slurm_time": settings["time"],
         "slurm_nodes": 1,
         "slurm_ntasks_per_node": 1,
-        "slurm_partition": settings["partition"],
-        "slurm_account": settings["account"],
-        "slurm_mem_per_cpu": memory and f"{round(memory * 1024)}M",
         "slurm_signal_delay_s": _SIGNAL_SECONDS,
         # Since Slurm 22.05 srun does not take the number of CPUs from its job.
-        "slurm_srun_args": [f"--cpus-per-task={request.threads}", *settings["srun_args"]],
+        "slurm_srun_args": [f"--cpus-per-task={request.threads}"],
         "slurm_additional_parameters": {
             "requeue": True,
             **{name: value if equals else True for name, equals, value in more},
