@@ -40,7 +40,7 @@ def copy(run: Path, target: Path) -> None:
         shutil.copy(run / name, target)
     files = [path for path in target.rglob("*") if path.is_file()]
     if (size := sum(path.stat().st_size for path in files)) > LARGEST:
-        raise InputError.at(target, None, f"has {size:,} bytes; expected at most {LARGEST:,}")
+        raise InputError.at(target, f"has {size:,} bytes; expected at most {LARGEST:,}")
 
 
 if __name__ == "__main__":

@@ -106,14 +106,11 @@ def _configuration(directory: Path, config: str | None) -> str:
         problem = "has no directory store" if directory.is_dir() else "no such directory"
         raise InputError.at(
             directory,
-            None,
             f"{problem}; --from takes the directory of a run, such as runs/embedded",
         )
     file = directory / "config.yaml"
     if config is None and not file.is_file():
-        raise InputError.at(
-            file, None, "no such file; name the configuration of the run with --config"
-        )
+        raise InputError.at(file, "no such file; name the configuration of the run with --config")
     return config or str(file)
 
 

@@ -77,7 +77,7 @@ def view(
         rounds = frozenset([] if round is None else [round])
         source = _record_file(source)
         if str(source) == "-" or (source.exists() and not source.is_file()):
-            raise InputError.at(source, None, "is not a regular file; name one")
+            raise InputError.at(source, "is not a regular file; name one")
     from pipeline.evaluation.terminal import view_pairs, view_trajectories
 
     keep = Selection(
@@ -95,7 +95,7 @@ def view(
         asked = (
             f"no record of {', '.join(ids)}" if ids else "no record has what the options ask for"
         )
-        raise InputError.at(source, None, asked)
+        raise InputError.at(source, asked)
 
 
 def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> None:
@@ -113,7 +113,7 @@ def _record_file(source: Path) -> Path:
         return source
     files = [source / name for name in _FILES if (source / name).is_file()]
     if not files:
-        raise InputError.at(source, None, f"the directory has no {' or '.join(_FILES)}")
+        raise InputError.at(source, f"the directory has no {' or '.join(_FILES)}")
     return files[0]
 
 
@@ -124,13 +124,12 @@ def _holds_pairs(source: Path) -> bool:
     """
     fields = next((record for _, record in iterate_input(source, Trajectory)), None)
     if fields is None:
-        raise InputError.at(source, None, "the file has no records")
+        raise InputError.at(source, "the file has no records")
     if "chosen_ids" in fields:
         return True
     if "output" not in fields:
         raise InputError.at(
             source,
-            None,
             "neither pairs nor trajectories; expected the records of the stages pair, sample or "
             "score, as docs/data.md describes them",
         )

@@ -118,7 +118,7 @@ def shape_of(name: str) -> ModelShape | None:
     try:
         return shape_in(values)
     except (TypeError, ValueError):
-        raise InputError.at(file, None, "the sizes of the model are not numbers") from None
+        raise InputError.at(file, "the sizes of the model are not numbers") from None
 
 
 def shape_in(values: Mapping[str, Any]) -> ModelShape | None:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.input_files import iterate_parquet, parquet_rows
 from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Trajectory
@@ -102,10 +102,12 @@ def selected(
     facts = keep.facts(kind)
     if file.suffix != ".parquet" or not keep:
         chosen = (item for item in iterate_input(file, kind) if keep.keeps(kind, item[1]))
-        for line, record in islice(chosen, limit):
-            yield line, parse_record(kind, record, file, line)
+        with Place(file) as place:
+            for place.line, record in islice(chosen, limit):
+                yield place.line, parse_record(kind, record)
         return
     rows = enumerate(iterate_parquet(file, list(dict.fromkeys(facts))))
     numbers = list(islice((number for number, row in rows if keep.keeps(kind, row)), limit))
     for number, row in zip(numbers, parquet_rows(file, numbers), strict=True):
-        yield number + 1, parse_record(kind, row, file, number + 1)
+        with Place(file, number + 1):
+            yield number + 1, parse_record(kind, row)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.records import ContextItem, Pair, Span, Step, Trajectory
 from pipeline.core.text import one_line, visible
 from pipeline.evaluation.excerpts import Segment, pair_sides, question_of, text_of, texts_of
@@ -45,13 +45,13 @@ def view_pairs(
     """
     codec = open_tokenizer(tokenizer)
 
-    def shown(pair: Pair, where: str) -> tuple[str, list[Any]]:
+    def shown(pair: Pair) -> tuple[str, list[Any]]:
         title = f"round {pair.round} · {pair.kind} · {question_of(pair)}"
         return title, [
             # Pairs of other systems' outputs have no tokens, so their messages are shown.
             _panel(
                 f"{side.name} {side.id}",
-                _decode(codec, side.ids, side.spans, where) or texts_of(side),
+                _decode(codec, side.ids, side.spans) or texts_of(side),
                 side.rewards,
             )
             for side in pair_sides(pair)
@@ -73,14 +73,10 @@ def view_trajectories(
     or when spans do not cover the output.
     """
 
-    def shown(trajectory: Trajectory, where: str) -> tuple[str, list[Any]]:
-        try:
-            pieces = text_of(trajectory)
-        except InputError as error:
-            raise InputError.at(where, None, str(error)) from None
+    def shown(trajectory: Trajectory) -> tuple[str, list[Any]]:
         answers = " | ".join(trajectory.answers)
         title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
-        panel = _panel(title, pieces, trajectory.rewards or {})
+        panel = _panel(title, text_of(trajectory), trajectory.rewards or {})
         return f"{trajectory.dataset} · {trajectory.question}", [panel]
 
     return _view(Path(path), Trajectory, limit, shown, keep, console)
@@ -90,15 +86,14 @@ def _view(
     file: Path,
     kind: type[Record],
     limit: int,
-    shown: Callable[[Record, str], tuple[str, list[Any]]],
+    shown: Callable[[Record], tuple[str, list[Any]]],
     keep: Selection,
     console: Console | None,
 ) -> int:
     """Print records, after all of them have been read; ``shown`` gives title and panels."""
     screen = console or _console()
-    records = [
-        shown(record, f"{file}:{line}") for line, record in selected(file, kind, keep, limit)
-    ]
+    with Place(file) as place:
+        records = [shown(record) for place.line, record in selected(file, kind, keep, limit)]
     for number, (title, panels) in enumerate(records, start=1):
         print_rule(screen, f"{number} · {title}")
         beside(screen, panels)
@@ -116,22 +111,20 @@ def open_tokenizer(directory: Path | str) -> Tokenizer:
 
     path = Path(directory) / "tokenizer.json"
     if not path.exists():
-        raise InputError.at(path, None, "no such file; give the directory of the base model")
+        raise InputError.at(path, "no such file; give the directory of the base model")
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises no narrower type
-        raise InputError.at(path, None, f"not a tokenizer: {error}") from None
+        raise InputError.at(path, f"not a tokenizer: {error}") from None
 
 
-def _decode(
-    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], where: str
-) -> list[Segment]:
+def _decode(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span]) -> list[Segment]:
     problem = cover_error(spans, len(ids))
     if problem:
-        raise InputError.at(where, None, f"token spans: {problem}")
+        raise InputError(f"token spans: {problem}")
     most = tokenizer.get_vocab_size()
     if any(not 0 <= token_id < most for token_id in ids):
-        raise InputError.at(where, None, "token ids: the tokenizer lacks one of them")
+        raise InputError("token ids: the tokenizer lacks one of them")
     return [
         Segment(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), writer)
         for start, end, writer in spans

@@ -62,7 +62,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ids.jsonl").write_text("")
     with pytest.raises(InputError, match=r"ids\.jsonl: the file has no records"):
         steep("view", tmp_path / "ids.jsonl")
-    with pytest.raises(InputError, match="-: is not a regular file"):
+    with pytest.raises(InputError, match="<stdin>: is not a regular file"):
         steep("view", "-")
     with pytest.raises(InputError, match="no such file"):
         steep("view", tmp_path / "absent.parquet")
