@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from pipeline.config.base import Block, Execution, Few, Items, NotEmpty, Positive
-
-_DIRECTIVE = re.compile(r"--[a-z][a-z-]*(=[^\n\r]+)?")
+from pipeline.config.base import Block, Execution, Few, Items, NotEmpty
 
 
 class Ray(Block):
@@ -28,22 +25,11 @@ class Slurm(Block):
     cluster: Annotated[Literal["slurm", "local"], Execution()] = Field(
         "slurm", description="local: processes of this machine instead of jobs, to try a set-up"
     )
-    time: Annotated[Positive, Execution()] = Field(
-        1440, description="time limit of a job in minutes; a stage that reaches it is queued again"
-    )
     directives: Annotated[Items[NotEmpty], Execution()] = Field(
         (),
-        description="directives of sbatch, such as `--partition=gpu`, `--account=lab` and "
-        "`--mem-per-cpu=6G`; without one the cluster's default",
+        description="options of sbatch, such as `--partition=gpu`, `--mem-per-cpu=6G` and "
+        "`--time=720` in minutes (1440 by default), after which a stage is queued again",
     )
-
-    @field_validator("directives")
-    @classmethod
-    def _directives(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for directive in value:
-            if not _DIRECTIVE.fullmatch(directive):
-                raise ValueError(f"{directive!r:.60}: expected an option such as --qos=high")
-        return value
 
 
 class Executor(Block):

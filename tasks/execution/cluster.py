@@ -133,7 +133,11 @@ def _job_folder(job: StageJob, label: str) -> Iterator[Path]:
 
 
 class Watch:
-    """Passes the starts of a stage that runs elsewhere on to the run."""
+    """Passes the starts of a stage that runs elsewhere on to the run.
+
+    The stage's machine writes them into a file. To read them from the record of progress was tried:
+    a start whose stage ended between two looks was lost, because a complete stage has no record.
+    """
 
     def __init__(self, request: Request, reports: Reports) -> None:
         self._folder, self._reports, self._starts = Path(request.folder), reports, 0

@@ -23,6 +23,7 @@ _LOOK = 0.2  # seconds between two looks for the result
 _ASK = 30.0  # seconds between two questions to Slurm, which are costly
 _LONGEST = 500  # characters of a message of Slurm
 _LOCAL_MINUTES = 365 * 24 * 60  # submitit's local executor polls its limit away: it must be large
+_MINUTES = 1440  # limit of a job without the directive --time
 _REQUEUES = 3  # times that a stage is queued again at its time limit, which may be too low
 _SIGNAL_SECONDS = 120  # before the time limit, to end the stage and queue it again
 _GONE = "GONE"  # a state of ours: squeue does not know the job
@@ -32,7 +33,7 @@ _ENDED = frozenset(
      "PREEMPTED", "REVOKED", "TIMEOUT", "FINISHED", "INTERRUPTED", _GONE)
 )  # fmt: skip
 _REMEDIES = {
-    "TIMEOUT": "raise execution.slurm.time",
+    "TIMEOUT": "raise --time in execution.slurm.directives",
     "OUT_OF_MEMORY": "raise --mem-per-cpu in execution.slurm.directives, or {}",
 }
 
@@ -57,15 +58,15 @@ class StageCall:
 
 def parameters(request: Request) -> dict[str, Any]:
     """The parameters of submitit's AutoExecutor for a stage; None: left to the cluster."""
-    settings = request.settings["slurm"]
-    more = [directive.removeprefix("--").partition("=") for directive in settings["directives"]]
+    directives = request.settings["slurm"]["directives"]
+    more = [directive.removeprefix("--").partition("=") for directive in directives]
     return {
         "name": f"steep-{request.label}",
         "gpus_per_node": request.gpus or None,  # clusters without GPUs do not know the directive
         "cpus_per_task": request.threads,
         "stderr_to_stdout": True,
         "timeout_min": _LOCAL_MINUTES,
-        "slurm_time": settings["time"],
+        "slurm_time": _MINUTES,
         "slurm_nodes": 1,
         "slurm_ntasks_per_node": 1,
         "slurm_signal_delay_s": _SIGNAL_SECONDS,

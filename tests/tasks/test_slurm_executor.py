@@ -75,8 +75,8 @@ def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
 
 def request(**settings: Any) -> Request:
     block = {
-        "cluster": "slurm", "time": 90, "directives": [
-            "--partition=gpu", "--account=lab", "--mem-per-cpu=6656M", "--qos=high", "--exclusive"
+        "cluster": "slurm", "directives": [
+            "--time=90", "--partition=gpu", "--account=lab", "--mem-per-cpu=6656M", "--qos=high", "--exclusive"
         ],
     }  # fmt: skip
     execution = {"slurm": block | settings, "threads": 8}
@@ -205,7 +205,7 @@ def test_squeue_tells_the_state_of_a_job_without_accounting(
     ("state", "words"),
     [
         ("GONE", "run the command again"),
-        ("TIMEOUT", "raise execution.slurm.time"),
+        ("TIMEOUT", "raise --time in execution.slurm.directives"),
         ("OUT_OF_MEMORY", "raise --mem-per-cpu in execution.slurm.directives, or lower dpo.x"),
     ],
 )
