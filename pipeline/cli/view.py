@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import typer
 
 from pipeline.cli.options import Chosen, complete_stages, refuse_options, with_configuration
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.record_io import iterate_input
 from pipeline.core.records import PairKind, Stop, Trajectory
 from pipeline.core.text import one_line
@@ -48,9 +48,6 @@ def view(
         list[str] | None,
         typer.Option(help=f"trajectories that ended with {', '.join(get_args(Stop))}; repeatable"),
     ] = None,
-    contains: Annotated[
-        str, typer.Option(metavar="TEXT", help="with a text in question or output, in any case")
-    ] = "",
     limit: Annotated[int, typer.Option(min=1, help="number of records to show")] = 3,
     tokenizer: Annotated[
         Path | None,
@@ -85,7 +82,6 @@ def view(
         kinds=frozenset(kind or ()),
         rounds=rounds,
         stops=frozenset(stop or ()),
-        contains=contains,
     )
     if _holds_pairs(source):
         count = view_pairs(source, limit, tokenizer=tokenizer or _base_model(chosen), keep=keep)
@@ -100,11 +96,11 @@ def view(
 
 def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> None:
     """Raise InputError for a value that no record has."""
-    for value in given or ():
-        if value not in allowed:
-            raise InputError(
-                f"{option} {one_line(value, 40)!r} is not known; choose one of {', '.join(allowed)}"
-            )
+    if unknown := set(given or ()) - set(allowed):
+        raise InputError(
+            f"{option} {one_line(min(unknown), 40)!r} is not known; choose one of "
+            f"{', '.join(allowed)}"
+        )
 
 
 def _record_file(source: Path) -> Path:
@@ -122,18 +118,16 @@ def _holds_pairs(source: Path) -> bool:
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
-    fields = next((record for _, record in iterate_input(source, Trajectory)), None)
-    if fields is None:
-        raise InputError.at(source, "the file has no records")
-    if "chosen_ids" in fields:
-        return True
-    if "output" not in fields:
-        raise InputError.at(
-            source,
-            "neither pairs nor trajectories; expected the records of the stages pair, sample or "
-            "score, as docs/data.md describes them",
-        )
-    return False
+    with Place(source):
+        fields = next((record for _, record in iterate_input(source, Trajectory)), None)
+        if fields is None:
+            raise InputError("the file has no records")
+        if not {"chosen_ids", "output"} & fields.keys():
+            raise InputError(
+                "neither pairs nor trajectories; expected the records of the stages pair, sample "
+                "or score, as docs/data.md describes them"
+            )
+        return "chosen_ids" in fields
 
 
 def _base_model(chosen: Chosen) -> Path:
