@@ -1,4 +1,7 @@
-"""``steep view``: pairs or trajectories in the terminal, with the training mask in color."""
+"""``steep view``: pairs or trajectories in the terminal, with the training mask in color.
+
+`steep browse` shows the same of a run and searches it; this also shows files, and needs no port.
+"""
 
 from __future__ import annotations
 

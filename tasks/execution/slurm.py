@@ -1,8 +1,9 @@
 """The driver of a stage as a Slurm job of submitit, which it cancels when the run ends.
 
 A job that reaches its time limit or is preempted is queued again, and the stage continues from its
-checkpoint. ``squeue`` tells the state of a job on every cluster; submitit asks ``sacct``, which
-needs Slurm's accounting.
+checkpoint. ``squeue`` tells the state of a job on every cluster. To wait by submitit's own
+``job.result`` was tried: it asks ``sacct``, and on a cluster without Slurm's accounting a cancelled
+job then kept the run waiting (docs/log/2026-11.md#slurm).
 """
 
 from __future__ import annotations
