@@ -159,7 +159,7 @@ class Study:
         content = read_json(path)
         if content["settings"] != list(settings):
             problem = f"its runs have the settings {content['settings']}, these {list(settings)}"
-            raise InputError.at(path, None, f"{problem}; give another --output")
+            raise InputError.at(path, f"{problem}; give another --output")
         return cls(**{**content, "points": [Point(**point) for point in content["points"]]})
 
     def add(

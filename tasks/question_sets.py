@@ -67,7 +67,7 @@ def prepare_questions(task: StageTask, split: StageTask, choice: QuestionChoice)
         path, dataset = split.directory / "questions.parquet", "questions"
         questions = choose(read_records(path, Question), choice.select, choice.limit, seed)
         if not questions:
-            raise InputError.at(path, None, "no questions to evaluate on; name another file")
+            raise InputError.at(path, "no questions to evaluate on; name another file")
     else:
         path, name = choice.file, choice.file.stem
         questions, dataset = _of_file(path, choice, seed)

@@ -13,14 +13,10 @@ from pipeline.run.failures import explain_os_error
 from pipeline.run.progress import FailureRecord
 from pipeline.run.removal import Cleaning
 from pipeline.run.store import Depth
-from pipeline.training.trackers import check_trackers
 from tasks.base import STAGES, RoundTask, StageTask, aligned, forget_configurations, say, walk
 from tasks.build import build, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
-from tasks.execution.start import check_execution
-from tasks.needs import check_needs
-from tasks.opened import Training
 from tasks.progress_bars import shown
 from tasks.resolved import keep_dtypes, write_resolved
 
@@ -109,7 +105,6 @@ def run(
             if check:
                 _check(tasks, todo)
             capacity = Capacity.of(task.run_settings, workers)
-            check_needs(todo)
             if kept := keep_dtypes(task.resolved):
                 say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
@@ -175,9 +170,6 @@ def _needed(task: StageTask, force: bool) -> list[StageTask]:
 def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     """Run ``todo`` of ``tasks``, in running order; ``force`` is about the last of them."""
     task = todo[-1]
-    if any(isinstance(one, Training) for needed in todo for one in needed.opens()):
-        check_trackers(task.settings.trackers)
-    check_execution(task.settings)
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
         read.check_output(Depth.SIZES)

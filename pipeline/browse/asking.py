@@ -4,6 +4,7 @@ Input: questions in words, from the web browser. Output: their answers as trajec
 starts with the first question, in separate processes (`pipeline.rollout.answering`), and a thread
 waits for it, so that pages stay fast. One engine is open at a time. It ends when other policies are
 asked, after `IDLE` seconds without a question, or on demand, so that its GPUs are free for runs.
+`steep serve` has no such thread: its policy is open as long as the service.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _questions() -> Iterator[Question]:
         except (InputError, UnicodeDecodeError) as error:
             problem = str(error) if isinstance(error, InputError) else "not UTF-8 text"
             if not typed:
-                raise InputError.at("<stdin>", number, problem) from None
+                raise InputError.at("<stdin>", problem, number) from None
             _tell(f"error: {problem}")
 
 

@@ -23,8 +23,7 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.printing import check_markdown, show_tables
 from pipeline.cli.records import read_input, read_trajectory
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import source_name
+from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Trajectory
 
 
@@ -68,17 +67,17 @@ def audit_rewards(
 def _scored(source: str) -> Iterator[tuple[Trajectory, Mapping[str, Any]]]:
     """The trajectories with rewards; raises InputError if there is none."""
     found = False
-    for line, record in read_input(source):
-        rewards = record.get("rewards")
-        if rewards is None:  # retrieval failed
-            continue
-        steps = rewards.get("steps") or [] if isinstance(rewards, dict) else None
-        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-            problem = "rewards: expected an object of numbers; steps in it are a list of objects"
-            raise InputError.at(source_name(source), line, problem)
-        found = True
-        yield read_trajectory(record, source, line, required=("question_id",)), rewards
+    with Place(source) as place:
+        for place.line, record in read_input(source):
+            rewards = record.get("rewards")
+            if rewards is None:  # retrieval failed
+                continue
+            steps = rewards.get("steps") or [] if isinstance(rewards, dict) else None
+            if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+                raise InputError(
+                    "rewards: expected an object of numbers; steps in it are a list of objects"
+                )
+            found = True
+            yield read_trajectory(record, required=("question_id",)), rewards
     if not found:
-        raise InputError.at(
-            source_name(source), None, "no trajectory has rewards; add them with steep score"
-        )
+        raise InputError.at(source, "no trajectory has rewards; add them with steep score")

@@ -21,8 +21,7 @@ from pipeline.cli.options import (
     with_configuration,
 )
 from pipeline.cli.printing import add_row, console, print_json, table
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import STDIN, source_name
+from pipeline.core.errors import STDIN, InputError
 from pipeline.core.record_io import iterate_records
 from pipeline.core.verdicts import Verdict
 from pipeline.judges import search_errors
@@ -88,7 +87,7 @@ def _distinct(path: Path | str) -> Iterator[Verdict]:
         key = (verdict.id, verdict.step, verdict.kind)
         if key in seen:
             problem = f"two verdicts ({verdict.kind}) on step {verdict.step} of {verdict.id!r}"
-            raise InputError.at(source_name(path), None, f"{problem}; keep one")
+            raise InputError.at(path, f"{problem}; keep one")
         seen.add(key)
         yield verdict
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,9 +109,9 @@ def _sources(score: StageTask, corpus: StageTask) -> dict[str, list[Source]]:
 
 def _of_file(source: str) -> Callable[[], Iterable[Pair]]:
     """The pairs of a file of ``steep pair``, which has totals beside the fields of a pair."""
-    from pipeline.cli.records import parse_view, read_input
+    from pipeline.cli.records import parse_view, read_each
 
-    pairs = [parse_view(Pair, record, source, line) for line, record in read_input(source)]
+    pairs = [pair for _, pair in read_each(source, partial(parse_view, Pair))]
     return lambda: pairs
 
 

@@ -82,7 +82,7 @@ def init(
         return
     if target.is_file():
         problem = "the file exists; name another with --output, or remove it"
-        raise InputError.at(target, None, problem)
+        raise InputError.at(target, problem)
     with text_output(target) as write:
         write(text)
     print_lines(made.lines if made else ())

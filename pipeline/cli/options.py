@@ -92,7 +92,6 @@ class Chosen:
         if not self.data.is_dir():
             raise InputError.at(
                 self.data,
-                None,
                 "no such directory; --data (DATA=) takes the directory of the data files",
             )
         return str(self.data.absolute())

@@ -22,20 +22,18 @@ from pipeline.cli.records import (
     Record,
     check_spans,
     extended,
-    located,
     parse_view,
-    read_input,
+    read_each,
     read_trajectory,
 )
 from pipeline.core.errors import InputError
 from pipeline.core.formats import DEFAULT_FORMAT, FORMATS, FormatName
-from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import iterate_records, write_jsonl
 from pipeline.core.records import GrammarName, HopType, Question, Span, Trajectory
 from pipeline.core.text import visible
 from pipeline.corpus.raw_records import encodable
-from pipeline.evaluation.failures import FailureMode, diagnose
+from pipeline.evaluation.failures import Diagnosis, FailureMode, diagnose
 
 if TYPE_CHECKING:
     from pipeline.grammars.tokenizer import Tokenizer
@@ -185,18 +183,16 @@ def add_masks(
     conversations = ConversationMasks(codec, thinking)
     differing = 0
 
+    def fields_of(record: Record) -> Record:
+        if record.get("messages") is not None and not record.get("output"):
+            return conversations.fields(parse_view(ConversationView, record))
+        view = parse_view(TokensView, record)
+        _check_tokens(view, vocabulary)
+        return _masked(view, codec)
+
     def masked() -> Iterator[Record]:
         nonlocal differing
-        for line, record in read_input(source):
-            if record.get("messages") is not None and not record.get("output"):
-                conversation = parse_view(ConversationView, record, source, line)
-                with located(source, line):
-                    fields = conversations.fields(conversation)
-            else:
-                view = parse_view(TokensView, record, source, line)
-                with located(source, line):
-                    _check_tokens(view, vocabulary)
-                    fields = _masked(view, codec)
+        for record, fields in read_each(source, fields_of):
             differing += bool(fields["mismatch"])
             yield record | fields
 
@@ -227,12 +223,12 @@ def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, 
     directory = Path(find_model(name))
     if not directory.is_dir():
         raise InputError.at(
-            directory, None, "no such directory; --tokenizer takes the directory of a model"
+            directory, "no such directory; --tokenizer takes the directory of a model"
         )
     from pipeline.grammars.tokenizer import model_tokenizer
 
     if chat_template is not None and not chat_template.is_file():
-        raise InputError.at(chat_template, None, "no such file; --chat-template takes a template")
+        raise InputError.at(chat_template, "no such file; --chat-template takes a template")
     tokenizer: Any = model_tokenizer(
         directory, None if chat_template is None else str(chat_template)
     )
@@ -343,13 +339,14 @@ def add_failure_modes(
         }
     counts = Counter[FailureMode]()
 
+    def diagnosis_of(record: Record) -> Diagnosis:
+        view = read_trajectory(record, required=("question", "hop"))
+        if questions is not None and view.question_id not in known:
+            raise InputError(f"question_id: no question {view.question_id!r} in {questions}")
+        return diagnose(view, known.get(view.question_id))
+
     def diagnosed() -> Iterator[Record]:
-        for line, record in read_input(source):
-            view = read_trajectory(record, source, line, required=("question", "hop"))
-            if questions is not None and view.question_id not in known:
-                problem = f"question_id: no question {view.question_id!r} in {questions}"
-                raise InputError.at(source_name(source), line, problem)
-            diagnosis = diagnose(view, known.get(view.question_id))
+        for record, diagnosis in read_each(source, diagnosis_of):
             counts[diagnosis.failure_mode] += 1
             yield record | {
                 "failure_mode": diagnosis.failure_mode,

@@ -144,7 +144,7 @@ def _documents(paths: Sequence[Path], found: _Found) -> Iterator[str]:
     for path in paths:
         below = find_files(Path(), str(path))
         if not below or (below[0].named and not below[0].path.exists()):
-            raise InputError.at(path, None, "no such file or folder of documents (--docs)")
+            raise InputError.at(path, "no such file or folder of documents (--docs)")
         files += [one for one in below if one.problem is None and (one.named or is_read(one.path))]
         skipped += skipped_documents(Path(), CorpusFile(path=str(path)))
     read: list[Document] = []
@@ -205,7 +205,7 @@ def _questions(paths: Sequence[Path], found: _Found) -> Iterator[str]:
         read.append((file, questions))
     for file, questions in [one for one in read if one[0] not in found.cold] or read:
         if len(questions) < 2:
-            raise InputError.at(file.path, None, "has one question; some are held out, so add more")
+            raise InputError.at(file.path, "has one question; some are held out, so add more")
         found.rounds.append(file)
         found.questions += questions
         yield (

@@ -25,10 +25,10 @@ from pipeline.cli.options import (
     refuse_options,
     with_configuration,
 )
-from pipeline.cli.records import File, check_spans, located, parse_view, read_input
+from pipeline.cli.records import File, Record, check_spans, parse_view, read_each
 from pipeline.conversations.steps import tool_format
 from pipeline.core.atomic import json_text, text_output
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Message, Pair, PairKind, Span, Stop
@@ -154,13 +154,16 @@ def _read_trajectories(source: File) -> _Questions:
     """The trajectories by question; raises InputError for malformed records and repeated ids."""
     held: _Questions = {}
     seen: set[str] = set()
-    for line, record in read_input(source):
-        view = parse_view(ScoredView, record, source, line)
-        with located(source, line):
-            if view.trajectory_id in seen:
-                raise InputError(f"trajectory_id: {view.trajectory_id!r} occurs twice")
-            check_spans(view.token_ids, view.token_spans, "token_spans")
-            _ = _candidate(view, 0)
+
+    def scored(record: Record) -> ScoredView:
+        view = parse_view(ScoredView, record)
+        if view.trajectory_id in seen:
+            raise InputError(f"trajectory_id: {view.trajectory_id!r} occurs twice")
+        check_spans(view.token_ids, view.token_spans, "token_spans")
+        _ = _candidate(view, 0)
+        return view
+
+    for _, view in read_each(source, scored):
         seen.add(view.trajectory_id)
         packed = zlib.compress(pickle.dumps(view, pickle.HIGHEST_PROTOCOL), 1)
         held.setdefault(view.question_id, []).append(packed)
@@ -214,7 +217,7 @@ def _pairs(
             by_id.update((view.trajectory_id, view) for view in views)
             yield question_id, [_candidate(view, place) for place, view in enumerate(views)]
 
-    with located(source, None):
+    with Place(source):
         for question in pair_questions(candidates(), thresholds):
             if write is not None:
                 for outcome in question.outcomes:

@@ -4,8 +4,9 @@ Nothing is trained or kept, and no model runs: every term of the rewards is stor
 
 Input: the directory of a run in which the stage ``score`` of the round is complete. Output: the
 number of pairs of each kind and of trajectories in each bin of the funnel, beside the numbers of
-the run's own pairs. The function of the stage ``pair`` forms the pairs in a temporary directory.
-Other weights combine the stored terms anew, as the stage ``score`` does.
+the run's own settings. The function of the stage ``pair`` forms the pairs in a temporary directory.
+Other weights combine the stored terms anew, as the stage ``score`` does. `steep run pair --set`
+keeps its pairs, but would score again for other weights.
 """
 
 from __future__ import annotations
@@ -49,10 +50,8 @@ def preview(
     settings, StoreError when the scored trajectories are not complete or damaged.
     """
     from pipeline.pairs.funnel import PairingOutcome
-    from pipeline.run.context import StageContext
     from pipeline.run.store import Depth
     from pipeline.stages.files.trajectory_columns import FILE
-    from pipeline.stages.pair import run
     from tasks.run import task_for
 
     if STDOUT in (output, funnel):
@@ -75,22 +74,18 @@ def preview(
         )
     score.check_output(Depth.SIZES)
     with TemporaryDirectory(prefix="steep-pair-") as name:
-        scored = score.directory
+        scored, folder = score.directory, Path(name)
+        before = own.directory
+        if not own.complete():
+            before = _form(own.settings, number, scored, folder / "run")
         if settings.rewards != own.settings.rewards:
-            scored = Path(name) / "score"
+            scored = folder / "score"
             _combine(score.directory / FILE, scored / FILE, own.settings, settings)
-        now = Path(name) / "output"
-        now.mkdir()
-        inputs = {"score": scored}
-        context = StageContext(
-            settings, "pair", now, Path(name), inputs, round=number, seed=settings.seed
-        )
-        run(context)
-        before = own.directory if own.complete() else None
+        now = _form(settings, number, scored, folder / "now")
         result = {
             "round": number,
             "changed": _changed(own.settings, settings),
-            "kinds": _kinds(before, now),
+            "kinds": _kinds(_pairs(before), _pairs(now)),
             "bins": _bins(before, now),
         }
         if output is not None:
@@ -100,20 +95,28 @@ def preview(
     return result
 
 
+def _form(settings: Config, number: int, scored: Path, output: Path) -> Path:
+    """Form the pairs of a round of scored trajectories in the new directory ``output``."""
+    from pipeline.run.context import StageContext
+    from pipeline.stages.pair import run
+
+    output.mkdir()
+    inputs = {"score": scored}
+    run(StageContext(settings, "pair", output, output, inputs, round=number, seed=settings.seed))
+    return output
+
+
 def _configuration(directory: Path, config: str | None) -> str:
     """``config``, or the file in the directory of the run."""
     if not (directory / "store").is_dir():
         problem = "has no directory store" if directory.is_dir() else "no such directory"
         raise InputError.at(
             directory,
-            None,
             f"{problem}; --from takes the directory of a run, such as runs/embedded",
         )
     file = directory / "config.yaml"
     if config is None and not file.is_file():
-        raise InputError.at(
-            file, None, "no such file; name the configuration of the run with --config"
-        )
+        raise InputError.at(file, "no such file; name the configuration of the run with --config")
     return config or str(file)
 
 
@@ -171,24 +174,19 @@ def _block(config: Config) -> str:
     return f"rewards.{config.rewards.kind.replace('-', '_')}"
 
 
-def _kinds(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
-    """Numbers of pairs by kind, and of all kinds under ``all``; None if the run has no pairs.
+def _kinds(old: Counter[PairIds], new: Counter[PairIds]) -> dict[str, dict[str, int]]:
+    """Numbers of pairs by kind, and of all kinds under ``all``.
 
     ``added`` are pairs that the run does not have, ``removed`` are pairs that only the run has.
     """
-    new, old = _pairs(now), Counter() if own is None else _pairs(own)
-    counts = {}
-    for kind in [*dict.fromkeys(key[2] for key in (*old, *new)), "all"]:
-        after, before = (
-            Counter({key: count for key, count in pairs.items() if kind in (key[2], "all")})
-            for pairs in (new, old)
-        )
-        of_run = {"run": before, "now": after, "added": after - before, "removed": before - after}
-        counts[kind] = {
-            name: pairs.total() if name == "now" or own is not None else None
-            for name, pairs in of_run.items()
+    sets = {"run": old, "now": new, "added": new - old, "removed": old - new}
+    return {
+        kind: {
+            name: sum(count for key, count in pairs.items() if kind in (key[2], "all"))
+            for name, pairs in sets.items()
         }
-    return counts
+        for kind in [*dict.fromkeys(key[2] for key in (*old, *new)), "all"]
+    }
 
 
 def _pairs(directory: Path) -> Counter[PairIds]:
@@ -196,12 +194,11 @@ def _pairs(directory: Path) -> Counter[PairIds]:
     return Counter((row["chosen_id"], row["rejected_id"], row["kind"]) for row in rows)
 
 
-def _bins(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
+def _bins(before: Path, now: Path) -> dict[str, dict[str, int]]:
     """Numbers of trajectories in the bins that hold one here or in the run."""
-    new = read_json(now / "funnel.json")["bins"]
-    old = {} if own is None else read_json(own / "funnel.json")["bins"]
+    old, new = (read_json(folder / "funnel.json")["bins"] for folder in (before, now))
     return {
-        name: {"run": None if own is None else old.get(name, 0), "now": new.get(name, 0)}
+        name: {"run": old.get(name, 0), "now": new.get(name, 0)}
         for name in dict.fromkeys((*new, *old))
         if new.get(name) or old.get(name)
     }
@@ -222,11 +219,5 @@ def show(result: Mapping[str, Any], *, as_json: bool) -> None:
         for name, counts in rows.items():
             if name == "all":
                 made.add_section()
-            add_row(made, name, *map(_number, counts.values()))
+            add_row(made, name, *(f"{count:,}" for count in counts.values()))
     console(100).print(kinds, bins, sep="\n")
-    if result["kinds"]["all"]["run"] is None:
-        print("The run has no pairs of this round with its own settings to compare with.")
-
-
-def _number(count: int | None) -> str:
-    return "–" if count is None else f"{count:,}"

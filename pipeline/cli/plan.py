@@ -179,6 +179,6 @@ def _table(plan: Plan) -> Table:
             cells += [*used, f"{hours:,.1f}" if hours else ""]
         cells.append(gib(stage.work.disk))
         if on_gpus:
-            cells.append(", ".join(filter(None, [stage.memory.text(), *stage.memory.notes])))
+            cells.append(stage.memory.text())
         add_row(made, *cells)
     return made

@@ -1,7 +1,8 @@
 """The records of a user's file: reading them, and checking the fields that a command needs.
 
 A command describes its fields as a dataclass (a view) and ignores all others, so a file needs only
-these fields. A record that does not fit raises InputError with ``file:line: field: problem``.
+these fields. A record that does not fit raises InputError with ``field: problem``, and `read_each`
+adds ``file:line``.
 Steps, answer and format verdict of a trajectory are parsed from ``output`` if a record lacks them.
 """
 
@@ -9,12 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import source_name
+from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import ContextItem, GrammarName, HopType, Span, Step, Stop, Trajectory
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pipeline.grammars import ParsedOutput
 
 View = TypeVar("View")
+Parsed = TypeVar("Parsed")
 Record = dict[str, Any]
 File = Path | str
 
@@ -33,35 +33,26 @@ def read_input(source: File) -> Iterator[tuple[int, Record]]:
     return iterate_input(source, Trajectory)
 
 
-def parse_view(
-    kind: type[View], record: Record, source: File, line: int, **defaults: object
-) -> View:
+def parse_view(kind: type[View], record: Record, **defaults: object) -> View:
     """The fields of a record that ``kind`` names, checked; null is the same as absent.
 
     ``defaults`` replace the defaults of the view.
     """
     own = kind.__annotations__  # a record's inherited fields are not read
     values = {key: value for key, value in record.items() if key in own and value is not None}
-    return parse_record(kind, defaults | values, source_name(source), line)
+    return parse_record(kind, defaults | values)
 
 
-@contextmanager
-def located(source: File, line: int | None) -> Iterator[None]:
-    """Add file and line to the errors of a record."""
-    try:
-        yield
-    except RecursionError:
-        raise InputError.at(source_name(source), line, "messages: nested too deeply") from None
-    except InputError as error:
-        raise InputError.at(source_name(source), line, str(error)) from error
+def read_each(source: File, parse: Callable[[Record], Parsed]) -> Iterator[tuple[Record, Parsed]]:
+    """The records of a file, each with what ``parse`` makes of it; errors name file and line."""
+    with Place(source) as place:
+        for place.line, record in read_input(source):
+            yield record, parse(record)
 
 
 def extended(source: File, kind: type[View], fields: Callable[[View], Record]) -> Iterator[Record]:
     """The records with the further ``fields`` of their views; errors name file and line."""
-    for line, record in read_input(source):
-        view = parse_view(kind, record, source, line)
-        with located(source, line):
-            added = fields(view)
+    for record, added in read_each(source, lambda record: fields(parse_view(kind, record))):
         yield record | added
 
 
@@ -140,11 +131,7 @@ def _parsed(view: TrajectoryView) -> ParsedOutput:
 
 
 def read_trajectory(
-    record: Record,
-    source: File,
-    line: int,
-    grammar: str = DEFAULT_METHOD,
-    required: Sequence[str] = (),
+    record: Record, grammar: str = DEFAULT_METHOD, required: Sequence[str] = ()
 ) -> TrajectoryView:
     """The trajectory of a record; missing steps, answer or format verdict are parsed.
 
@@ -155,14 +142,13 @@ def read_trajectory(
     given = record.get("output") is not None or record.get("messages")
     if not given and None in (record.get("steps"), record.get("format_ok")):
         missing.append("needs output, messages, or steps with format_ok")
-    view = parse_view(TrajectoryView, record, source, line, grammar=grammar)
-    with located(source, line):
-        if missing:
-            raise InputError(missing[0])
-        check_spans(view.output, view.spans, "spans")
-        if view.steps is None or view.format_ok is None:
-            parsed = _parsed(view)
-            view.steps = parsed.steps if view.steps is None else view.steps  # type: ignore[assignment]
-            view.format_ok = parsed.format_ok if view.format_ok is None else view.format_ok
-            view.answer = record.get("answer", parsed.answer)
+    view = parse_view(TrajectoryView, record, grammar=grammar)
+    if missing:
+        raise InputError(missing[0])
+    check_spans(view.output, view.spans, "spans")
+    if view.steps is None or view.format_ok is None:
+        parsed = _parsed(view)
+        view.steps = parsed.steps if view.steps is None else view.steps  # type: ignore[assignment]
+        view.format_ok = parsed.format_ok if view.format_ok is None else view.format_ok
+        view.answer = record.get("answer", parsed.answer)
     return view

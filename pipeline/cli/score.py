@@ -20,12 +20,10 @@ from pipeline.cli.records import (
     ItemView,
     Record,
     TrajectoryView,
-    located,
-    read_input,
+    read_each,
     read_trajectory,
 )
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD, listed_methods
 from pipeline.core.record_io import iterate_records, write_jsonl
 
@@ -102,28 +100,29 @@ def _score_trajectories(
 
     evidence = method(reward).record_needs == "evidence"
     scorer = method(reward).scorer(settings, inputs)
-    records = read_input(source)
+
+    def parsed(record: Record) -> TrajectoryView:
+        free = record.get("hop") in ("single", "unknown")
+        return read_trajectory(record, reward, ("hop", "evidence") if evidence and not free else ())
+
+    records = read_each(source, parsed)
     while batch := list(islice(records, _BATCH)):
-        trajectories = []
-        for line, record in batch:
-            free = record.get("hop") in ("single", "unknown")
-            required = ("hop", "evidence") if evidence and not free else ()
-            trajectories.append(read_trajectory(record, source, line, reward, required))
-        with_rewards(trajectories, scorer)
-        for (_, record), trajectory in zip(batch, trajectories, strict=True):
+        with_rewards([trajectory for _, trajectory in batch], scorer)
+        for record, trajectory in batch:
             yield record | {"rewards": trajectory.rewards}
-        del batch, trajectories  # before the next batch is read
+        del batch  # before the next one is read
 
 
 def _score_each(source: File, reward: str, terms_of: TermsOf) -> Iterator[Record]:
     """Records with the terms of one trajectory at a time; errors name file and line."""
-    for line, record in read_input(source):
-        view = read_trajectory(record, source, line, reward)
-        terms = None
-        if view.stop != "retrieval_error":
-            with located(source, line):
-                terms = terms_of(view, record.get("steps") is None)
-        yield record | {"rewards": terms}
+
+    def terms(record: Record) -> Mapping[str, Any] | None:
+        view = read_trajectory(record, reward)
+        parsed = record.get("steps") is None
+        return None if view.stop == "retrieval_error" else terms_of(view, parsed)
+
+    for record, of_record in read_each(source, terms):
+        yield record | {"rewards": of_record}
 
 
 def _judged_terms(settings: Rewards, verdicts: File | None) -> TermsOf:
@@ -155,7 +154,7 @@ def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
         of_trajectory = rulings.setdefault(verdict.id, [])
         if any(step == verdict.step for step, _ in of_trajectory):
             problem = f"two verdicts on step {verdict.step} of trajectory {verdict.id!r}; keep one"
-            raise InputError.at(source_name(verdicts), None, problem)
+            raise InputError.at(verdicts, problem)
         of_trajectory.append((verdict.step, verdict.verdict))
     return rulings
 

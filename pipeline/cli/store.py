@@ -88,7 +88,7 @@ def gc(
         _remove_incomplete(chosen)
         return
     if runs is not None and not runs.is_dir():
-        raise InputError.at(runs, None, "no such directory; --runs takes the directory of runs")
+        raise InputError.at(runs, "no such directory; --runs takes the directory of runs")
     named = chosen.given or runs is None or chosen.overrides or chosen.data
     choices = [chosen] if named else []
     choices += [dataclasses.replace(chosen, config=name) for name in also or ()]

@@ -1,16 +1,20 @@
-"""``steep view``: pairs or trajectories in the terminal, with the training mask in color."""
+"""``steep view``: pairs or trajectories in the terminal, with the training mask in color.
+
+`steep browse` shows the same of a run and searches it; this also shows files, and needs no port.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from pipeline.cli.options import Chosen, complete_stages, refuse_options, with_configuration
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.record_io import iterate_input
-from pipeline.core.records import PairKind, Stop, Trajectory
+from pipeline.core.records import Pair, PairKind, Stop, Trajectory
 from pipeline.core.text import one_line
 
 _FILES = ("pairs.parquet", "trajectories.parquet")
@@ -48,9 +52,6 @@ def view(
         list[str] | None,
         typer.Option(help=f"trajectories that ended with {', '.join(get_args(Stop))}; repeatable"),
     ] = None,
-    contains: Annotated[
-        str, typer.Option(metavar="TEXT", help="with a text in question or output, in any case")
-    ] = "",
     limit: Annotated[int, typer.Option(min=1, help="number of records to show")] = 3,
     tokenizer: Annotated[
         Path | None,
@@ -65,46 +66,38 @@ def view(
 
     Without FILE the pairs of a round are shown. The options that choose records can be combined.
     """
+    from pipeline.evaluation import terminal
     from pipeline.evaluation.selection import Selection
 
     _check("--kind", kind, get_args(PairKind))
     _check("--stop", stop, get_args(Stop))
-    rounds = frozenset[int]()
+    keep = Selection(ids or (), kind or (), stops=stop or ())
     if source is None:
         source = _record_file(chosen.finished(stage, round))
     else:
         refuse_options(context, ("data", "stage"), "with FILE; remove one of them")
-        rounds = frozenset([] if round is None else [round])
+        keep = replace(keep, rounds=() if round is None else (round,))
         source = _record_file(source)
         if str(source) == "-" or (source.exists() and not source.is_file()):
-            raise InputError.at(source, None, "is not a regular file; name one")
-    from pipeline.evaluation.terminal import view_pairs, view_trajectories
-
-    keep = Selection(
-        ids=frozenset(ids or ()),
-        kinds=frozenset(kind or ()),
-        rounds=rounds,
-        stops=frozenset(stop or ()),
-        contains=contains,
-    )
-    if _holds_pairs(source):
-        count = view_pairs(source, limit, tokenizer=tokenizer or _base_model(chosen), keep=keep)
-    else:
-        count = view_trajectories(source, limit, keep=keep)
+            raise InputError.at(source, "is not a regular file; name one")
+    records = _kind(source)
+    if records is Pair and tokenizer is None:
+        tokenizer = _base_model(chosen)
+    count = terminal.view(source, records, limit, tokenizer=tokenizer or Path(), keep=keep)
     if keep and not count:
         asked = (
             f"no record of {', '.join(ids)}" if ids else "no record has what the options ask for"
         )
-        raise InputError.at(source, None, asked)
+        raise InputError.at(source, asked)
 
 
 def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> None:
     """Raise InputError for a value that no record has."""
-    for value in given or ():
-        if value not in allowed:
-            raise InputError(
-                f"{option} {one_line(value, 40)!r} is not known; choose one of {', '.join(allowed)}"
-            )
+    if unknown := set(given or ()) - set(allowed):
+        raise InputError(
+            f"{option} {one_line(min(unknown), 40)!r} is not known; choose one of "
+            f"{', '.join(allowed)}"
+        )
 
 
 def _record_file(source: Path) -> Path:
@@ -113,28 +106,25 @@ def _record_file(source: Path) -> Path:
         return source
     files = [source / name for name in _FILES if (source / name).is_file()]
     if not files:
-        raise InputError.at(source, None, f"the directory has no {' or '.join(_FILES)}")
+        raise InputError.at(source, f"the directory has no {' or '.join(_FILES)}")
     return files[0]
 
 
-def _holds_pairs(source: Path) -> bool:
-    """Whether a file holds pairs, by the fields of its first record.
+def _kind(source: Path) -> type[Any]:
+    """`Pair` or `Trajectory`, by the fields of the first record of a file.
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
-    fields = next((record for _, record in iterate_input(source, Trajectory)), None)
-    if fields is None:
-        raise InputError.at(source, None, "the file has no records")
-    if "chosen_ids" in fields:
-        return True
-    if "output" not in fields:
-        raise InputError.at(
-            source,
-            None,
-            "neither pairs nor trajectories; expected the records of the stages pair, sample or "
-            "score, as docs/data.md describes them",
-        )
-    return False
+    with Place(source):
+        fields = next((record for _, record in iterate_input(source, Trajectory)), None)
+        if fields is None:
+            raise InputError("the file has no records")
+        if not {"chosen_ids", "output"} & fields.keys():
+            raise InputError(
+                "neither pairs nor trajectories; expected the records of the stages pair, sample "
+                "or score, as docs/data.md describes them"
+            )
+        return Pair if "chosen_ids" in fields else Trajectory
 
 
 def _base_model(chosen: Chosen) -> Path:

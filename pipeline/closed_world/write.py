@@ -224,14 +224,12 @@ def read_world(directory: Path) -> World:
     summary = read_json(path)
     seed, documents, digest = (summary.get(k) for k in ("seed", "documents", "corpus_sha256"))
     if type(seed) is not int or type(documents) is not int or not 0 < documents <= _MAX_DOCUMENTS:
-        raise InputError.at(path, None, "seed or documents: no number; write the world again")
+        raise InputError.at(path, "seed or documents: no number; write the world again")
     shares = [summary.get(name, 0.0) for name in NearMisses._fields]
     if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
         names = " or ".join(NearMisses._fields)
-        raise InputError.at(path, None, f"{names}: no share; write the world again")
+        raise InputError.at(path, f"{names}: no share; write the world again")
     world = generate_world(seed, documents=documents, near_misses=NearMisses(*shares))
     if _digest(world) != digest:
-        raise InputError.at(
-            path, None, "comes from another version of the generator; write it again"
-        )
+        raise InputError.at(path, "comes from another version of the generator; write it again")
     return world

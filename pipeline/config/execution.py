@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from pipeline.config.base import Block, Execution, Few, Items, NotEmpty, Positive
-
-_DIRECTIVE = re.compile(r"--[a-z][a-z-]*(=[^\n\r]+)?")
+from pipeline.config.base import Block, Execution, Few, Items, NotEmpty
 
 
 class Ray(Block):
@@ -28,37 +25,11 @@ class Slurm(Block):
     cluster: Annotated[Literal["slurm", "local"], Execution()] = Field(
         "slurm", description="local: processes of this machine instead of jobs, to try a set-up"
     )
-    partition: Annotated[NotEmpty | None, Execution()] = Field(
-        None, description="partition of the jobs; null: the cluster's default"
-    )
-    account: Annotated[NotEmpty | None, Execution()] = Field(
-        None, description="account of the jobs; null: the user's default"
-    )
-    time: Annotated[Positive, Execution()] = Field(
-        1440, description="time limit of a job in minutes; a stage that reaches it is queued again"
-    )
-    memory_per_cpu: Annotated[float | None, Execution()] = Field(
-        None,
-        gt=0,
-        le=1e6,
-        description="GiB of memory per CPU thread, if memory is null; null: the cluster's default",
-    )
-    extra: Annotated[Items[NotEmpty], Execution()] = Field(
-        (), description="further directives of sbatch, such as `--qos=high`"
-    )
-    srun_args: Annotated[Items[NotEmpty], Execution()] = Field(
+    directives: Annotated[Items[NotEmpty], Execution()] = Field(
         (),
-        description="further options of srun, which starts the stage in its job, such as "
-        "`--mpi=pmi2`",
+        description="options of sbatch, such as `--partition=gpu`, `--mem-per-cpu=6G` and "
+        "`--time=720` in minutes (1440 by default), after which a stage is queued again",
     )
-
-    @field_validator("extra", "srun_args")
-    @classmethod
-    def _directives(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for directive in value:
-            if not _DIRECTIVE.fullmatch(directive):
-                raise ValueError(f"{directive!r:.60}: expected an option such as --qos=high")
-        return value
 
 
 class Executor(Block):
@@ -67,15 +38,10 @@ class Executor(Block):
     kind: Annotated[Literal["local", "ray", "slurm"], Execution()] = Field(
         "local", description="processes of this machine, a Ray cluster, or Slurm jobs"
     )
-    threads_per_gpu: Annotated[Few, Execution()] = Field(
+    threads: Annotated[Few, Execution()] = Field(
         8,
-        description="ray, slurm: CPU threads of a stage per GPU; on Ray at most the threads of its "
-        "node divided by the node's GPUs",
-    )
-    threads_without_gpu: Annotated[Few, Execution()] = Field(
-        16,
-        description="ray, slurm: CPU threads of a stage without a GPU; on Ray at most the threads "
-        "of the largest node",
+        description="ray, slurm: CPU threads of a stage for each of its GPUs, or without a GPU; on "
+        "Ray at most its share of a node",
     )
     ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")

@@ -90,7 +90,6 @@ def read_dtypes(path: Path) -> dict[str, Dtype]:
     if not set(map(str, kept.values())) <= set(_NAMES):
         raise InputError.at(
             path,
-            None,
             f"expected {' or '.join(_NAMES)} for every setting; correct it, or remove the file to "
             "take the types of this machine",
         )

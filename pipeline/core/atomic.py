@@ -24,8 +24,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import STDIN
+from pipeline.core.errors import STDIN, InputError
 from pipeline.core.records import OPTIONAL
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def text_output(path: Path | str) -> Iterator[Callable[[str], None]]:
             nonlocal there
             if there and _kind(there) != _kind(text):
                 raise InputError.at(
-                    path, None,
+                    path,
                     "the file exists and is none that this command writes, by its first fields or "
                     "lines; name another file, or remove it",
                 )  # fmt: skip
@@ -101,7 +100,7 @@ def _beginning(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             if not os.fstat(stream.fileno()).st_mode & 0o222:
-                raise InputError.at(path, None, "is read-only; name another file")
+                raise InputError.at(path, "is read-only; name another file")
             return stream.read(_READ).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
@@ -126,7 +125,7 @@ def _output_errors(path: Path | str) -> Iterator[None]:
         raise
     except OSError as error:
         name = "standard output" if str(path) == STDOUT else path
-        raise InputError.at(name, None, f"cannot be written: {error.strerror}") from None
+        raise InputError.at(name, f"cannot be written: {error.strerror}") from None
 
 
 @contextmanager
@@ -157,7 +156,7 @@ def _is_special(path: Path) -> bool:
     except FileNotFoundError:
         return False
     if stat.S_ISDIR(mode):
-        raise InputError.at(path, None, "is a directory; name a file")
+        raise InputError.at(path, "is a directory; name a file")
     # /dev/stdout and /dev/fd/N lead to files that the shell has opened, so they must not be
     # replaced.
     return not stat.S_ISREG(mode) or path.absolute().parts[1:2] in (("dev",), ("proc",))
@@ -172,7 +171,7 @@ def check_distinct(outputs: Sequence[Path | str | None], inputs: Iterable[Path |
             continue
         name = os.path.realpath(output) if str(output) != STDOUT else STDOUT
         if name in seen and name != os.path.realpath(os.devnull):
-            raise InputError.at(output, None, seen[name])
+            raise InputError.at(output, seen[name])
         seen[name] = "is named for two outputs; name two files"
 
 

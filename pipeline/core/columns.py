@@ -28,10 +28,10 @@ class Columns:
         try:
             table = _table(path, names)
         except (OSError, pa.ArrowException) as error:
-            raise InputError.at(path, None, f"not a readable {_kind(path)} file: {error}") from None
+            raise InputError.at(path, f"not a readable {_kind(path)} file: {error}") from None
         missing = [name for name in names if name not in table.column_names]
         if missing:
-            raise InputError.at(path, None, f"no column {', '.join(missing)}")
+            raise InputError.at(path, f"no column {', '.join(missing)}")
         self._length: int = table.num_rows
         # Chunked arrays are kept: in one array, offsets of 4 bytes limit a column to 2 GiB of text.
         self._arrays: list[Any] = [table.column(name) for name in names]

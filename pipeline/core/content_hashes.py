@@ -47,9 +47,9 @@ class ContentHashes:
                 return model_hash(path, self._file)
         except OSError as error:
             where = error.filename or path
-            raise InputError.at(where, None, f"cannot be read: {error.strerror}") from None
+            raise InputError.at(where, f"cannot be read: {error.strerror}") from None
         kind = "not a regular file" if path.exists() else "no such file or directory"
-        raise InputError.at(path, None, kind)
+        raise InputError.at(path, kind)
 
     def _file(self, path: Path) -> str:
         started, status = time.time_ns(), path.stat()

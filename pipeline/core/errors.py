@@ -12,6 +12,8 @@ from pathlib import Path
 
 from pipeline.core.text import file_name, without_keys
 
+STDIN = "-"  # as the name of a file
+
 
 class SteepError(Exception):
     """Base class; ``exit_status`` is the exit status of the command line."""
@@ -27,13 +29,59 @@ class ConfigError(SteepError, ValueError):
 
 
 class InputError(SteepError, ValueError):
-    """An input file is missing, broken or of another shape than expected."""
+    """An input file is missing, broken or of another shape than expected.
+
+    Functions that are given a text or a record raise it without a place. Those that open the file
+    add the place, once (`Place`). ``line`` is the line of a text, if the error knows it.
+    """
+
+    placed = False  # whether the message begins with the file
+
+    def __init__(self, message: str = "", line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
 
     @classmethod
-    def at(cls, path: Path | str, line: int | None, problem: str) -> InputError:
-        """An error ``file:line: problem``; ``line`` counts from 1 and is None for whole files."""
-        where = "" if line is None else f":{line}"
-        return cls(f"{file_name(path)}{where}: {problem}")
+    def at(cls, path: Path | str, problem: str, line: int | str | None = None) -> InputError:
+        """An error ``file:line: problem``, or ``file: record 17: problem``.
+
+        ``line`` counts from 1, is text where a file has no lines, and None for whole files.
+        """
+        where = "" if line is None else f":{line}" if isinstance(line, int) else f": {line}"
+        error = cls(f"{'<stdin>' if str(path) == STDIN else file_name(path)}{where}: {problem}")
+        error.placed = True
+        return error
+
+
+class Place:
+    """Where a block reads: a file, and the ``line`` that the block has reached.
+
+    An InputError that leaves the block without a place gets this one::
+
+        with Place(path) as place:
+            for place.line, record in iterate_input(path, Trajectory):
+                ...  # may raise InputError("answer: missing")
+
+    ``line`` is as in `InputError.at`; a line that the error knows itself goes first.
+    """
+
+    def __init__(self, path: Path | str, line: int | str | None = None) -> None:
+        self.path, self.line = path, line
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, InputError) and not error.placed:
+            raise self.error(error) from None
+        if isinstance(error, RecursionError):
+            raise self.error(InputError("nested too deeply")) from None
+
+    def error(self, error: InputError) -> InputError:
+        """The error with this place, unless it has a place."""
+        if error.placed:
+            return error
+        return InputError.at(self.path, str(error), error.line or self.line)
 
 
 def check_name(name: object) -> None:
@@ -42,7 +90,7 @@ def check_name(name: object) -> None:
         str(name).encode()
     except UnicodeEncodeError:
         problem = "not UTF-8, which configurations and reports need; rename the file or folder"
-        raise InputError.at(str(name), None, problem) from None
+        raise InputError.at(str(name), problem) from None
 
 
 class DependencyError(SteepError, ImportError):

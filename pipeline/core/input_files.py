@@ -20,21 +20,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import STDIN, InputError, Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STDIN = "-"
 _ROWS_IN_MEMORY = 256
 _BOM = b"\xef\xbb\xbf"
 _LARGE_EXPONENT = re.compile(r"[eE]\+?\d{3}")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
-
-
-def source_name(path: Path | str) -> Path | str:
-    """The name of an input in messages."""
-    return "<stdin>" if str(path) == STDIN else path
 
 
 def read_text(path: Path | str) -> str:
@@ -43,7 +37,7 @@ def read_text(path: Path | str) -> str:
     Raises InputError when the file is missing, unreadable, a directory, or not UTF-8.
     """
     with _opened(path) as stream:
-        return _decode(stream.read().removeprefix(_BOM), path, None)
+        return _decode(stream.read().removeprefix(_BOM))
 
 
 def read_json(path: Path | str, expected: type[dict[str, Any]] | type[list[Any]] = dict) -> Any:
@@ -51,15 +45,16 @@ def read_json(path: Path | str, expected: type[dict[str, Any]] | type[list[Any]]
 
     Raises InputError when the file is unreadable, is not JSON, or holds a value of another type.
     """
-    value = parse_json(read_text(path), path)
-    if not isinstance(value, expected):
-        problem = f"expected a JSON {'object' if expected is dict else 'array'}"
-        raise InputError.at(source_name(path), None, f"{problem}, got {type(value).__name__}")
+    with Place(path):
+        value = parse_json(read_text(path))
+        if not isinstance(value, expected):
+            problem = f"expected a JSON {'object' if expected is dict else 'array'}"
+            raise InputError(f"{problem}, got {type(value).__name__}")
     return value
 
 
-def parse_json(text: str, path: Path | str, line: int | None = None, *, data: bool = False) -> Any:
-    """The value of a JSON text; ``path`` and ``line`` are for messages.
+def parse_json(text: str, name: Path | str = "", *, data: bool = False) -> Any:
+    """The value of a JSON text; ``name`` is the text's name in messages, if it is no whole file.
 
     In rows of ``data`` NaN is null, and other numbers that JSON lacks are texts. Raises InputError
     for invalid JSON, NaN and Infinity, numbers too large for a float, and very deep nesting.
@@ -67,11 +62,11 @@ def parse_json(text: str, path: Path | str, line: int | None = None, *, data: bo
     try:
         return _decoder(data, bool(_LARGE_EXPONENT.search(text))).decode(text)
     except (ValueError, RecursionError) as error:
-        number, cause = line, str(error)
+        line, cause = None, str(error)
         if isinstance(error, json.JSONDecodeError):
-            number = line or error.lineno
-            cause = f"{error.msg} at column {error.colno}"
-        raise InputError.at(source_name(path), number, f"not valid JSON: {cause}") from None
+            line, cause = error.lineno, f"{error.msg} at column {error.colno}"
+        problem = InputError(f"not valid JSON: {cause}", line)
+        raise problem if not name else InputError(str(Place(name).error(problem))) from None
 
 
 @cache
@@ -111,36 +106,41 @@ def open_text(path: Path | str) -> Iterator[TextIO]:
             yield text
         except UnicodeDecodeError as error:
             problem = f"not {encoding.upper()} text ({error.reason}); save it as UTF-8"
-            raise InputError.at(source_name(path), None, problem) from None
+            raise InputError(problem) from None
         finally:
             text.detach()
 
 
-def checked_utf8(text: str, path: Path | str, line: int | None) -> str:
+def checked_utf8(text: str) -> str:
     """A text of `open_text`. Raises InputError when it has a byte that is not UTF-8."""
     if not text.isascii() and _NOT_UTF8.search(text):
         problem = (
             "not UTF-8 text; save the file as UTF-8 (CSV UTF-8 in Excel), or convert it: "
             "iconv -f cp1252 -t UTF-8"
         )
-        raise InputError.at(source_name(path), line, problem)
+        raise InputError(problem)
     return text
 
 
 @contextmanager
 def _opened(path: Path | str) -> Iterator[BinaryIO]:
     """A binary stream of a file or of standard input; failures to open or read are InputErrors."""
-    try:
-        if str(path) == STDIN:
-            yield sys.stdin.buffer
-            return
-        if "\0" in str(path):
-            raise InputError("a file name contains a NUL character; name a file")
-        _refuse_fifo(Path(path))
-        with open(path, "rb") as stream:
-            yield stream
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    if "\0" in str(path):
+        raise InputError("a file name contains a NUL character; name a file")
+    with Place(path):
+        try:
+            if str(path) == STDIN:
+                yield sys.stdin.buffer
+                return
+            _refuse_fifo(Path(path))
+            with open(path, "rb") as stream:
+                yield stream
+        except FileNotFoundError:
+            raise InputError("no such file") from None
+        except IsADirectoryError:
+            raise InputError("is a directory; name a file") from None
+        except OSError as error:
+            raise InputError(f"not a readable file: {error.strerror}") from None
 
 
 def _refuse_fifo(path: Path) -> None:
@@ -150,24 +150,14 @@ def _refuse_fifo(path: Path) -> None:
     """
     of_shell = path.absolute().parts[1:2] in (("dev",), ("proc",))
     if stat.S_ISFIFO(path.stat().st_mode) and not of_shell:
-        raise InputError.at(path, None, f"is a FIFO; name a file, or {STDIN} for standard input")
+        raise InputError(f"is a FIFO; name a file, or {STDIN} for standard input")
 
 
-def _unreadable(path: Path | str, error: OSError) -> InputError:
-    if isinstance(error, FileNotFoundError):
-        return InputError.at(path, None, "no such file")
-    if isinstance(error, IsADirectoryError):
-        return InputError.at(path, None, "is a directory; name a file")
-    return InputError.at(source_name(path), None, f"not a readable file: {error.strerror}")
-
-
-def _decode(raw: bytes, path: Path | str, line: int | None) -> str:
+def _decode(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError.at(
-            source_name(path), line, f"not UTF-8 text ({error.reason} at byte {error.start})"
-        ) from None
+        raise InputError(f"not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def iterate_parquet(
@@ -192,21 +182,17 @@ def parquet_batches(
     """
     import pyarrow.parquet as pq
 
-    if not Path(path).is_file():
-        missing = not Path(path).exists()
-        problem = "no such file" if missing else "not a regular file, which Parquet needs"
-        raise InputError.at(path, None, problem)
     row = 0
     # Pre-buffering keeps the compressed bytes of all row groups read so far.
     with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
         for name in columns or ():
             if name not in file.schema_arrow.names:
-                raise InputError.at(path, None, f"{name}: no such column")
+                raise InputError(f"{name}: no such column")
         names = file.schema_arrow.names if columns is None else list(columns)
         for name in names:
-            _check_type(file.schema_arrow.field(name).type, name, path)
+            _check_type(file.schema_arrow.field(name).type, name)
         for batch in file.iter_batches(batch_size=_ROWS_IN_MEMORY, columns=names):
-            _check_finite(batch, row, path)
+            _check_finite(batch, row)
             row += batch.num_rows
             yield batch
 
@@ -219,12 +205,10 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
     """
     import pyarrow.parquet as pq
 
-    if not Path(path).is_file():
-        raise InputError.at(path, None, "no such file")
     remaining, start = [number for number in numbers if number >= 0], 0
     with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
         for name in file.schema_arrow.names:
-            _check_type(file.schema_arrow.field(name).type, name, path)
+            _check_type(file.schema_arrow.field(name).type, name)
         for group in range(file.num_row_groups):
             end = start + file.metadata.row_group(group).num_rows
             inside = [number for number in remaining if number < end]
@@ -233,29 +217,33 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
                 table = file.read_row_group(group)
                 for number in inside:
                     [batch] = table.slice(number - start, 1).combine_chunks().to_batches()
-                    _check_finite(batch, number, path)
+                    _check_finite(batch, number)
                     yield from batch.to_pylist()
             start = end
 
 
 @contextmanager
 def arrow_errors(path: Path | str, kind: str = "Parquet") -> Iterator[None]:
-    """Failures to read a Parquet or Arrow file are InputErrors."""
+    """Failures to read a Parquet or Arrow file are InputErrors; all of them name the file."""
     import pyarrow as pa
 
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        cause = str(error).splitlines()[0]
-        raise InputError.at(path, None, f"not a readable {kind} file: {cause}") from None
+    with Place(path):
+        if not Path(path).is_file():
+            missing = str(path) != STDIN and not Path(path).exists()
+            raise InputError(
+                "no such file" if missing else f"not a regular file, which {kind} needs"
+            )
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            cause = str(error).splitlines()[0]
+            raise InputError(f"not a readable {kind} file: {cause}") from None
 
 
-def _check_type(kind: pa.DataType, name: str, path: Path | str) -> None:
+def _check_type(kind: pa.DataType, name: str) -> None:
     """Raise InputError when JSON has no value for an Arrow type."""
     if not is_json_type(kind):
-        raise InputError.at(
-            path, None, f"{name}: a column of type {kind} cannot be read; store text or numbers"
-        )
+        raise InputError(f"{name}: a column of type {kind} cannot be read; store text or numbers")
 
 
 def is_json_type(kind: pa.DataType) -> bool:
@@ -277,14 +265,13 @@ def is_json_type(kind: pa.DataType) -> bool:
     )
 
 
-def _check_finite(batch: pa.RecordBatch, before: int, path: Path | str) -> None:
+def _check_finite(batch: pa.RecordBatch, before: int) -> None:
     """Raise InputError naming row and column when a number is NaN or infinite."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not all_finite(column):
             row = next(n for n in range(len(column)) if not all_finite(column[n : n + 1]))
-            raise InputError.at(
-                path, before + row + 1, f"{name}: holds NaN or infinity; use null or a number"
-            )
+            problem = f"{name}: holds NaN or infinity; use null or a number"
+            raise InputError(problem, before + row + 1)
 
 
 def all_finite(array: pa.Array) -> bool:

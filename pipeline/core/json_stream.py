@@ -25,9 +25,9 @@ _AFTER_VALUE = f"{_SPACE},]}}:"
 _SCANNER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
-def iterate_elements(path: Path | str, stream: TextIO) -> Iterator[Any]:
+def iterate_elements(stream: TextIO) -> Iterator[Any]:
     """Yield the elements of the array of an open file. Raises InputError when it is none."""
-    text = _Text(path, stream)
+    text = _Text(stream)
     yield from text.elements()
     text.expect_end()
 
@@ -38,13 +38,13 @@ def iterate_member(path: Path, member: str) -> Iterator[Any]:
     Raises InputError when the file is unreadable or not JSON, or has no such array.
     """
     with open_text(path) as stream:
-        text = _Text(path, stream)
+        text = _Text(stream)
         for name in text.names():
             if name == member:
                 yield from text.elements()
                 return
             text.value()
-    raise InputError.at(path, None, f"{member}: missing; expected an object with this list")
+        raise InputError(f"{member}: missing; expected an object with this list")
 
 
 def iterate_object(path: Path) -> Iterator[tuple[str, Any]]:
@@ -53,7 +53,7 @@ def iterate_object(path: Path) -> Iterator[tuple[str, Any]]:
     Raises InputError when the file is unreadable or not a JSON object.
     """
     with open_text(path) as stream:
-        text = _Text(path, stream)
+        text = _Text(stream)
         for name in text.names():
             yield name, text.value()
         text.expect_end()
@@ -66,8 +66,7 @@ class _MemberError(InputError):
 class _Text:
     """A position in a JSON text of which a part is in memory."""
 
-    def __init__(self, path: Path | str, stream: TextIO) -> None:
-        self._path = path
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._text = ""
         self._position = 0
@@ -81,7 +80,7 @@ class _Text:
             try:
                 element = self.value()
             except _MemberError as error:
-                element = InputError(str(error))
+                element = InputError(str(error), error.line)
             yield element
 
     def names(self) -> Iterator[str]:
@@ -106,9 +105,9 @@ class _Text:
         line = self._count_lines()
         text, self._position = self._text[self._position : end], end
         try:
-            return parse_json(checked_utf8(text, self._path, line), self._path, line, data=True)
+            return parse_json(checked_utf8(text), data=True)
         except InputError as error:
-            raise _MemberError(str(error)) from None
+            raise _MemberError(str(error), line) from None
 
     def expect_end(self) -> None:
         """Raise InputError unless only white space follows."""
@@ -174,4 +173,4 @@ class _Text:
     def _error(self, problem: str, position: int | None = None) -> InputError:
         if position is not None:
             self._position = position
-        return InputError.at(self._path, self._count_lines(), f"not valid JSON: {problem}")
+        return InputError(f"not valid JSON: {problem}", self._count_lines())

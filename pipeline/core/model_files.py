@@ -139,10 +139,8 @@ def lineage_fields(directory: Path) -> dict[str, Any]:
     """
     path = directory / LINEAGE
     if not path.exists():
-        raise InputError.at(
-            path, None, "no such file, so the directory holds no policy; train it again"
-        )
+        raise InputError.at(path, "no such file, so the directory holds no policy; train it again")
     fields: dict[str, Any] = read_json(path)
     if not isinstance(fields.get("policy"), str):
-        raise InputError.at(path, None, "malformed lineage of a policy: it names no policy")
+        raise InputError.at(path, "malformed lineage of a policy: it names no policy")
     return fields

@@ -112,21 +112,13 @@ def shape_of(name: str) -> ModelShape | None:
     InputError when a ``config.json`` of this machine is damaged.
     """
     directory = local_directory(name)
-    if directory is not None and (directory / CONFIG).is_file():
-        return read_shape(directory / CONFIG)
-    return PUBLISHED.get(name)
-
-
-def read_shape(path: Path) -> ModelShape | None:
-    """The shape in a ``config.json``; None when it lacks a field of the usual names.
-
-    Raises InputError when the file is unreadable or not a JSON object.
-    """
-    values = read_json(path)
+    if directory is None or not (file := directory / CONFIG).is_file():
+        return PUBLISHED.get(name)
+    values = read_json(file)
     try:
         return shape_in(values)
     except (TypeError, ValueError):
-        raise InputError.at(path, None, "the sizes of the model are not numbers") from None
+        raise InputError.at(file, "the sizes of the model are not numbers") from None
 
 
 def shape_in(values: Mapping[str, Any]) -> ModelShape | None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pipeline.core.atomic import json_text, parquet_writer, text_output
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import parse_json, source_name
+from pipeline.core.errors import InputError, Place
+from pipeline.core.input_files import parse_json
 from pipeline.core.records import OPTIONAL, Span
 from pipeline.core.row_files import iterate_rows
 
@@ -80,10 +80,10 @@ def _without_nulls(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in fields if value is not None or name not in OPTIONAL}
 
 
-def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) -> R:
+def parse_record(kind: type[R], value: Any) -> R:
     """One JSON value, in the form of a Parquet row or not, as a record of type ``kind``.
 
-    Raises InputError with file, line and field when the value does not fit the type.
+    Raises InputError with the field when the value does not fit the type.
     """
     from pydantic import ValidationError
 
@@ -92,9 +92,8 @@ def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) 
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "record"
-        raise InputError.at(
-            path, line, f"{field}: {first['msg']} (got {_short(first['input'])})"
-        ) from None
+        problem = f"{field}: {first['msg']} (got {_short(first['input'])})"
+        raise InputError(problem) from None
 
 
 def _short(value: Any) -> str:
@@ -112,8 +111,9 @@ def iterate_records(path: Path | str, kind: type[R]) -> Iterator[R]:
 
     Raises InputError when the file is unreadable or a record does not fit ``kind``.
     """
-    for line, row in _rows(path):
-        yield parse_record(kind, row, source_name(path), line)
+    with Place(path) as place:
+        for place.line, row in _rows(path):
+            yield parse_record(kind, row)
 
 
 def iterate_input(path: Path | str, kind: type[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -126,10 +126,12 @@ def iterate_input(path: Path | str, kind: type[Any]) -> Iterator[tuple[int, dict
 
 
 def _rows(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for row in iterate_rows(path):
-        if isinstance(row.value, InputError):
-            raise row.value
-        yield row.line or row.number, row.value
+    with Place(path) as place:
+        for row in iterate_rows(path):
+            place.line = row.line or row.number
+            if isinstance(row.value, InputError):
+                raise row.value
+            yield row.line or row.number, row.value
 
 
 def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
@@ -285,7 +287,7 @@ def _decoded_json(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return parse_json(text, "")
+        return parse_json(text)
     except InputError:
         return text  # `parse_record` refuses it with file, line and field
 

@@ -19,16 +19,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import STDIN, InputError
 from pipeline.core.input_files import (
-    STDIN,
     all_finite,
     arrow_errors,
     checked_utf8,
     is_json_type,
     open_text,
     parse_json,
-    source_name,
 )
 from pipeline.core.json_stream import iterate_elements, iterate_member
 from pipeline.core.text import one_line
@@ -55,11 +53,16 @@ _PACKED = {
 
 
 class Row(NamedTuple):
-    """A row and its position; ``value`` is the error of a malformed row."""
+    """A row and its position; ``value`` is the error of a malformed row, without its file."""
 
     value: dict[str, Any] | InputError
     number: int  # from 1
     line: int | None = None  # from 1; None where a file is not read by line
+
+    @property
+    def place(self) -> int | str:
+        """The line, or ``record 17``, for messages."""
+        return self.line or f"record {self.number}"
 
 
 @dataclass
@@ -83,18 +86,18 @@ def iterate_rows(path: Path | str, *, delimiter: str | None = None) -> Iterator[
     or an object that wraps a list or is one record. Raises InputError when the file is missing,
     packed, or broken from some place on.
     """
-    name, suffix = source_name(path), "" if str(path) == STDIN else Path(path).suffix.lower()
+    suffix = "" if str(path) == STDIN else Path(path).suffix.lower()
     with open_text(path) as stream:
         head = stream.buffer.peek(1)  # type: ignore[attr-defined]
         for magic, problem in _PACKED.items():
             if head.startswith(magic):
-                raise InputError.at(name, None, f"is {problem}")
+                raise InputError(f"is {problem}")
         if suffix == ".parquet" or head.startswith((_PARQUET, _ARROW, _STREAM)):
             yield from _arrow_rows(path, head)
         elif suffix in TABLES or delimiter:
-            yield from _table(name, stream, delimiter or ("\t" if suffix == ".tsv" else None))
+            yield from _table(stream, delimiter or ("\t" if suffix == ".tsv" else None))
         else:
-            yield from _json_rows(name, stream, head, suffix)
+            yield from _json_rows(stream, head, suffix)
 
 
 def first_character(path: Path) -> str:
@@ -113,17 +116,17 @@ def read_jsonl(
     """
     with open_text(path) as stream:
         for number, text in enumerate(stream, start=1):
-            for row in _lines(source_name(path), [(number, text)]):
+            for row in _lines([(number, text)]):
                 if not isinstance(row.value, InputError):
                     yield number, row.value
                 elif text.endswith("\n") or not text.startswith(cut_off):
                     raise row.value
 
 
-def _json_rows(path: Path | str, stream: TextIO, head: bytes, suffix: str) -> Iterator[Row]:
+def _json_rows(stream: TextIO, head: bytes, suffix: str) -> Iterator[Row]:
     first = head.decode(stream.encoding, "ignore").lstrip()[:1] if suffix != ".jsonl" else ""
     if first == "[":
-        yield from _objects(path, iterate_elements(path, stream))
+        yield from _objects(iterate_elements(stream))
         return
     begun: list[str] = []  # to the second line that is not blank
     filled: list[str] = []
@@ -131,54 +134,52 @@ def _json_rows(path: Path | str, stream: TextIO, head: bytes, suffix: str) -> It
         begun.append(line)
         filled += [line] if line.strip() else []
     if begun and not (len(filled) == 2 and _is_json(filled[0])):
-        value = parse_json("".join(begun) + stream.read(), path, data=True)
+        value = parse_json("".join(begun) + stream.read(), data=True)
         inner = next((value[name] for name in _WRAPPERS if name in value), None)
         if inner is not None and not isinstance(inner, list):
             found = one_line(repr(inner), _SHOWN)
-            raise InputError.at(path, None, f"expected a list of records, got {found}")
-        yield from _objects(path, [value] if inner is None else inner)
+            raise InputError(f"expected a list of records, got {found}")
+        yield from _objects([value] if inner is None else inner)
         return
-    yield from _lines(path, enumerate(chain(begun, stream), start=1))
+    yield from _lines(enumerate(chain(begun, stream), start=1))
 
 
 def _is_json(line: str) -> bool:
     try:
-        parse_json(line, "", data=True)
+        parse_json(line, data=True)
     except InputError:
         return False
     return True
 
 
-def _lines(path: Path | str, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+def _lines(lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
     number = 0
     for line, text in lines:
         if not text.strip():
             continue
         number += 1
         try:
-            value = parse_json(checked_utf8(text, path, line).strip(), path, line, data=True)
+            value = parse_json(checked_utf8(text).strip(), data=True)
             if not isinstance(value, dict):
-                problem = f"expected a JSON object, got {type(value).__name__}"
-                raise InputError.at(path, line, problem)
+                raise InputError(f"expected a JSON object, got {type(value).__name__}")
         except InputError as error:
-            value = error
+            value = InputError(str(error), line)
         yield Row(value, number, line)
 
 
 def member_rows(path: Path, member: str) -> Iterator[Row]:
     """Yield the elements of the list in a member of a file's JSON object."""
-    return _objects(path, iterate_member(path, member))
+    return _objects(iterate_member(path, member))
 
 
-def _objects(path: Path | str, values: Iterable[Any]) -> Iterator[Row]:
+def _objects(values: Iterable[Any]) -> Iterator[Row]:
     for number, value in enumerate(values, start=1):
         if not isinstance(value, dict | InputError):
-            problem = f"record {number}: expected an object, got {one_line(repr(value), _SHOWN)}"
-            value = InputError.at(path, None, problem)
+            value = InputError(f"expected an object, got {one_line(repr(value), _SHOWN)}")
         yield Row(value, number)
 
 
-def _table(path: Path | str, stream: TextIO, delimiter: str | None) -> Iterator[Row]:
+def _table(stream: TextIO, delimiter: str | None) -> Iterator[Row]:
     """The rows of a table; ``line`` is the last line of a row.
 
     A column without a name is left out, and a name that several columns have gets their list.
@@ -186,7 +187,7 @@ def _table(path: Path | str, stream: TextIO, delimiter: str | None) -> Iterator[
     sample = list(islice(stream, _SAMPLE))
     if sample and (named := _EXCEL_DELIMITER.match(sample[0])):
         delimiter, sample[0] = named[1], "\n"
-    rows = _cells(path, chain(sample, stream), delimiter or _delimiter(sample))
+    rows = _cells(chain(sample, stream), delimiter or _delimiter(sample))
     _, header = next(rows, (0, []))
     if isinstance(header, InputError):
         raise header
@@ -197,8 +198,7 @@ def _table(path: Path | str, stream: TextIO, delimiter: str | None) -> Iterator[
         if isinstance(cells, InputError):
             value = cells
         elif any(names[len(cells) :]) or any(cells[len(names) :]):
-            problem = f"expected {len(names)} fields, as in the header, got {len(cells)}"
-            value = InputError.at(path, line, problem)
+            value = InputError(f"expected {len(names)} fields, as in the header, got {len(cells)}")
         else:
             pairs = list(zip(names, cells, strict=False))
             value = {name: cell for name, cell in pairs if name}
@@ -207,9 +207,7 @@ def _table(path: Path | str, stream: TextIO, delimiter: str | None) -> Iterator[
         yield Row(value, number, line)
 
 
-def _cells(
-    path: Path | str, lines: Iterator[str], delimiter: str
-) -> Iterator[tuple[int, list[str] | InputError]]:
+def _cells(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str] | InputError]]:
     """The last line and the cells of each row that is not blank; a row that is none is its error.
 
     The lines after an open quote are read again.
@@ -230,7 +228,7 @@ def _cells(
             line += len(of_row)
             if cells is None:
                 return
-            checked_utf8("".join(cells), path, line)
+            checked_utf8("".join(cells))
             if any(map(str.strip, cells)):
                 yield line, cells
         except csv.Error as error:
@@ -239,12 +237,12 @@ def _cells(
             lines = chain(of_row[1:], lines)
             reader = csv.reader(taken(), delimiter=delimiter, strict=True)
             cause = f"not readable as a table: {one_line(str(error), _SHOWN)}"
-            problem = InputError.at(path, line, cause + "; write a quote inside quotes twice")
+            problem = InputError(cause + "; write a quote inside quotes twice", line)
             if opened > _OPEN_QUOTES:
                 raise problem from None
             yield line, problem
         except InputError as error:
-            yield line, error
+            yield line, InputError(str(error), line)
 
 
 def _delimiter(sample: list[str]) -> str:
@@ -262,24 +260,21 @@ def _delimiter(sample: list[str]) -> str:
 
 
 def _arrow_rows(path: Path | str, head: bytes) -> Iterator[Row]:
-    """The rows of a Parquet or Arrow file."""
     kind = "Arrow" if head.startswith((_ARROW, _STREAM)) else "Parquet"
     number = 0
     with arrow_errors(path, kind):
-        for batch in _batches(path, kind, head):
+        for batch in _batches(path, head):
             names = batch.schema.names
             for cells in zip(*map(_values, batch.columns), strict=True):
                 number += 1
                 yield Row(dict(zip(names, cells, strict=True)), number)
 
 
-def _batches(path: Path | str, kind: str, head: bytes) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path | str, head: bytes) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not Path(path).is_file():
-        raise InputError.at(source_name(path), None, f"not a regular file, which {kind} needs")
-    if kind == "Parquet":
+    if not head.startswith((_ARROW, _STREAM)):
         with pq.ParquetFile(path, pre_buffer=False) as file:
             yield from file.iter_batches(batch_size=_ROWS_IN_MEMORY)
         return

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.json_stream import iterate_object
 from pipeline.core.row_files import ROW_SUFFIXES, BadRows, first_character, iterate_rows
 from pipeline.core.text import file_name
@@ -67,17 +67,18 @@ def read_documents(
     for running text as `read_prose` does.
     """
     path, name = (file, "") if isinstance(file, Path) else (file.path, file.name)
-    if isinstance(file, FoundFile) and file.problem is not None:
-        raise InputError.at(path, None, file.problem)
-    empty = True
-    for document in _documents(path, format, dataset, kept, BadRows() if bad is None else bad):
-        empty = False
-        source = document.source
-        if not source or source.startswith("#"):
-            source = name + source
-        yield replace(document, source=source)
-    if empty:
-        raise InputError.at(path, None, "no documents found")
+    with Place(path):
+        if isinstance(file, FoundFile) and file.problem is not None:
+            raise InputError(file.problem)
+        empty = True
+        for document in _documents(path, format, dataset, kept, BadRows() if bad is None else bad):
+            empty = False
+            source = document.source
+            if not source or source.startswith("#"):
+                source = name + source
+            yield replace(document, source=source)
+        if empty:
+            raise InputError("no documents found")
 
 
 def is_read(path: Path) -> bool:
@@ -112,15 +113,16 @@ def _documents(
         if first == "{" and _has_titles(path):
             format = "titles"
         elif suffix not in ROW_SUFFIXES and first not in ("[", "{", ""):
-            problem = "not a kind of file that is read; convert it to .md, .txt, .html or .jsonl"
-            raise InputError.at(path, None, problem)
+            raise InputError(
+                "not a kind of file that is read; convert it to .md, .txt, .html or .jsonl"
+            )
     if format == "titles":
-        return parsed_rows(_members(path), bad, _titled_sentences)
+        return parsed_rows(path, _members(path), bad, _titled_sentences)
     if format == "questions" and dataset is None:
-        problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
-        raise InputError.at(path, None, problem)
+        raise InputError("format questions needs `dataset` (musique, hotpotqa, ...)")
     rows = iterate_rows(path, delimiter="\t") if format == "dpr-tsv" else None
-    return parsed_rows(read_rows(path, bad, rows), bad, partial(_from_row, format, dataset))
+    parse = partial(_from_row, format, dataset, file_name(path.stem))
+    return parsed_rows(path, read_rows(path, bad, rows), bad, parse)
 
 
 def _has_titles(path: Path) -> bool:
@@ -135,7 +137,8 @@ def _has_titles(path: Path) -> bool:
     )
 
 
-def _from_row(format: Format, dataset: str | None, raw: RawRecord) -> list[Document]:
+def _from_row(format: Format, dataset: str | None, name: str, raw: RawRecord) -> list[Document]:
+    """The documents of a row; ``name`` is their title where the row has none."""
     row = raw.plain()
     names = row.value.keys()
     if format in ("auto", "questions"):
@@ -143,7 +146,7 @@ def _from_row(format: Format, dataset: str | None, raw: RawRecord) -> list[Docum
         if dataset is not None and not known:
             return contexts(raw, dataset)
         if not known and ("question" in names or names.isdisjoint(_TEXTS)):
-            raise row.error(
+            raise InputError(
                 f"expected `text` (or {', '.join(_TEXTS[1:])}, contents), and `title`; the record "
                 f"has {raw.fields()}; rename the column of the text to text; for questions with "
                 "context paragraphs, set format: questions and dataset in corpus.files"
@@ -158,9 +161,9 @@ def _from_row(format: Format, dataset: str | None, raw: RawRecord) -> list[Docum
     if title is None and described is not None:
         title = described.find("title")
     if title is None:
-        title = file_name(Path(row.path).stem)
-    name, text = row.present(*_TEXTS)
-    return [Document(_plain(row, "title", title), _plain(row, name, text), document_id, source)]
+        title = name
+    field, text = row.present(*_TEXTS)
+    return [Document(_plain(row, "title", title), _plain(row, field, text), document_id, source)]
 
 
 def _inside(row: RawRecord, name: str) -> RawRecord | None:
@@ -182,11 +185,11 @@ def _source(row: RawRecord) -> str:
 
 def _members(path: Path) -> Iterator[RawRecord]:
     for number, (title, sentences) in enumerate(iterate_object(path), start=1):
-        yield RawRecord({title: sentences}, path, number)
+        yield RawRecord({title: sentences}, f"record {number}")
 
 
 def _titled_sentences(row: RawRecord) -> list[Document]:
     [(title, sentences)] = row.value.items()
     if not encodable(title):
-        raise row.error(f"{brief(title)}: expected text without unpaired surrogates")
+        raise InputError(f"{brief(title)}: expected text without unpaired surrogates")
     return [Document(title, join_sentences(row, sentences, title))]

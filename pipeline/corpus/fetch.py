@@ -62,7 +62,7 @@ def fetch(
     try:
         (root / _UNFINISHED).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError.at(root, None, f"cannot hold the data sets: {error.strerror}") from None
+        raise InputError.at(root, f"cannot hold the data sets: {error.strerror}") from None
     by_download: dict[Download, list[OfficialFile]] = {}
     for file in files:
         by_download.setdefault(file.download, []).append(file)
@@ -82,7 +82,7 @@ def fetch(
                     )
     except filelock.Timeout:
         raise InputError.at(
-            root, None, "another `steep data` fills this directory; wait for it"
+            root, "another `steep data` fills this directory; wait for it"
         ) from None
     return done, faults
 
@@ -134,7 +134,7 @@ class _Directory:
         for expected, origin in ((published, "is published"), (recorded, f"{LOCK} recorded")):
             if expected not in (None, sha256):
                 raise InputError.at(
-                    self.root / file.path, None,
+                    self.root / file.path,
                     f"the SHA-256 from {download.url} is {sha256}, expected {expected} as "
                     f"{origin}; remove the file, or its entry in {LOCK}, and run steep data "
                     f"again, or see {download.page}",
@@ -172,7 +172,7 @@ def _read_lock(path: Path) -> dict[str, dict[str, Any]]:
     for name, entry in entries.items():
         if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
             problem = f"{brief(name)}: expected an object with a SHA-256, got {brief(entry)}"
-            raise InputError.at(path, None, f"{problem}; remove the entry to record the file anew")
+            raise InputError.at(path, f"{problem}; remove the entry to record the file anew")
     return entries
 
 
@@ -235,7 +235,7 @@ def _unpack(source: Path, file: OfficialFile, target: Path) -> None:
     except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, KeyError) as error:
         download = file.download
         raise InputError.at(
-            file.path, None,
+            file.path,
             f"{download.name} from {download.url} cannot be unpacked ({_shown(error)}); "
             f"download it by hand from {download.page} and place it beside {LOCK}",
         ) from None  # fmt: skip

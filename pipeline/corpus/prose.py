@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.content_cache import ContentCache, digest
-from pipeline.core.errors import InputError, SteepError, missing
+from pipeline.core.errors import InputError, Place, SteepError, missing
 from pipeline.core.model_files import file_hash
 from pipeline.core.text import file_name, one_line
 from pipeline.corpus.bounded import Exceeded, bounded
@@ -77,18 +77,19 @@ def read_prose(path: Path, kept: ContentCache | None = None) -> Iterator[Documen
     """
     if missing_package(path) is not None:
         raise missing(f"{file_name(path)}: needs a package that is not installed", "documents")
-    if path.exists() and not path.is_file():
-        raise InputError.at(path, None, "not a regular file")
-    try:
-        documents = _converted(path, kept) if kept and is_converted(path) else _read(path)
-    except OSError as error:
-        raise InputError.at(path, None, f"cannot be read: {error.strerror or error}") from None
-    except Exceeded as error:
-        raise InputError.at(path, None, str(error)) from None
-    with_text = [document for document in documents if document.text.strip()]
-    if not with_text:
-        scan = "; a scan needs character recognition first" if path.suffix == ".pdf" else ""
-        raise InputError.at(path, None, f"no text{scan}")
+    with Place(path):
+        if path.exists() and not path.is_file():
+            raise InputError("not a regular file")
+        try:
+            documents = _converted(path, kept) if kept and is_converted(path) else _read(path)
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}") from None
+        except Exceeded as error:
+            raise InputError(str(error)) from None
+        with_text = [document for document in documents if document.text.strip()]
+        if not with_text:
+            scan = "; a scan needs character recognition first" if path.suffix == ".pdf" else ""
+            raise InputError(f"no text{scan}")
     for one in with_text:
         title = one.title.strip() or file_name(path.stem)
         yield Document(_encodable(title), _encodable(one.text), one.id, one.source, one.lines)
@@ -109,10 +110,10 @@ def _parsed(path: Path) -> list[Document]:
     except (OSError, SteepError, MemoryError):
         raise
     except RecursionError:
-        raise InputError.at(path, None, "nested too deeply") from None
+        raise InputError("nested too deeply") from None
     except Exception as error:  # noqa: BLE001 - parsers raise anything for damaged files
         cause = one_line(f"{type(error).__name__}: {error}", 200)
-        raise InputError.at(path, None, f"damaged: {cause}") from None
+        raise InputError(f"damaged: {cause}") from None
 
 
 def _converted(path: Path, kept: ContentCache) -> list[Document]:
@@ -135,8 +136,8 @@ def _markdown(path: Path) -> Iterator[Document]:
     parser = _markdown_parser()
     tokens = parser.parse(rest)
     if any(token.level > _LEVELS - 4 for token in tokens):
-        raise InputError.at(path, None, "nested too deeply")  # the parser leaves out what is deeper
-    yield from _page(parser.renderer.render(tokens, parser.options, {}), path, title)
+        raise InputError("nested too deeply")  # the parser leaves out what is deeper
+    yield from _page(parser.renderer.render(tokens, parser.options, {}), title)
 
 
 def _front_matter(text: str) -> tuple[str, str]:
@@ -169,14 +170,14 @@ def _markdown_parser() -> Any:
 
 
 def _html(path: Path) -> Iterator[Document]:
-    yield from _page(_decoded(path), path)
+    yield from _page(_decoded(path))
 
 
-def _page(html: str, path: Path, title: str = "") -> Iterator[Document]:
+def _page(html: str, title: str = "") -> Iterator[Document]:
     try:
         page = parsed_page(html) if html.strip() else None
     except ValueError as error:
-        raise InputError.at(path, None, f"nested too deeply ({error})") from None
+        raise InputError(f"nested too deeply ({error})") from None
     if page is not None:
         links = (one for one in page.iter("link") if one.get("rel") == "canonical")
         address = next((one.get("href", "") for one in links), "")
@@ -225,9 +226,9 @@ def _decoded(path: Path) -> str:
         except (UnicodeDecodeError, LookupError):
             line = data.count(b"\n", 0, error.start) + 1
             problem = f"not UTF-8 text ({error.reason}); save it as UTF-8"
-            raise InputError.at(path, line, problem) from None
+            raise InputError(problem, line) from None
     if "\0" in text:
-        raise InputError.at(path, None, "not a text file: it has NUL characters")
+        raise InputError("not a text file: it has NUL characters")
     return text.replace("\r\n", "\n")
 
 

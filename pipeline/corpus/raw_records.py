@@ -1,8 +1,8 @@
 """The raw records of a native file, the checks of their fields, and the document that one may hold.
 
 Input: a file of rows (`pipeline.core.row_files`). Output: fields as text, lists and identifiers.
-Every error names ``file:line`` (or ``file: record 17``), the field, the expected type and the
-value.
+Every error names the field, the expected type and the value; `parsed_rows` adds ``file:line`` (or
+``file: record 17``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.row_files import BadRows, Row, iterate_rows
 from pipeline.core.text import one_line
 
@@ -26,22 +26,15 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """One raw record and its position in its file.
+    """One raw record; ``place`` is that of its row (`Row.place`).
 
     ``notes`` counts what the parser of the record left out, by reason.
     """
 
     value: dict[str, Any]
-    path: Path | str
-    number: int  # of the record, from 1
-    line: int | None = None  # from 1; None for JSON and Parquet, which are not read by line
+    place: int | str
     inside: str = ""  # field that holds this object, with a final period; empty at the top
     notes: Counter[str] = field(default_factory=Counter, compare=False)
-
-    def error(self, problem: str) -> InputError:
-        """An InputError with the position of this record."""
-        where = "" if self.line is not None else f"record {self.number}: "
-        return InputError.at(self.path, self.line, where + problem)
 
     def plain(self) -> RawRecord:
         """The record with its names stripped and in lower case; names that are so already win."""
@@ -130,14 +123,13 @@ class RawRecord:
         return value
 
     def checked_mapping(self, value: Any, name: str) -> RawRecord:
-        """An object inside this record as a RawRecord with the same position.
+        """An object inside this record as a RawRecord with the same place.
 
         Raises InputError naming the field unless ``value`` is an object.
         """
         if not isinstance(value, dict):
             raise self._expected(name, "an object", value)
-        inside = f"{self.inside}{name}."
-        return RawRecord(value, self.path, self.number, self.line, inside, self.notes)
+        return RawRecord(value, self.place, f"{self.inside}{name}.", self.notes)
 
     def fields(self) -> str:
         """The names of the first fields, for messages."""
@@ -147,11 +139,11 @@ class RawRecord:
         """Name and value of the first of these fields that exists. Raises InputError for none."""
         if not any(name in self.value for name in names):
             wanted = self.inside + " or ".join(names)
-            raise self.error(f"{wanted}: missing; the record has {self.fields()}")
+            raise InputError(f"{wanted}: missing; the record has {self.fields()}")
         return self.first(*names)
 
     def _expected(self, name: str, wanted: str, value: Any) -> InputError:
-        return self.error(f"{self.inside}{plain(name)}: expected {wanted}, got {brief(value)}")
+        return InputError(f"{self.inside}{plain(name)}: expected {wanted}, got {brief(value)}")
 
 
 def read_rows(
@@ -165,17 +157,21 @@ def read_rows(
     row = None
     for row in iterate_rows(path) if rows is None else rows:
         if not isinstance(row.value, InputError):
-            yield RawRecord(row.value, path, row.number, row.line)
-        elif bad is None:
-            raise row.value
-        else:
-            bad.add(row.value)
+            yield RawRecord(row.value, row.place)
+            continue
+        error = Place(path, row.place).error(row.value)
+        if bad is None:
+            raise error
+        bad.add(error)
     if row is None:
-        raise InputError.at(path, None, "empty; expected records")
+        raise InputError.at(path, "empty; expected records")
 
 
 def parsed_rows(
-    rows: Iterable[RawRecord], bad: BadRows, parse: Callable[[RawRecord], Iterable[Parsed]]
+    path: Path,
+    rows: Iterable[RawRecord],
+    bad: BadRows,
+    parse: Callable[[RawRecord], Iterable[Parsed]],
 ) -> Iterator[Parsed]:
     """Yield what ``parse`` finds in each row; one that it cannot read is added to ``bad``.
 
@@ -186,7 +182,7 @@ def parsed_rows(
         try:
             found = list(parse(row))
         except InputError as error:
-            bad.add(error)
+            bad.add(Place(path, row.place).error(error))
             continue
         readable = True
         yield from found
@@ -241,7 +237,7 @@ def titled(row: RawRecord, value: str, field: str) -> Document:
     title, newline, text = value.partition("\n")
     if not newline:
         problem = f"expected a title, a newline and a text, got {brief(value)}"
-        raise row.error(f"{row.inside}{field}: {problem}")
+        raise InputError(f"{row.inside}{field}: {problem}")
     title = title.strip()
     quoted = len(title) > 1 and title[0] == title[-1] == '"'
     return Document(title[1:-1] if quoted else title, text.strip())
@@ -254,5 +250,5 @@ def join_sentences(row: RawRecord, value: object, field: str) -> str:
     """
     sentences = row.checked_items(value, field)
     if not all(isinstance(one, str) and encodable(one) for one in sentences):
-        raise row.error(f"{plain(field)}: expected a list of strings, got {brief(value)}")
+        raise InputError(f"{plain(field)}: expected a list of strings, got {brief(value)}")
     return " ".join(sentence.strip() for sentence in sentences)

@@ -65,7 +65,7 @@ def _elements(file: ZipFile, part: str) -> Iterator[tuple[str, str, Element]]:
     size = file.getinfo(part).file_size if part in file.namelist() else 0
     if size > _MAX_BYTES:
         problem = f"{part} has {size:,} bytes when it is unpacked; at most {_MAX_BYTES:,} are read"
-        raise InputError.at(str(file.filename), None, problem)
+        raise InputError(problem)
     if size:
         with file.open(part) as stream:
             events: Any = iterparse(

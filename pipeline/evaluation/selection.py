@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.input_files import iterate_parquet, parquet_rows
 from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Trajectory
@@ -24,10 +24,6 @@ IDS: Mapping[type[Any], tuple[str, ...]] = {
     Pair: ("question_id", "chosen_id", "rejected_id"),
     Trajectory: ("question_id", "trajectory_id"),
 }
-_TEXTS: Mapping[type[Any], tuple[str, ...]] = {
-    Pair: ("prompt", "chosen", "rejected"),
-    Trajectory: ("question", "output"),
-}
 # The fields of a selection that compare one field of a record.
 _FACTS = {"kinds": "kind", "rounds": "round", "stops": "stop"}
 
@@ -36,15 +32,13 @@ _FACTS = {"kinds": "kind", "rounds": "round", "stops": "stop"}
 class Selection:
     """Conditions on records; an empty field sets none, and so does an empty selection.
 
-    ``ids`` are of questions or trajectories, or their beginnings. ``contains`` is searched in
-    question and output, without regard to case.
+    ``ids`` are of questions or trajectories, or their beginnings. Words are searched by `browse`.
     """
 
     ids: Collection[str] = ()
     kinds: Collection[str] = ()
     rounds: Collection[int] = ()
     stops: Collection[str] = ()
-    contains: str = ""
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
@@ -59,36 +53,18 @@ class Selection:
                 f"--{lacking[0]} cannot be used here: a {kind.__name__.lower()} has no "
                 f"{lacking[0]}; remove it"
             )
-        texts = _TEXTS[kind] if self.contains else ()
-        return [*IDS[kind], *used, *texts]
+        return [*IDS[kind], *used]
 
     def keeps(self, kind: type[Any], record: Mapping[str, Any]) -> bool:
         """Whether it keeps a record of ``kind``, given as JSON values."""
         begins = tuple(self.ids)
         if begins and not any(str(record.get(name)).startswith(begins) for name in IDS[kind]):
             return False
-        for asked, name in _FACTS.items():
-            values = getattr(self, asked)
-            if values and record.get(name) not in values:
-                return False
-        return not self.contains or any(
-            self.contains.casefold() in text.casefold()
-            for name in _TEXTS[kind]
-            for text in _texts(record.get(name))
-        )
+        chosen = ((name, getattr(self, asked)) for asked, name in _FACTS.items())
+        return all(record.get(name) in values for name, values in chosen if values)
 
 
 EVERYTHING = Selection()
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """A text, or the contents of messages."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for message in value:
-            if isinstance(message, dict) and isinstance(message.get("content"), str):
-                yield message["content"]
 
 
 def selected(
@@ -102,10 +78,12 @@ def selected(
     facts = keep.facts(kind)
     if file.suffix != ".parquet" or not keep:
         chosen = (item for item in iterate_input(file, kind) if keep.keeps(kind, item[1]))
-        for line, record in islice(chosen, limit):
-            yield line, parse_record(kind, record, file, line)
+        with Place(file) as place:
+            for place.line, record in islice(chosen, limit):
+                yield place.line, parse_record(kind, record)
         return
-    rows = enumerate(iterate_parquet(file, list(dict.fromkeys(facts))))
+    rows = enumerate(iterate_parquet(file, facts))
     numbers = list(islice((number for number, row in rows if keep.keeps(kind, row)), limit))
     for number, row in zip(numbers, parquet_rows(file, numbers), strict=True):
-        yield number + 1, parse_record(kind, row, file, number + 1)
+        with Place(file, number + 1):
+            yield number + 1, parse_record(kind, row)

@@ -9,11 +9,11 @@ terminal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.records import ContextItem, Pair, Span, Step, Trajectory
 from pipeline.core.text import one_line, visible
 from pipeline.evaluation.excerpts import Segment, pair_sides, question_of, text_of, texts_of
@@ -29,80 +29,52 @@ STYLES = {"model": "green", "observation": "dim", "frame": "dim", "unknown": "ye
 SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two panels side by side
 
 
-def view_pairs(
-    path: Path | str,
-    limit: int,
-    *,
-    tokenizer: Path | str,
-    keep: Selection = EVERYTHING,
-    console: Console | None = None,
-) -> int:
-    """Print the first ``limit`` pairs of a file and return their number.
-
-    ``keep`` selects the pairs to print. ``tokenizer`` is the base model's directory with
-    ``tokenizer.json``. Raises InputError when a file is missing or broken, or when token spans do
-    not cover the ids.
-    """
-    codec = open_tokenizer(tokenizer)
-
-    def shown(pair: Pair, where: str) -> tuple[str, list[Any]]:
-        title = f"round {pair.round} · {pair.kind} · {question_of(pair)}"
-        return title, [
-            # Pairs of other systems' outputs have no tokens, so their messages are shown.
-            _panel(
-                f"{side.name} {side.id}",
-                _decode(codec, side.ids, side.spans, where) or texts_of(side),
-                side.rewards,
-            )
-            for side in pair_sides(pair)
-        ]
-
-    return _view(Path(path), Pair, limit, shown, keep, console)
-
-
-def view_trajectories(
-    path: Path | str,
-    limit: int,
-    *,
-    keep: Selection = EVERYTHING,
-    console: Console | None = None,
-) -> int:
-    """Print the first ``limit`` trajectories of a file and return their number.
-
-    ``keep`` selects the trajectories to print. Raises InputError when the file is missing or broken
-    or when spans do not cover the output.
-    """
-
-    def shown(trajectory: Trajectory, where: str) -> tuple[str, list[Any]]:
-        try:
-            pieces = text_of(trajectory)
-        except InputError as error:
-            raise InputError.at(where, None, str(error)) from None
-        answers = " | ".join(trajectory.answers)
-        title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
-        panel = _panel(title, pieces, trajectory.rewards or {})
-        return f"{trajectory.dataset} · {trajectory.question}", [panel]
-
-    return _view(Path(path), Trajectory, limit, shown, keep, console)
-
-
-def _view(
-    file: Path,
+def view(
+    path: Path,
     kind: type[Record],
     limit: int,
-    shown: Callable[[Record, str], tuple[str, list[Any]]],
-    keep: Selection,
-    console: Console | None,
+    *,
+    tokenizer: Path,
+    keep: Selection = EVERYTHING,
+    console: Console | None = None,
 ) -> int:
-    """Print records, after all of them have been read; ``shown`` gives title and panels."""
-    screen = console or _console()
-    records = [
-        shown(record, f"{file}:{line}") for line, record in selected(file, kind, keep, limit)
-    ]
+    """Print the first ``limit`` pairs or trajectories of a file that ``keep`` keeps; their number.
+
+    ``tokenizer`` is the base model's directory with ``tokenizer.json``, for pairs. Raises
+    InputError when a file is missing or broken, or when spans do not cover the ids or the output.
+    """
+    from rich.console import Console
+
+    codec = open_tokenizer(tokenizer) if kind is Pair else None
+    screen = console or Console(highlight=False)
+    with Place(path) as place:
+        records = [
+            _trajectory(record) if codec is None else _pair(record, codec)
+            for place.line, record in selected(path, kind, keep, limit)
+        ]
     for number, (title, panels) in enumerate(records, start=1):
         print_rule(screen, f"{number} · {title}")
         beside(screen, panels)
     return len(records)
+
+
+def _pair(pair: Any, codec: Tokenizer) -> tuple[str, list[Any]]:
+    """The title and both panels of a pair.
+
+    Pairs of other systems' outputs have no tokens, so their messages are shown.
+    """
+    panels = []
+    for side in pair_sides(pair):
+        text = _decode(codec, side.ids, side.spans) or texts_of(side)
+        panels.append(_panel(f"{side.name} {side.id}", text, side.rewards))
+    return f"round {pair.round} · {pair.kind} · {question_of(pair)}", panels
+
+
+def _trajectory(trajectory: Any) -> tuple[str, list[Any]]:
+    answers = " | ".join(trajectory.answers)
+    title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
+    panel = _panel(title, text_of(trajectory), trajectory.rewards or {})
+    return f"{trajectory.dataset} · {trajectory.question}", [panel]
 
 
 def printable(text: str) -> str:
@@ -116,32 +88,24 @@ def open_tokenizer(directory: Path | str) -> Tokenizer:
 
     path = Path(directory) / "tokenizer.json"
     if not path.exists():
-        raise InputError.at(path, None, "no such file; give the directory of the base model")
+        raise InputError.at(path, "no such file; give the directory of the base model")
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises no narrower type
-        raise InputError.at(path, None, f"not a tokenizer: {error}") from None
+        raise InputError.at(path, f"not a tokenizer: {error}") from None
 
 
-def _decode(
-    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], where: str
-) -> list[Segment]:
+def _decode(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span]) -> list[Segment]:
     problem = cover_error(spans, len(ids))
     if problem:
-        raise InputError.at(where, None, f"token spans: {problem}")
+        raise InputError(f"token spans: {problem}")
     most = tokenizer.get_vocab_size()
     if any(not 0 <= token_id < most for token_id in ids):
-        raise InputError.at(where, None, "token ids: the tokenizer lacks one of them")
+        raise InputError("token ids: the tokenizer lacks one of them")
     return [
         Segment(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), writer)
         for start, end, writer in spans
     ]
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
 
 
 def print_rule(console: Console, title: str) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Chunk, Triplet
 from pipeline.core.row_files import member_rows
 from pipeline.core.text import PIECE
@@ -48,9 +48,8 @@ def read_annotated(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     own data, and when no document of the file is in the corpus.
     """
     return _placed(
-        read_rows(path),
-        chunks,
         path,
+        chunks,
         lambda row: ([row.text(part) for part in PARTS], row.text("sentence")),
     )
 
@@ -68,23 +67,21 @@ def read_annotated_facts(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extrac
         ]
         return [row.text("text"), names], row.text("text")
 
-    return _placed(read_rows(path), chunks, path, fact)
+    return _placed(path, chunks, fact)
 
 
 def _placed(
-    rows: Iterable[RawRecord],
-    chunks: Sequence[Chunk],
-    path: Path,
-    read: Callable[[RawRecord], tuple[list[Any], str]],
+    path: Path, chunks: Sequence[Chunk], read: Callable[[RawRecord], tuple[list[Any], str]]
 ) -> Iterator[Extracted]:
     """Items placed in chunks; ``read`` gives the value and the sentence of a row."""
     locator = Locator(chunks)
     placed = False
-    for row in rows:
-        value, sentence = read(row)
-        doc_id, title = row.identifier("doc_id"), row.optional_text("title") or ""
-        if doc_id is None and not title:
-            raise row.error(f"doc_id or title: missing; the record has {row.fields()}")
+    for row in read_rows(path):
+        with Place(path, row.place):
+            value, sentence = read(row)
+            doc_id, title = row.identifier("doc_id"), row.optional_text("title") or ""
+            if doc_id is None and not title:
+                raise InputError(f"doc_id or title: missing; the record has {row.fields()}")
         candidates = locator.of_document(doc_id) if doc_id is not None else []
         if not candidates and title:
             candidates = locator.by_title(title)
@@ -98,7 +95,7 @@ def _placed(
             "no document of this file (doc_id, title) is in the corpus; "
             "use the annotations that belong to this corpus"
         )
-        raise InputError.at(path, None, problem)
+        raise InputError.at(path, problem)
 
 
 def read_openie(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
@@ -115,7 +112,8 @@ def read_openie(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     locator = Locator(chunks)
     placed = False
     for row in read_rows(path, rows=member_rows(path, "docs")):
-        document = _openie_document(row)
+        with Place(path, row.place):
+            document = _openie_document(row)
         triples = row.find("extracted_triples")
         candidates = locator.of_text(document.title, document.text)
         placed = placed or bool(candidates)
@@ -129,7 +127,6 @@ def read_openie(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     if not placed:
         raise InputError.at(
             path,
-            None,
             "no document of this file (title, text) is in the corpus; "
             "name the corpus that the triples were extracted from",
         )

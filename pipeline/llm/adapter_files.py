@@ -85,7 +85,7 @@ def adapter_settings(adapter: Path) -> dict[str, Any]:
     settings: dict[str, Any] = read_json(path)
     kind = settings.get("peft_type", "LORA")
     if kind != "LORA":
-        raise InputError.at(path, None, f"expected a LoRA adapter; its type is {kind!r}")
+        raise InputError.at(path, f"expected a LoRA adapter; its type is {kind!r}")
     rank, alpha, targets = (settings.get(n) for n in ("r", "lora_alpha", "target_modules"))
     names = targets if isinstance(targets, list) else [targets]
     pattern = settings.get("rank_pattern") or {}
@@ -99,7 +99,7 @@ def adapter_settings(adapter: Path) -> dict[str, Any]:
     elif not names or not all(isinstance(name, str) and name for name in names):
         problem = f"target_modules is {targets!r}; expected names of modules"
     if problem is not None:
-        raise InputError.at(path, None, f"expected a LoRA adapter; {problem}")
+        raise InputError.at(path, f"expected a LoRA adapter; {problem}")
     return settings
 
 
@@ -117,26 +117,26 @@ def adapter_tensors(adapter: Path) -> dict[str, Tensor]:
 
     path = adapter / ADAPTER_WEIGHTS
     if not path.is_file():
-        raise InputError.at(path, None, f"no such file, so there is no adapter; {_REMEDY}")
+        raise InputError.at(path, f"no such file, so there is no adapter; {_REMEDY}")
     try:
         found = sorted(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
     except (SafetensorError, OSError) as error:
         problem = (
             f"not a readable safetensors file ({model_problem(error)}); copy the adapter again"
         )
-        raise InputError.at(path, None, problem) from None
+        raise InputError.at(path, problem) from None
     tensors = {}
     for name, value in found:
         dtype = _DTYPES.get(value["dtype"])
         if dtype is None:
             problem = f"{name} is {value['dtype']}; expected {', '.join(_DTYPES)}; {_REMEDY}"
-            raise InputError.at(path, None, problem)
+            raise InputError.at(path, problem)
         tensor = Tensor(dtype, tuple(value["shape"]), bytes(value["data"]))
         if not tensor.is_finite():
-            raise InputError.at(path, None, f"{name} holds NaN or infinity; {_REMEDY}")
+            raise InputError.at(path, f"{name} holds NaN or infinity; {_REMEDY}")
         tensors[name] = tensor
     if not tensors:
-        raise InputError.at(path, None, f"it holds no tensor; {_REMEDY}")
+        raise InputError.at(path, f"it holds no tensor; {_REMEDY}")
     return tensors
 
 
@@ -153,7 +153,6 @@ def check_effect(adapter: Path, tensors: dict[str, Tensor]) -> None:
     ):
         raise InputError.at(
             adapter / ADAPTER_WEIGHTS,
-            None,
             "the adapter is untrained: A or B of each module is 0, so it changes nothing; name the "
             "base model, or a trained adapter",
         )
@@ -174,7 +173,6 @@ def check_engine(adapter: Path, engine: EngineConfig) -> None:
         named = ", ".join(f"{name}: {value!r}" for name, value in unread.items())
         raise InputError.at(
             adapter / ADAPTER_SETTINGS,
-            None,
             f"engine.adapters is loaded, and vLLM loads no adapter with {named}; set "
             "engine.adapters: merged",
         )
@@ -267,7 +265,6 @@ def check_loaded(adapter: Path, policy: Any, result: Any, name: str = _NAME) -> 
     if result.unexpected_keys:
         raise InputError.at(
             weights,
-            None,
             f"{len(result.unexpected_keys)} of its tensors, such as {result.unexpected_keys[0]}, "
             "fit no module of model.base and would be ignored; expected names such as "
             "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight; set model.base to the "
@@ -278,7 +275,6 @@ def check_loaded(adapter: Path, policy: Any, result: Any, name: str = _NAME) -> 
     if missing:
         raise InputError.at(
             weights,
-            None,
             f"it has no tensor for {len(missing)} weights that {ADAPTER_SETTINGS} names, such as "
             f"{missing[0].replace(f'.{name}', '')}, so they would change nothing; {_REMEDY}",
         )
@@ -288,7 +284,6 @@ def check_loaded(adapter: Path, policy: Any, result: Any, name: str = _NAME) -> 
             if not scale or not math.isfinite(scale):
                 raise InputError.at(
                     adapter / ADAPTER_SETTINGS,
-                    None,
                     f"the scale of {path} is {scale:g}, so its weights change nothing; correct "
                     "lora_alpha and alpha_pattern",
                 )

@@ -50,9 +50,9 @@ def by_question(
             if digest(question_id) in seen:
                 raise InputError.at(
                     source,
-                    row,
                     f"the trajectories of question {question_id} do not follow each other; sort "
                     "the file by question_id, or rerun the stage that wrote it",
+                    row,
                 )
             seen.add(digest(question_id))
         current.append(item)

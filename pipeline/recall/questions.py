@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pipeline.core.answer_metrics import normalize
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Chunk, ContextItem, Question
 from pipeline.corpus.questions.load import dataset_of, read_questions
 from pipeline.corpus.questions.passages import gold_passages, hop_passages
@@ -70,7 +70,8 @@ def read_recall_questions(
     sub_questions: list[RecallQuery] = []
     skipped = 0
     for row, question in read_questions(path, dataset):
-        passages = gold_passages(row, question)
+        with Place(path, row.place):
+            passages = gold_passages(row, question)
         gold = tuple(_matching_documents(passage, locator) for passage in passages)
         if not passages:
             gold = (texts.stating(question.answers),)
@@ -86,7 +87,6 @@ def read_recall_questions(
     if not questions:
         raise InputError.at(
             path,
-            None,
             f"the corpus lacks gold passages of all {skipped} questions; give the corpus of these "
             "questions",
         )

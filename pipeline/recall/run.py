@@ -136,9 +136,7 @@ def _subject(
 ) -> tuple[Config, _Questions]:
     """The settings with the files of the command line, and the questions."""
     if data is not None and not data.is_dir():
-        raise InputError.at(
-            data, None, "no such directory; --data takes the directory of the data files"
-        )
+        raise InputError.at(data, "no such directory; --data takes the directory of the data files")
     config = resolve_dtypes(load(path, tuple(overrides), str(data) if data else None)).settings
     root = Path(config.data.root or ".")
     if files.dataset is not None and files.dataset not in DATASETS:
@@ -156,7 +154,7 @@ def _subject(
         questions, dataset, limit = root / file.path, file.dataset, limit or file.limit
     if not questions.is_file():
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
-        raise InputError.at(questions, None, f"no such file{hint}")
+        raise InputError.at(questions, f"no such file{hint}")
     index = config.index.model_copy(update={"links": find_spec("bm25s") is not None})
     config = config.model_copy(update={"index": index})
     update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph}

@@ -29,7 +29,6 @@ from pipeline.conversations.messages import (
 )
 from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT
 from pipeline.core.records import GrammarName, HopType, Span, Trajectory
 from pipeline.core.row_files import iterate_rows
@@ -56,12 +55,12 @@ _REQUIRED_TAGS: dict[str, tuple[str, ...]] = {
 class SkippedLine:
     """A line that could not be imported."""
 
-    path: str
+    path: Path | str
     line: int
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}"
+        return str(InputError.at(self.path, self.reason, self.line))
 
 
 def iterate_outputs(
@@ -96,11 +95,10 @@ def iterate_outputs(
             try:
                 if isinstance(row.value, InputError):
                     raise row.value
-                record = RawRecord(row.value, source_name(path), row.number, line)
-                trajectory = rows.trajectory(with_answers(record.plain()), policy)
+                record = RawRecord(row.value, line).plain()
+                trajectory = rows.trajectory(with_answers(record), policy)
             except (InputError, UncertainWriter, RecursionError) as problem:
-                reason = str(problem).removeprefix(f"{source_name(path)}:{line}: ")
-                skipped = SkippedLine(str(source_name(path)), line, reason)
+                skipped = SkippedLine(path, line, str(problem))
                 first_skipped = first_skipped or skipped
                 yield skipped
                 continue

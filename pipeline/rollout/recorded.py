@@ -21,8 +21,7 @@ from typing import Any
 
 from pipeline.conversations.messages import ROLES
 from pipeline.conversations.steps import parse, tool_format
-from pipeline.core.errors import InputError
-from pipeline.core.input_files import source_name
+from pipeline.core.errors import InputError, Place
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import GrammarName, Question, Span, Stop, TokenCounts, Trajectory
 from pipeline.core.row_files import read_jsonl
@@ -141,8 +140,8 @@ class Recording:
 
 def read_recordings(
     paths: Sequence[Path | str],
-) -> Iterator[tuple[Path | str, int, RecordedTurn | RecordedReward]]:
-    """The lines of recordings with their files and numbers; ``-`` is standard input.
+) -> Iterator[tuple[Place, RecordedTurn | RecordedReward]]:
+    """The lines of recordings with their places; ``-`` is standard input.
 
     A last line that a kill cut off is left out. Raises InputError for a malformed line, and for a
     turn that does not fit the turns before it.
@@ -152,15 +151,16 @@ def read_recordings(
     for path in paths:
         for number, value in read_jsonl(path, cut_off=BEGINNINGS):
             kind = RecordedTurn if "turn" in value else RecordedReward
-            row = parse_record(kind, value, source_name(path), number)
-            if isinstance(row, RecordedTurn):
-                problem = next(row.faults(continued), None)
-                if "reward" in value:
-                    problem = "reward: belongs on a line of its own, with conversation"
-                if problem is not None:
-                    raise InputError.at(source_name(path), number, problem)
-                continued |= {row.turn: None} | ({row.after: row.turn} if row.after else {})
-            yield source_name(path), number, row
+            with Place(path, number) as place:
+                row = parse_record(kind, value)
+                if isinstance(row, RecordedTurn):
+                    problem = next(row.faults(continued), None)
+                    if "reward" in value:
+                        problem = "reward: belongs on a line of its own, with conversation"
+                    if problem is not None:
+                        raise InputError(problem)
+                    continued |= {row.turn: None} | ({row.after: row.turn} if row.after else {})
+            yield place, row
 
 
 def recorded_trajectories(
@@ -172,20 +172,20 @@ def recorded_trajectories(
     InputError for a reward of a conversation that is not there.
     """
     turns: dict[str, RecordedTurn] = {}
-    places: dict[str, tuple[Path | str, int]] = {}
-    given: list[tuple[Path | str, int, RecordedReward]] = []
-    for path, line, row in read_recordings(paths):
+    places: dict[str, Place] = {}
+    given: list[tuple[Place, RecordedReward]] = []
+    for place, row in read_recordings(paths):
         if isinstance(row, RecordedTurn):
-            turns[row.turn], places[row.turn] = row, (path, line)
+            turns[row.turn], places[row.turn] = row, place
         else:
-            given.append((path, line, row))
+            given.append((place, row))
     named = {turn.conversation: turn.conversation for turn in turns.values()}
     named |= {turn.turn: turn.conversation for turn in turns.values()}
     rewards: dict[str, float] = {}
-    for path, line, row in given:
+    for place, row in given:
         if row.conversation not in named:
             problem = f"conversation: {row.conversation!r:.80} has no turn in the files; name all"
-            raise InputError.at(path, line, problem)
+            raise place.error(InputError(problem))
         rewards[named[row.conversation]] = row.reward
     chains: dict[str, list[RecordedTurn]] = {}  # by the last turn
     for turn in turns.values():
@@ -207,10 +207,8 @@ def recorded_trajectories(
         if question is None and reward is None:
             counts.without_answers += ends
             continue
-        try:
+        with places[name]:
             trajectory = _trajectory(chain, question or asked_question(first.messages), grammar)
-        except InputError as error:  # in messages
-            raise InputError.at(*places[name], str(error)) from None
         if not ends:  # its conversation went on
             trajectory.format_ok, trajectory.format_error = end.problem is None, end.problem
         trajectory.reward = reward
@@ -225,8 +223,8 @@ def recorded_trajectories(
         )
         if prompt not in known_prompts:
             known_prompts.append(prompt)
-        if place := known_prompts.index(prompt):
-            trajectory.question_id += f"~{place + 1}"
+        if known := known_prompts.index(prompt):
+            trajectory.question_id += f"~{known + 1}"
         group = by_question.setdefault(trajectory.question_id, [])
         trajectory.sample = len(group)
         of_policy = f"{trajectory.sample}@{trajectory.policy[:12]}"

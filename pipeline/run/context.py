@@ -107,7 +107,7 @@ class StageContext:
                 if self.config.data.root or "world" in self.inputs
                 else "; pass --data DIR (DATA=DIR)"
             )
-            raise InputError.at(file, None, f"no such file{hint} (looked below {root})")
+            raise InputError.at(file, f"no such file{hint} (looked below {root})")
         return file
 
 

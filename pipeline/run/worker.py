@@ -237,7 +237,7 @@ def _check_raw_files(task: StageJob, context: StageContext, when: str) -> None:
     for path, content in task.raw_files.items():
         if hashes.of(Path(path)) != content:
             raise InputError.at(
-                path, None, f"changed {when}, so nothing was stored; run the command again"
+                path, f"changed {when}, so nothing was stored; run the command again"
             )
     hashes.save()
 

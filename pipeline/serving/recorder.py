@@ -38,7 +38,7 @@ from starlette.responses import JSONResponse, Response
 from pipeline.conversations.chat_template import Frame
 from pipeline.conversations.messages import REASONING, Message, uniform
 from pipeline.core.atomic import json_text
-from pipeline.core.errors import EngineError, InputError
+from pipeline.core.errors import EngineError, InputError, Place
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question, Span
 from pipeline.core.text import one_line
@@ -84,7 +84,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
-            raise InputError.at(path, None, "is not a regular file; name a file with --output")
+            raise InputError.at(path, "is not a regular file; name a file with --output")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.conversations: dict[str, str] = {}
         self.callers: dict[str, str] = {}
@@ -97,10 +97,10 @@ class Log:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 problem = "another steep record writes it; name another --output"
-                raise InputError.at(path, None, problem) from None
+                raise InputError.at(path, problem) from None
             try:
-                number = 0
-                for _, number, row in read_recordings([path]):  # noqa: B007
+                place = Place(path, 0)
+                for place, row in read_recordings([path]):  # noqa: B007
                     self._remember(row)
             except InputError as error:
                 raise InputError(
@@ -111,7 +111,7 @@ class Log:
             with path.open("rb") as file:
                 for lines, last in enumerate(file, start=1):  # noqa: B007
                     pass
-            if lines == number and not last.endswith(b"\n"):
+            if lines == place.line and not last.endswith(b"\n"):
                 self._file.write(b"\n")
             elif not last.endswith(b"\n"):  # a kill has cut it off
                 self._file.truncate(path.stat().st_size - len(last))

@@ -73,7 +73,7 @@ def of_file(
                 f"a trajectory of grammar {one.grammar} in format {one.format}; grammar is "
                 f"{grammar} and format is {form}; correct them, or {TEACHER}"
             )
-            raise InputError.at(path, number, problem)
+            raise InputError.at(path, problem, number)
         question = by_words.get(tuple(tokenize(one.question)))
         if question is None:
             others["not a question of data.sft"] += 1

@@ -22,7 +22,7 @@ from typing import Any
 
 from pipeline.core.answer_metrics import ALL, answer_words
 from pipeline.core.atomic import text_output, write_json
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError, Place, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.progress import Progress
 from pipeline.core.record_io import iterate_records, parse_record, read_records, write_parquet
@@ -55,7 +55,7 @@ def run(context: StageContext) -> dict[str, int]:
     split, questions = _split(context), _questions(context)
     if not questions:
         path = context.inputs["questions"] / _QUESTIONS
-        raise InputError.at(path, None, f"no questions to evaluate on; add files to data.{split}")
+        raise InputError.at(path, f"no questions to evaluate on; add files to data.{split}")
     questions = questions[context.shard :: context.shards]
     trajectories, seconds = roll_out_policy(
         context,
@@ -269,10 +269,11 @@ def read_outcomes(evaluated: Path) -> Measured:
         row["question_id"]: answer_words(row["answer"])
         for row in iterate_parquet(evaluated / FILE, ["question_id", "answer"])
     }
-    outcomes = [
-        parse_record(Outcome, {**value, "words": words.get(value["question_id"], 0)}, path, None)
-        for value in measured["outcomes"]
-    ]
+    with Place(path):
+        outcomes = [
+            parse_record(Outcome, {**value, "words": words.get(value["question_id"], 0)})
+            for value in measured["outcomes"]
+        ]
     return Measured(measured["split"], outcomes, measured["seconds"])
 
 

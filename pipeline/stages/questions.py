@@ -91,7 +91,6 @@ def read_split(
             if question.question_id in by_id:
                 raise InputError.at(
                     path,
-                    None,
                     f"question id {question.question_id} occurs twice in data.{split}; name each "
                     "file once per split, or make the ids distinct",
                 )

@@ -71,7 +71,7 @@ def run(context: StageContext) -> dict[str, int]:
     path = context.inputs["questions"] / "questions.parquet"
     all_questions = read_records(path, Question)
     if not all_questions:
-        raise InputError.at(path, None, "no questions to sample; name files under data.sampling")
+        raise InputError.at(path, "no questions to sample; name files under data.sampling")
     questions = all_questions[context.shard :: context.shards]
     trajectories, seconds = roll_out_policy(
         context,
@@ -144,9 +144,9 @@ def _recorded(context: StageContext) -> Iterator[Trajectory]:
         else:
             yield trajectory
             continue
-        raise InputError.at(path, number, problem)
+        raise InputError.at(path, problem, number)
     if not number:
-        raise InputError.at(path, None, "no trajectories; record some with gold answers or rewards")
+        raise InputError.at(path, "no trajectories; record some with gold answers or rewards")
 
 
 def merge(context: StageContext) -> dict[str, int]:

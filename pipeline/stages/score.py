@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
 from pipeline.core.content_cache import ContentCache, digest
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.record_io import iterate_records, parse_record
 from pipeline.core.records import Trajectory
@@ -123,7 +123,8 @@ def score_file(
         start += len(numbered)
         part = None if batch is None else _finished(context.checkpoint_dir, name, numbered)
         if part is None:
-            trajectories = [parse_record(Trajectory, row, source, line) for line, row in numbered]
+            with Place(source) as place:
+                trajectories = [parse_record(Trajectory, row) for place.line, row in numbered]
             on_steps = None if judged is None else [judged.on(item) for item in trajectories]
             scored = with_rewards(trajectories, scorer, on_steps)
             folder, columns = context.checkpoint_dir, {"rewards": terms}
@@ -175,7 +176,6 @@ class _Verdicts:
         if [verdict.step for verdict in verdicts] != list(range(len(trajectory.steps))):
             raise InputError.at(
                 self._path,
-                None,
                 f"trajectory {trajectory.trajectory_id} has {len(trajectory.steps)} steps and "
                 f"{len(verdicts)} verdicts; expected one verdict per step, in the order of the "
                 "trajectories; rerun the stage judge of this round",

@@ -23,7 +23,7 @@ from typing import Any
 
 from pipeline.core.atomic import write_json
 from pipeline.core.content_hashes import ContentHashes
-from pipeline.core.errors import InputError, TrainingError
+from pipeline.core.errors import InputError, Place, TrainingError
 from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
@@ -82,7 +82,8 @@ class Lineage:
 
 def read_lineage(directory: Path) -> Lineage:
     """The lineage of a policy directory. Raises InputError when it is missing or malformed."""
-    return parse_record(Lineage, lineage_fields(directory), directory / LINEAGE, None)
+    with Place(directory / LINEAGE):
+        return parse_record(Lineage, lineage_fields(directory))
 
 
 def trained_form(directory: Path | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any
 
 from pipeline.config import Executor
 from pipeline.core.errors import StoreError
+from pipeline.core.gpus import VISIBLE
 from pipeline.core.process_variables import thread_variables
 from pipeline.run.failures import explain_os_error
 from pipeline.run.progress import JOB
@@ -31,7 +32,6 @@ from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import Reports, StageJob
 from tasks.opened import Needs
 
-_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute
 _LOCK_SECONDS = 120.0  # a server of a network file system keeps the locks of a lost machine
 _REPORTS, _RUN_LOCK = "reports.jsonl", "run.lock"  # files beside the job
@@ -65,8 +65,7 @@ class Request:
 
         They are at most ``most``, and at least one for each process.
         """
-        execution = self.settings
-        asked = self.gpus * execution["threads_per_gpu"] or execution["threads_without_gpu"]
+        asked = self.settings["threads"] * max(self.gpus, 1)
         threads = max(self.processes, asked if most is None else min(asked, most))
         variables = thread_variables(threads // self.processes, os.environ)
         return replace(self, threads=threads, environment={**self.environment, **variables})
@@ -89,9 +88,8 @@ def run_on_cluster(
     Raises StageFailed.
     """
     here = settings.kind == "slurm" and settings.slurm.cluster == "local"
-    hidden = () if here else _DEVICES  # the cluster decides which GPUs the stage sees
-    own = {name: value for name, value in environment.items() if name not in hidden}
-    inherited = {name: value for name, value in os.environ.items() if name not in _DEVICES}
+    # The cluster decides which GPUs the stage sees; the stage has no lease of this machine's.
+    inherited = {name: value for name, value in os.environ.items() if name != VISIBLE}
     with _job_folder(job, label) as folder:
         request = Request(
             name="local job" if here else {"ray": "ray task", "slurm": "slurm job"}[settings.kind],
@@ -99,14 +97,14 @@ def run_on_cluster(
             directory=str(Path.cwd()),
             folder=str(folder),
             memory_hint=memory_hint,
-            environment=own,
+            environment=dict(environment),
             gpus=needs.gpus,
             processes=max(1, needs.threads),
             settings=settings.model_dump(mode="json"),
         )
         counts = run_stage(
             job,
-            {**inherited, **own},
+            {**inherited, **environment},
             memory_hint,
             started,
             command=(f"tasks.execution.{settings.kind}", json.dumps(asdict(request))),
@@ -135,7 +133,11 @@ def _job_folder(job: StageJob, label: str) -> Iterator[Path]:
 
 
 class Watch:
-    """Passes the starts of a stage that runs elsewhere on to the run."""
+    """Passes the starts of a stage that runs elsewhere on to the run.
+
+    The stage's machine writes them into a file. To read them from the record of progress was tried:
+    a start whose stage ended between two looks was lost, because a complete stage has no record.
+    """
 
     def __init__(self, request: Request, reports: Reports) -> None:
         self._folder, self._reports, self._starts = Path(request.folder), reports, 0

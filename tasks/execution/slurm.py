@@ -1,8 +1,9 @@
 """The driver of a stage as a Slurm job of submitit, which it cancels when the run ends.
 
 A job that reaches its time limit or is preempted is queued again, and the stage continues from its
-checkpoint. ``squeue`` tells the state of a job on every cluster; submitit asks ``sacct``, which
-needs Slurm's accounting.
+checkpoint. ``squeue`` tells the state of a job on every cluster. To wait by submitit's own
+``job.result`` was tried: it asks ``sacct``, and on a cluster without Slurm's accounting a cancelled
+job then kept the run waiting (docs/log/2026-11.md#slurm).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _LOOK = 0.2  # seconds between two looks for the result
 _ASK = 30.0  # seconds between two questions to Slurm, which are costly
 _LONGEST = 500  # characters of a message of Slurm
 _LOCAL_MINUTES = 365 * 24 * 60  # submitit's local executor polls its limit away: it must be large
+_MINUTES = 1440  # limit of a job without the directive --time
 _REQUEUES = 3  # times that a stage is queued again at its time limit, which may be too low
 _SIGNAL_SECONDS = 120  # before the time limit, to end the stage and queue it again
 _GONE = "GONE"  # a state of ours: squeue does not know the job
@@ -32,8 +34,8 @@ _ENDED = frozenset(
      "PREEMPTED", "REVOKED", "TIMEOUT", "FINISHED", "INTERRUPTED", _GONE)
 )  # fmt: skip
 _REMEDIES = {
-    "TIMEOUT": "raise execution.slurm.time",
-    "OUT_OF_MEMORY": "raise execution.slurm.memory_per_cpu, or {}",
+    "TIMEOUT": "raise --time in execution.slurm.directives",
+    "OUT_OF_MEMORY": "raise --mem-per-cpu in execution.slurm.directives, or {}",
 }
 
 
@@ -57,24 +59,20 @@ class StageCall:
 
 def parameters(request: Request) -> dict[str, Any]:
     """The parameters of submitit's AutoExecutor for a stage; None: left to the cluster."""
-    settings = request.settings["slurm"]
-    memory = settings["memory_per_cpu"]
-    more = [directive.removeprefix("--").partition("=") for directive in settings["extra"]]
+    directives = request.settings["slurm"]["directives"]
+    more = [directive.removeprefix("--").partition("=") for directive in directives]
     return {
         "name": f"steep-{request.label}",
         "gpus_per_node": request.gpus or None,  # clusters without GPUs do not know the directive
         "cpus_per_task": request.threads,
         "stderr_to_stdout": True,
         "timeout_min": _LOCAL_MINUTES,
-        "slurm_time": settings["time"],
+        "slurm_time": _MINUTES,
         "slurm_nodes": 1,
         "slurm_ntasks_per_node": 1,
-        "slurm_partition": settings["partition"],
-        "slurm_account": settings["account"],
-        "slurm_mem_per_cpu": memory and f"{round(memory * 1024)}M",
         "slurm_signal_delay_s": _SIGNAL_SECONDS,
         # Since Slurm 22.05 srun does not take the number of CPUs from its job.
-        "slurm_srun_args": [f"--cpus-per-task={request.threads}", *settings["srun_args"]],
+        "slurm_srun_args": [f"--cpus-per-task={request.threads}"],
         "slurm_additional_parameters": {
             "requeue": True,
             **{name: value if equals else True for name, equals, value in more},

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from pipeline.config import Config
-from pipeline.core.errors import ConfigError, missing
+from pipeline.core.errors import missing
 
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # by extra
 _CONNECT_SECONDS = 10.0
@@ -23,12 +23,6 @@ def execution_faults(settings: Config) -> Iterator[str]:
         yield from _address_faults(
             settings.execution.ray.address or os.environ.get("RAY_ADDRESS", "")
         )
-
-
-def check_execution(settings: Config) -> None:
-    """Raise ConfigError before anything runs when stages cannot be started."""
-    for fault in execution_faults(settings):
-        raise ConfigError(fault)
 
 
 def _address_faults(address: str) -> Iterator[str]:

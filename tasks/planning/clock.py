@@ -11,7 +11,9 @@ each token, and F operations and B bytes of a GPU in a second::
     reference          2 P T / F     once for each record of a round
     encoder            2 P' T / F    P' without embeddings
 
-These are expectations. `docs/gpu.md` has measurements.
+These are expectations; `docs/gpu.md` has measurements. On a GPU only training and writing have been
+compared with them. Encoders, rerankers and judges are counted all the same: a plan without their
+hours would be known to be too low.
 """
 
 from __future__ import annotations

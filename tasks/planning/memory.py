@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline.config import Config, Trainer
+from pipeline.config import Config
 from pipeline.config.machine_choices import processes_on
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
 from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
@@ -44,14 +44,12 @@ class Parts:
         remedies: settings that lower them.
         faults: engines whose share of the GPU is too small for their model.
         unknown: models of unknown shape.
-        notes: remarks on the parts.
     """
 
     device: dict[str, float] = field(default_factory=dict)
     remedies: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> float:
@@ -67,17 +65,6 @@ class Parts:
         """The parts with their GiB."""
         return ", ".join(f"{name} {gib(size)}" for name, size in self.device.items())
 
-    def larger(self, other: Parts) -> Parts:
-        """The larger of these parts and ``other`` on the GPU, with the faults of both.
-
-        A stage that opens two models one after the other holds the larger one at its peak.
-        """
-        return replace(
-            other if other.size > self.size else self,
-            faults=self.faults + other.faults,
-            unknown=[*dict.fromkeys(self.unknown + other.unknown)],
-        )
-
 
 def smallest(gpus: Sequence[Gpu]) -> Gpu | None:
     """The GPU with the least memory, which has to hold every stage; None without GPUs."""
@@ -85,7 +72,7 @@ def smallest(gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def peak(settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequence[Gpu]) -> Parts:
-    """The memory of one process of a stage in its largest turn."""
+    """The memory of one process of a stage in its largest turn, with the faults of all turns."""
     gpu, turns = smallest(gpus), dict[int, Parts]()
     for one in opened:
         parts = turns.setdefault(one.turn, Parts())
@@ -97,9 +84,12 @@ def peak(settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequenc
             _vectors(parts, one, settings, sizes, gpu)
         elif isinstance(one, Training):
             _training(parts, one, settings, gpus)
-    found = Parts()
-    for parts in turns.values():
-        found = found.larger(parts)
+    every = list(turns.values())
+    found = replace(
+        max(every, key=lambda parts: parts.size, default=Parts()),
+        faults=[fault for parts in every for fault in parts.faults],
+        unknown=[*dict.fromkeys(model for parts in every for model in parts.unknown)],
+    )
     contexts = ("CUDA contexts", "context and fragmentation")
     if found.device and not any(name in contexts for name in found.device):
         found.add("CUDA context", CONTEXT_BYTES)
@@ -140,9 +130,6 @@ def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
             f"CUDA graphs and one sequence of {engine.max_model_len} tokens; raise it, or "
             f"{block}.tensor_parallel_size, or name a smaller model"
         )
-    else:
-        tokens = memory.cached_tokens(share)
-        parts.notes.append(f"cache of {tokens:,} tokens ({opened.name.rpartition('/')[2]})")
 
 
 def _encoder(parts: Parts, opened: Encoder) -> None:
@@ -192,11 +179,6 @@ def _vectors(
         parts.add("FAISS scratch", len(indexes) * scratch_bytes(memory))
 
 
-def processes_here(trainer: Trainer, settings: Config, gpus: Sequence[Gpu]) -> int:
-    """The processes that a training starts."""
-    return processes_on(trainer, settings.gpus or len(gpus))
-
-
 def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]) -> None:
     """One process of a training."""
     shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
@@ -215,7 +197,7 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
         dtype=trainer.dtype,
         quantization=trainer.quantization,
         checkpointing=trainer.gradient_checkpointing,
-        processes=processes_here(trainer, settings, gpus),
+        processes=processes_on(trainer, settings.gpus or len(gpus)),
     )
     batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"
     more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]

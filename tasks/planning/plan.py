@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from pipeline.core.gpus import Gpu
 from tasks.base import StageTask
-from tasks.opened import Training, Work
+from tasks.needs import needs
+from tasks.opened import Work
 from tasks.planning.clock import Clock
-from tasks.planning.memory import Parts, gib, peak, processes_here, smallest
+from tasks.planning.memory import Parts, gib, peak, smallest
 from tasks.planning.money import Asked, ceiling_faults, money_lines
 from tasks.planning.sizes import Sizes
 
@@ -112,15 +113,11 @@ def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | No
 
 
 def _gpus(task: StageTask, gpus: Sequence[Gpu]) -> int:
-    """The GPUs that a stage uses at once."""
-    opened, run = list(task.opens()), task.run_settings
-    for one in opened:
-        if isinstance(one, Training):
-            return processes_here(one.settings, run, gpus)
-    each = max((one.gpus for one in opened), default=0)
-    shards = len(task.shards()) or 1
+    """The GPUs that a stage uses at once, all of its shards together."""
+    run, shards = task.run_settings, list(task.shards().values()) or [task]
     owned = run.gpus or len(gpus)
-    at_once = min(run.workers or owned + 1, shards)
+    each = needs(shards[0], owned).gpus
+    at_once = min(run.workers or owned + 1, len(shards))
     return each * max(1, min(at_once, owned // max(1, each)))
 
 

@@ -93,7 +93,7 @@ def test_records_of_one_round_belong_together(runs: Path) -> None:
 
 def test_outputs_of_other_settings_are_listed_as_stale(runs: Path) -> None:
     store = runs / NAME / "store"
-    sources = find_sources(NAME, store, {("pair", 1): store / "pair" / f"{NAME}-p1"})
+    sources = find_sources(NAME, store, [store / "pair" / f"{NAME}-p1"])
     assert not any(line.startswith("pair-1 ") for line in sources.stale)
     assert any(line.startswith("pair-2 was made with other settings") for line in sources.stale)
     assert find_sources(NAME, store).stale == ()

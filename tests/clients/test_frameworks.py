@@ -82,7 +82,7 @@ def service(request: Any, run: tuple[Path, str]) -> Iterator[tuple[str, str, Pat
 
 
 def turns(file: Path | None) -> list[RecordedTurn]:
-    rows = [row for _, _, row in read_recordings([file])] if file else []
+    rows = [row for _, row in read_recordings([file])] if file else []
     return [row for row in rows if isinstance(row, RecordedTurn)]
 
 

@@ -103,4 +103,4 @@ def test_json_lines_are_told_from_one_object_whatever_lines_are_blank(tmp_path, 
         path.write_text(f'{blank}{{"data":\n [{{"a": 1}}, 3]}}\n{blank}')
         first, second = iterate_rows(path)
         assert first.value == {"a": 1}
-        assert str(second.value) == f"{path}: record 2: expected an object, got 3"
+        assert (second.place, str(second.value)) == ("record 2", "expected an object, got 3")

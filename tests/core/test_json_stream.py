@@ -29,7 +29,7 @@ def test_members_equal_those_of_the_whole_value_for_any_block_size(
     try:
         path.write_text(json.dumps(values, indent=indent))
         with open_text(path) as stream:
-            assert list(iterate_elements(path, stream)) == values
+            assert list(iterate_elements(stream)) == values
         path.write_text(json.dumps({"other": [1], "docs": values}, indent=indent))
         assert list(iterate_member(path, "docs")) == values
         members = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in named)
@@ -53,5 +53,5 @@ def test_an_error_names_its_line(tmp_path: Path, text: str, problem: str) -> Non
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(InputError) as error, open_text(path) as stream:
-        list(iterate_elements(path, stream))
+        list(iterate_elements(stream))
     assert str(error.value).startswith(f"{path}{problem}")

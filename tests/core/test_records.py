@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.record_io import parse_record, read_records, write_jsonl, write_parquet
 from pipeline.core.records import ContextItem, Step, TokenCounts, Trajectory
 
@@ -73,9 +73,9 @@ def test_values_of_another_type_are_refused_instead_of_converted(field, value):
         "trajectory_id": "q/0", "question_id": "q", "dataset": "nq", "question": "?", "hop": "single",
         "answers": [], "evidence": [], "grammar": "tearag", "output": "",
     }  # fmt: skip
-    parse_record(Trajectory, record, "t.jsonl", 1)
-    with pytest.raises(InputError, match=rf"t\.jsonl:1: {field}"):
-        parse_record(Trajectory, record | {field: value}, "t.jsonl", 1)
+    parse_record(Trajectory, record)
+    with pytest.raises(InputError, match=rf"t\.jsonl:1: {field}"), Place("t.jsonl", 1):
+        parse_record(Trajectory, record | {field: value})
 
 
 def test_parquet_bytes_depend_on_the_records_only(tmp_path):

@@ -35,7 +35,15 @@ FILES = (".json", ".jsonl", ".npy", ".parquet", ".py", ".toml", ".xml", ".yaml")
 # Options of Slurm, and of the benchmarks, which pages name outside of a command.
 OTHER = {
     "docs/bench.md": {"--rows", "--run"},
-    "docs/executors.md": {"--cpus-per-task", "--gpus-per-node", "--requeue"},
+    "docs/executors.md": {
+        "--account",
+        "--cpus-per-task",
+        "--gpus-per-node",
+        "--gres",
+        "--mem-per-cpu",
+        "--requeue",
+        "--time",
+    },
     "docs/gpu.md": {"--budget"},
     "docs/scale.md": {"--built"},
 }

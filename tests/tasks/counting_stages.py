@@ -78,7 +78,7 @@ def of_round(context: StageContext) -> dict[str, int]:
 
 
 def complains(context: StageContext) -> dict[str, int]:
-    raise InputError.at("questions.jsonl", 7, "answer is missing; add it")
+    raise InputError.at("questions.jsonl", "answer is missing; add it", 7)
 
 
 def writes_nothing(context: StageContext) -> dict[str, int]:

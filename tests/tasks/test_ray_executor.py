@@ -43,7 +43,7 @@ def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
 
 @pytest.mark.slow
 def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(workspace, nodes, monkeypatch) -> None:
-    """By default it asks for 16, and each node has one."""
+    """By default it asks for 8, and each node has one."""
     monkeypatch.setenv("MARKS", str(workspace))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("tasks.build.needs", lambda *_: Needs())

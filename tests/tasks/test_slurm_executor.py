@@ -75,10 +75,11 @@ def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
 
 def request(**settings: Any) -> Request:
     block = {
-        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory_per_cpu": 6.5,
-        "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"],
+        "cluster": "slurm", "directives": [
+            "--time=90", "--partition=gpu", "--account=lab", "--mem-per-cpu=6656M", "--qos=high", "--exclusive"
+        ],
     }  # fmt: skip
-    execution = {"slurm": block | settings, "threads_per_gpu": 8, "threads_without_gpu": 16}
+    execution = {"slurm": block | settings, "threads": 8}
     return Request(
         "slurm job", "train-1", "/shared", "/shared/jobs/train-1", "lower dpo.x", {},
         gpus=4, processes=4, threads=32, settings=execution,
@@ -106,23 +107,23 @@ def test_the_needs_of_a_stage_are_directives() -> None:
     ):  # fmt: skip
         assert f"#SBATCH --{directive}\n" in text, text
     # Since Slurm 22.05 the step of srun would otherwise have one CPU.
-    assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", text, re.MULTILINE)
+    assert re.search(r"^srun .* --cpus-per-task=32 stage$", text, re.MULTILINE)
     assert "#SBATCH --mem-per-cpu=6656M\n" in text
-    other = sbatch(replace(request(memory_per_cpu=None), gpus=0))
+    other = sbatch(replace(request(directives=[]), gpus=0))
     assert "--mem" not in other
     assert "gpus" not in other
 
 
 @pytest.mark.parametrize(
     ("gpus", "processes", "threads", "of_process"),
-    [(0, 1, 6, 6), (4, 4, 12, 3), (0, 9, 9, 1)],
+    [(0, 1, 3, 3), (4, 4, 12, 3), (0, 9, 9, 1)],
 )
 def test_a_stage_has_the_cpu_threads_of_its_gpus(
     monkeypatch, gpus, processes, threads, of_process
 ) -> None:
     """Its job asks for them, and its process computes with them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    execution = request().settings | {"threads_per_gpu": 3, "threads_without_gpu": 6}
+    execution = request().settings | {"threads": 3}
     asked = replace(request(), gpus=gpus, processes=processes, settings=execution)
     given = asked.with_threads(None)
     assert slurm.parameters(given)["cpus_per_task"] == threads
@@ -204,8 +205,8 @@ def test_squeue_tells_the_state_of_a_job_without_accounting(
     ("state", "words"),
     [
         ("GONE", "run the command again"),
-        ("TIMEOUT", "raise execution.slurm.time"),
-        ("OUT_OF_MEMORY", "raise execution.slurm.memory_per_cpu, or lower dpo.x"),
+        ("TIMEOUT", "raise --time in execution.slurm.directives"),
+        ("OUT_OF_MEMORY", "raise --mem-per-cpu in execution.slurm.directives, or lower dpo.x"),
     ],
 )
 def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_stage(

@@ -84,7 +84,7 @@ def literal(text: str) -> Any:
     Raises ValueError for another text. No code is run.
     """
     try:
-        return parse_json(text, "")
+        return parse_json(text)
     except InputError:
         pass
     try:
@@ -109,7 +109,7 @@ def listed(row: RawRecord, name: str) -> Any:
     try:
         return literal(value)
     except ValueError:
-        raise row.error(f"{row.inside}{name}: expected a list, got {brief(value)}") from None
+        raise InputError(f"{row.inside}{name}: expected a list, got {brief(value)}") from None
 
 
 def _with_commas(text: str) -> str:
@@ -139,7 +139,7 @@ def answers(row: RawRecord, *values: Any, field: str = "answer") -> list[str]:
     """
     if found := _distinct(row, values, field):
         return found
-    raise row.error(
+    raise InputError(
         f"{row.inside}{field}: expected at least one answer, got {brief(list(values))}; "
         "use a file published with answers"
     )
@@ -161,7 +161,7 @@ def _distinct(row: RawRecord, values: Sequence[Any], field: str) -> list[str]:
             texts = list(answer_texts(value))
         except ValueError:
             problem = f"expected a text or a list, got {brief(value)}; write lists as JSON"
-            raise row.error(f"{row.inside}{field}: {problem}") from None
+            raise InputError(f"{row.inside}{field}: {problem}") from None
         for text in texts:
             if text is None or not text.strip():
                 row.notes[BLANK_ANSWERS] += 1

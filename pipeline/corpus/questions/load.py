@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.answer_metrics import normalize
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Question
 from pipeline.core.row_files import BadRows
 from pipeline.corpus.overlap import repeated_questions
@@ -114,7 +114,7 @@ def read_questions(
                 notes.counts.update(part.notes)
                 yield part, question
 
-    for row, question in parsed_rows(islice(read_rows(path, bad), rows), bad, found):
+    for row, question in parsed_rows(path, islice(read_rows(path, bad), rows), bad, found):
         _number_repeat(question, ids)
         yield row, question
     notes.count_malformed(bad)
@@ -153,7 +153,8 @@ def load_questions(
         if for_training and row.notes[native.NO_FACT_FOUND]:
             continue
         if not any(map(normalize, question.answers)):
-            unanswerable[question.question_id] = str(row.error(brief(question.answers)))
+            problem = InputError.at(path, brief(question.answers), row.place)
+            unanswerable[question.question_id] = str(problem)
             if for_training:
                 continue
         kept.append(question)
@@ -212,7 +213,7 @@ def read_contexts(path: Path, dataset: str, bad: BadRows | None = None) -> Itera
     Raises InputError when the file is broken, or no record has any.
     """
     bad = BadRows() if bad is None else bad
-    return parsed_rows(read_rows(path, bad), bad, partial(native.contexts, dataset=dataset))
+    return parsed_rows(path, read_rows(path, bad), bad, partial(native.contexts, dataset=dataset))
 
 
 def _parse(row: RawRecord, dataset: str) -> Question | None:
@@ -249,12 +250,13 @@ def dataset_of(path: Path) -> str:
     """
     row = None
     for row in islice(read_rows(path, bad := BadRows()), _LOOKED_AT):
-        for part in unfolded(row):
-            if dataset := _only_dataset(part):
-                return dataset
+        with Place(path, row.place):
+            for part in unfolded(row):
+                if dataset := _only_dataset(part):
+                    return dataset
     if row is None:  # then all rows are malformed
-        raise bad.first or InputError.at(path, None, "empty; expected records")
-    raise InputError.at(path, None, f"no row has a question and an answer; {_columns(row)}")
+        raise bad.first or InputError.at(path, "empty; expected records")
+    raise InputError.at(path, f"no row has a question and an answer; {_columns(row)}")
 
 
 def _only_dataset(row: RawRecord) -> str | None:

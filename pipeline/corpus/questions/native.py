@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
+from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, HopType, Question
 from pipeline.corpus.questions.answers import answers, listed
 from pipeline.corpus.raw_records import Document, RawRecord, brief, join_sentences, titled
@@ -87,7 +88,7 @@ def native_question(row: RawRecord, dataset: str) -> Question:
         stated = _HOPS_OF_ID.match(name)
         if not golden.hops or (stated and int(stated[1]) != golden.hops):
             expected = f"{stated[1]} hops, as the id says" if stated else "at least one hop"
-            raise row.error(f"{_PARTS}: expected {expected}, got {golden.hops}")
+            raise InputError(f"{_PARTS}: expected {expected}, got {golden.hops}")
         kind = name.partition("__")[0] if "__" in name else None
     return Question(
         name,
@@ -170,7 +171,7 @@ def decomposed(row: RawRecord) -> Golden:
         elif (found := _integer(part.find("paragraph_support_idx"))) in numbered:
             support = numbered[found]
         else:
-            raise row.error(
+            raise InputError(
                 f"{part.inside}paragraph_support_idx: expected the idx of one of the "
                 f"{len(numbered)} paragraphs, got {brief(part.find('paragraph_support_idx'))}; "
                 "exclude unanswerable questions with filter: {answerable: true}"
@@ -190,7 +191,7 @@ def _by_index(row: RawRecord) -> dict[int | None, RawRecord]:
         index = _integer(paragraph.find("idx"))
         if index is None or index in found:
             problem = f"got {brief(paragraph.find('idx'))}"
-            raise row.error(
+            raise InputError(
                 f"{paragraph.inside}idx: expected a number that no other paragraph has, {problem}"
             )
         found[index] = paragraph
@@ -223,7 +224,7 @@ def supporting_facts(row: RawRecord) -> list[tuple[str, int]]:
         title, sentence = row.checked_items(value, name, length=2)
         index = _integer(sentence)
         if index is None or index < 0:
-            raise row.error(f"{name}: expected a title and a sentence number, got {brief(value)}")
+            raise InputError(f"{name}: expected a title and a sentence number, got {brief(value)}")
         facts.append((row.checked_text(title, name), index))
     return facts
 
@@ -257,7 +258,7 @@ def contexts(row: RawRecord, dataset: str) -> list[Document]:
     if dataset in NATIVE and NATIVE[dataset].passages:
         return passages(row, dataset)
     problem = f"{dataset} records of this shape have no context paragraphs"
-    raise row.error(problem + "; name a corpus of documents instead")
+    raise InputError(problem + "; name a corpus of documents instead")
 
 
 def passages(row: RawRecord, dataset: str, *, gold: bool = False) -> list[Document]:
@@ -318,7 +319,7 @@ def rows_of(row: RawRecord, name: str, *fields: str) -> list[Any]:
     columns = {field: part.items(field) for field in fields or value}
     if len({len(column) for column in columns.values()}) > 1:
         counts = ", ".join(f"{field} has {len(column)}" for field, column in columns.items())
-        raise part.error(f"{part.inside[:-1]}: expected columns of one length; {counts}")
+        raise InputError(f"{part.inside[:-1]}: expected columns of one length; {counts}")
     cells = zip(*columns.values(), strict=True)
     return [list(each) if fields else dict(zip(value, each, strict=True)) for each in cells]
 

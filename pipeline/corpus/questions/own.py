@@ -78,7 +78,7 @@ def own_question(row: RawRecord, dataset: str) -> Question | None:
     """
     gold, text = gold_answers(row), question_text(row)
     if text is None:
-        raise row.error(f"{' or '.join(QUESTION)}: expected a text; the record has {row.fields()}")
+        raise InputError(f"{' or '.join(QUESTION)}: expected a text; the record has {row.fields()}")
     if not gold:
         return None
     values = {name: row.value[name] for name in _FIELDS if row.find(name) not in (None, "")}
@@ -128,20 +128,17 @@ def checked_question(row: RawRecord) -> Question:
     an average of the metrics, there is no answer, or the number of hops is below 1 or differs from
     the decomposition.
     """
-    try:
-        question = parse_record(Question, row.value, row.path, row.line)
-    except InputError as error:
-        raise row.error(str(error).removeprefix(f"{row.error('')}")) from None
+    question = parse_record(Question, row.value)
     row.checked_identifier(question.question_id, "question_id")
     for field, text in _texts(question):
         row.checked_text(text, field)
     if is_average(question.dataset):
-        raise row.error(
+        raise InputError(
             f"dataset: expected another name, got {brief(question.dataset)}; all, single-hop, "
             "multi-hop, 1-hop, 2-hop and so on are averages over data sets"
         )
     if not question.answers:
-        raise row.error("answers: expected at least one answer, got []")
+        raise InputError("answers: expected at least one answer, got []")
     _check_hops(row, question)
     return question
 
@@ -160,8 +157,8 @@ def _texts(question: Question) -> Iterator[tuple[str, str]]:
 def _check_hops(row: RawRecord, question: Question) -> None:
     stated, decomposed = row.find("hops"), len(question.decomposition)
     if stated is not None and (type(stated) is not int or stated < 1):
-        raise row.error(f"hops: expected a number of at least 1, got {brief(stated)}")
+        raise InputError(f"hops: expected a number of at least 1, got {brief(stated)}")
     if decomposed and stated is not None and stated != decomposed:
-        raise row.error(f"hops: expected {decomposed}, as in decomposition, got {stated}")
+        raise InputError(f"hops: expected {decomposed}, as in decomposition, got {stated}")
     if question.hop == "single" and (stated or 1) > 1:
-        raise row.error(f"hop: expected multi for {stated} hops, got single")
+        raise InputError(f"hop: expected multi for {stated} hops, got single")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import EngineError, InputError, RetrievalError, StoreError
+from pipeline.core.errors import EngineError, InputError, Place, RetrievalError, StoreError
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Trajectory
@@ -152,7 +152,8 @@ class RolloutCheckpoints:
             tables.move_to_end(file)
             rows = tables[file].slice(self._row_of[number], self.samples).to_pylist()
             for sample, row in enumerate(rows):
-                trajectory = parse_record(Trajectory, row, self._files[file], None)
+                with Place(self._files[file]):
+                    trajectory = parse_record(Trajectory, row)
                 if (trajectory.question_id, trajectory.sample) != (question_id, sample):
                     raise StoreError(
                         f"{self._files[file]}: expected sample {sample} of question {question_id}, "

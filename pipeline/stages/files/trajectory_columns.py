@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.core.errors import Place
 from pipeline.core.input_files import parquet_batches
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import parse_record
@@ -46,12 +47,14 @@ def iterate_trajectories(
     Raises InputError when the file is unreadable, lacks a column, or holds another kind of record.
     """
     start = 0
-    for batch in parquet_batches(path, columns):
-        places = range(-start % every, batch.num_rows, every)
-        chosen = batch if every == 1 else batch.take(pa.array(places, pa.int64()))
-        for place, row in zip(places, chosen.to_pylist(), strict=True):
-            yield parse_record(Trajectory, _BLANK | row, path, start + place + 1)
-        start += batch.num_rows
+    with Place(path) as place:
+        for batch in parquet_batches(path, columns):
+            places = range(-start % every, batch.num_rows, every)
+            chosen = batch if every == 1 else batch.take(pa.array(places, pa.int64()))
+            for number, row in zip(places, chosen.to_pylist(), strict=True):
+                place.line = start + number + 1
+                yield parse_record(Trajectory, _BLANK | row)
+            start += batch.num_rows
 
 
 def warn_of_malformed(context: StageContext, file: Path) -> None:
