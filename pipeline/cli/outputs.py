@@ -27,7 +27,7 @@ from pipeline.cli.records import (
     read_trajectory,
 )
 from pipeline.core.errors import InputError
-from pipeline.core.formats import DEFAULT_FORMAT, FORMATS, FormatName
+from pipeline.core.formats import CALL_TOOLS, DEFAULT_FORMAT, FormatName
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import iterate_records, write_jsonl
 from pipeline.core.records import GrammarName, HopType, Question, Span, Trajectory
@@ -102,7 +102,7 @@ def parse(
     from pipeline import grammars
     from pipeline.conversations.steps import load_tools
 
-    calls_tools = FORMATS[format].calls_tools
+    calls_tools = format in CALL_TOOLS
     if not calls_tools and (tools is not None or search_tool or answer == "whole"):
         raise InputError(
             "--tools, --search-tool and --answer are for conversations; add --format tools"
@@ -117,10 +117,8 @@ def parse(
     def of_messages(view: ConversationView) -> Record:
         return parsed_messages(view, grammar, search_tool or (), whole=answer == "whole")
 
-    if calls_tools:
-        write_jsonl(output, extended(source, ConversationView, of_messages))
-    else:
-        write_jsonl(output, extended(source, OutputView, parsed))
+    messages = extended(source, ConversationView, of_messages)
+    write_jsonl(output, messages if calls_tools else extended(source, OutputView, parsed))
 
 
 def metrics(source: Source, output: Output = "-") -> None:

@@ -36,7 +36,7 @@ from pipeline.config.policy import (
     SftData,
 )
 from pipeline.core.errors import ConfigError
-from pipeline.core.formats import DEFAULT_FORMAT, FORMATS, FormatName
+from pipeline.core.formats import CALL_TOOLS, DEFAULT_FORMAT, FormatName
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 
 SFT = "sft"  # the value of ``start`` for the cold start, and the name of its policy
@@ -294,7 +294,7 @@ class Config(Block):
     def _format_fits(self) -> Config:
         unread = {"model.thinking": self.model.thinking, "tools": self.tools}
         for name, value in unread.items():
-            if value is not None and not FORMATS[self.format].calls_tools:
+            if value is not None and self.format not in CALL_TOOLS:
                 raise ValueError(
                     f"{name} is set, and format is {self.format}, whose trajectories are text "
                     f"without tool calls; set format to tools, or {name} to null"

@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.core.records import HopType
+from pipeline.core.records import HopType, Trajectory
 from pipeline.core.text import spaced
 
 _PUNCTUATION = str.maketrans(
@@ -45,6 +45,12 @@ def normalize(text: str) -> str:
 def exact_match(answer: str | None, golds: Sequence[str]) -> float:
     """1 when the answer equals a gold answer after normalization, else 0."""
     return _best(answer, golds, lambda predicted, gold: float(predicted == gold))
+
+
+def outcome(trajectory: Trajectory, measure: Callable[[str | None, list[str]], float]) -> float:
+    """The reward from outside, where there is one, else the ``measure`` of the answer."""
+    given = trajectory.reward
+    return measure(trajectory.answer, trajectory.answers) if given is None else given
 
 
 def f1(answer: str | None, golds: Sequence[str]) -> float:

@@ -16,26 +16,36 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """Facts about a method that decide which settings, stages and files a run of it needs."""
+    """Facts about a method that decide which settings, stages and files a run of it needs.
+
+    Attributes:
+        package: the package with its modules ``grammar``, ``tools`` and ``method``.
+        step_rewards: whether every step has a separate reward, which step pairs and step-wise GRPO
+            require.
+        scoring_samples: whether scoring continues trajectories with the policy, so that it needs
+            policy and index.
+        memory_steps: whether cold-start steps may answer from memory, without a search
+            (``sft_data.memory``).
+        similarity_rewards: whether its reward compares texts by a reranker.
+        separate_terms: whether ``pairs.terms`` selects pairs by separate terms: outcome, format,
+            process.
+        single_retrieval: whether its grammar reads a first step from the rollout
+            (``retrieval.rounds: single``).
+        judged_steps: whether its parsed steps have a conclusion, which the judges of search errors
+            need.
+        sft_shows_retrieved_kinds: whether cold-start contexts hold the kinds of items that the
+            configured retrieval shows.
+    """
 
     package: str
-    """The package with its modules ``grammar``, ``tools`` and ``method``."""
     step_rewards: bool = False
-    """Whether every step has a separate reward, which step pairs and step-wise GRPO require."""
     scoring_samples: bool = False
-    """Whether scoring continues trajectories with the policy, so that it needs policy and index."""
     memory_steps: bool = False
-    """Whether cold-start steps may answer from memory, without a search (``sft_data.memory``)."""
     similarity_rewards: bool = False
-    """Whether its reward compares texts by a reranker."""
     separate_terms: bool = False
-    """Whether ``pairs.terms`` selects pairs by separate terms: outcome, format, process."""
     single_retrieval: bool = False
-    """Whether its grammar reads a first step from the rollout (``retrieval.rounds: single``)."""
     judged_steps: bool = True
-    """Whether its parsed steps have a conclusion, which the judges of search errors need."""
     sft_shows_retrieved_kinds: bool = False
-    """Whether cold-start contexts hold the kinds of items that the configured retrieval shows."""
 
 
 METHODS: Mapping[str, MethodEntry] = {

@@ -8,6 +8,7 @@ it, scoring adds rewards, pairing and evaluation read it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pipeline.core.formats import DEFAULT_FORMAT, FormatName
@@ -87,6 +88,12 @@ class Hyperedge:
     chunk_id: str  # the chunk that it was extracted from
 
 
+def asked(one: Question | Trajectory) -> dict[str, Any]:
+    """The fields that a question and its trajectories share."""
+    names = ("question_id", "dataset", "question", "answers", "hop", "evidence")
+    return {name: getattr(one, name) for name in names}
+
+
 @dataclasses.dataclass(slots=True)
 class ContextItem:
     """One retrieved item of a step's context."""
@@ -141,6 +148,12 @@ class TokenCounts:
     thinking: int = 0  # tokens sampled by the policy
     retrieved: int = 0  # tokens of retrieved context, the sum of ``per_retrieval``
     per_retrieval: list[int] = dataclasses.field(default_factory=list)  # one entry per retrieval
+
+    @classmethod
+    def of(cls, spans: Iterable[Span], per_retrieval: list[int]) -> TokenCounts:
+        """The counts of an output with these spans of tokens."""
+        thinking = sum(end - start for start, end, writer in spans if writer == "model")
+        return cls(thinking, sum(per_retrieval), per_retrieval)
 
 
 @dataclasses.dataclass(slots=True)

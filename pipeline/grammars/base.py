@@ -8,10 +8,11 @@ command line share it, so every part of the system reads an output in the same w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Protocol
+from typing import ClassVar
 
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
@@ -61,24 +62,23 @@ class Finish:
 NextAction = Retrieve | Insert | Finish
 
 
-class Grammar(Protocol):
+@dataclass(frozen=True)
+class Grammar(ABC):
     """The base of the output grammars, in which a whole trajectory is one assistant turn.
 
-    Grammars are immutable and keep no state between calls.
+    Grammars keep no state between calls.
+
+    Attributes:
+        max_steps: the budget of steps.
+        special_tokens: control tokens of the policy's tokenizer. Model text that contains one is
+            malformed.
+        stop: strings that end a generated segment. They stay in the model text.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def special_tokens(self) -> tuple[str, ...]:
-        """Control tokens of the policy's tokenizer. Model text that contains one is malformed."""
-        ...
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Strings that end a generated segment. They stay in the model text."""
-        ...
+    max_steps: int = MAX_STEPS
+    special_tokens: tuple[str, ...] = ()
+    name: ClassVar[str]
+    stop: ClassVar[tuple[str, ...]]
 
     def clean(self, text: str) -> str:
         """``text`` sanitized for this policy's tokenizer."""
@@ -93,12 +93,7 @@ class Grammar(Protocol):
         return ""
 
     def next_action(
-        self,
-        output: str,
-        finish: str,
-        steps_done: int,
-        max_steps: int,
-        spans: Sequence[Span] = (),
+        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span] = ()
     ) -> NextAction:
         """Decide what follows the model segment at the end of ``output``.
 
@@ -112,35 +107,35 @@ class Grammar(Protocol):
             return Finish("max_tokens")
         return self.segment_action(output, finish, steps_done, max_steps, spans)
 
+    @abstractmethod
     def segment_action(
         self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
     ) -> NextAction:
         """The action after a segment that a stop string or an end-of-sequence token ended."""
-        ...
 
+    @abstractmethod
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
         """Copies with sanitized title and text, as the model sees them; ids and scores are kept."""
-        ...
 
+    @abstractmethod
     def item_lines(self, items: Sequence[ContextItem]) -> str:
         """Sanitized ``items``, one per line: the observation without its tags."""
-        ...
 
+    @abstractmethod
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
         """Observation text to append to ``output`` for a retrieval: sanitized, with closing tag."""
-        ...
 
+    @abstractmethod
     def parse(self, output: str, spans: Sequence[Span] = ()) -> ParsedOutput:
         """Parse a whole output; never raises. ``spans``, where given, locate the observations."""
-        ...
 
+    @abstractmethod
     def spans(self, output: str) -> list[Span]:
         """Spans for an output without recorded ones; they cover ``output`` exactly."""
-        ...
 
+    @abstractmethod
     def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
         """Output text and spans of the steps, such that ``parse`` returns the same steps."""
-        ...
 
 
 class FormatError(Exception):
@@ -184,6 +179,5 @@ def grammar(
     """
     if name not in METHODS:
         raise InputError(f"grammar {name!r} is not known; this version has {listed_methods()}")
-    made: Callable[[int, tuple[str, ...]], Grammar]
-    made = import_module(f"{METHODS[name].package}.grammar").GRAMMAR
+    made: type[Grammar] = import_module(f"{METHODS[name].package}.grammar").GRAMMAR
     return made(max_steps, tuple(special_tokens))

@@ -58,44 +58,40 @@ StepBuilder = Callable[[Hop, Sequence[Fact], random.Random, StepOptions], Step |
 """The step of a hop, or None with ``hop.fault`` set to the reason why there is none."""
 
 
-def unchanged(steps: Sequence[Step]) -> Sequence[Step]:
-    """The steps as they are."""
-    return steps
-
-
 @dataclass(frozen=True)
 class Method:
-    """The parts of a method: functions of records, and texts for report and dataset card."""
+    """The parts of a method: functions of records, and texts for report and dataset card.
+
+    Attributes:
+        scorer: builds the scorer from the block ``rewards``.
+        terms: the reward terms of a trajectory, a `TypedDict`, whose keys become columns. A term
+            with a title in the report is ``Annotated`` with it. The terms of single steps are the
+            `TypedDict` in its list ``steps``.
+        candidate_terms: the values by which pairs are selected, from reward terms; None for another
+            reward.
+        selection: how pairs are selected, the end of a sentence on the dataset card.
+        build_step: builds a cold-start step.
+        weights: settings in the method's block of ``rewards`` that only combine stored terms.
+        combined: all reward terms of a trajectory with other weights, from its terms and its hop.
+            Raises InputError for a term that was not measured.
+        control: settings with which a run trains with the outcome and format rewards alone.
+        turns: the steps of a cold-start example as its grammar renders them.
+        whole_shard: whether all trajectories of a shard are scored in one call instead of batch by
+            batch.
+        record_needs: what ``steep score`` needs of a record besides its answers.
+    """
 
     scorer: Callable[[Rewards, ScoreInputs], Scorer]
-    """Builds the scorer from the block ``rewards``."""
     terms: type
-    """The reward terms of a trajectory: a `TypedDict`, whose keys become columns.
-
-    A term with a title in the report is ``Annotated`` with it. The terms of single steps are the
-    `TypedDict` in its list ``steps``.
-    """
     candidate_terms: Callable[[Mapping[str, Any]], CandidateTerms | None]
-    """The values by which pairs are selected, from reward terms; None for another reward."""
     selection: str
-    """How pairs are selected: the end of a sentence on the dataset card."""
     build_step: StepBuilder
-    """Builds a cold-start step."""
     weights: tuple[str, ...]
-    """Settings in the method's block of ``rewards`` that only combine stored terms."""
     combined: Callable[[Mapping[str, Any], str, Rewards], Mapping[str, Any]]
-    """All reward terms of a trajectory with other weights, from its terms and its hop.
-
-    Raises InputError for a term that was not measured.
-    """
     control: Mapping[str, Any] = field(default_factory=dict)
-    """Settings with which a run trains with the outcome and format rewards alone."""
-    turns: Callable[[Sequence[Step]], Sequence[Step]] = unchanged
-    """The steps of a cold-start example as its grammar renders them."""
+    turns: Callable[[Sequence[Step]], Sequence[Step]] = list
     whole_shard: bool = False
-    """Whether all trajectories of a shard are scored in one call instead of batch by batch."""
     record_needs: Literal["evidence", "verdicts", "turns", "answer"] = "answer"
-    """What ``steep score`` needs of a record besides its answers."""
 
     @property
     def reward_titles(self) -> dict[str, str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from pipeline.core.records import ContextItem
+
+if TYPE_CHECKING:  # commands that check a run import this module
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ class HyperedgeRetriever(Protocol):
 
 def top_positions(scores_N: NDArray[np.floating], k: int) -> NDArray[np.int64]:
     """Positions of the k highest scores [N], best first, ties by position."""
+    import numpy as np
+
     if len(scores_N) > 4 * k:
         threshold = np.partition(scores_N, len(scores_N) - k)[len(scores_N) - k]
         kept = np.flatnonzero(scores_N >= threshold)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pipeline.conversations.messages import Message
 from pipeline.core.formats import FormatName
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars.base import Finish, Grammar, ParsedOutput, grammar
+from pipeline.grammars.base import Finish, Grammar, ParsedOutput
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import GenerationResult
@@ -109,5 +109,4 @@ class Format(ABC):
 
     def limited(self, tokenizer: Tokenizer, max_steps: int) -> Grammar:
         """The grammar with a budget of steps and the control tokens of a policy."""
-        tokens = control_tokens(tokenizer)
-        return grammar(self.grammar.name, max_steps=max_steps, special_tokens=tokens)
+        return replace(self.grammar, max_steps=max_steps, special_tokens=control_tokens(tokenizer))

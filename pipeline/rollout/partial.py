@@ -26,6 +26,7 @@ from pipeline.core.records import (
     TokenCounts,
     Trajectory,
     Writer,
+    asked,
 )
 from pipeline.grammars.base import ParsedOutput
 from pipeline.grammars.spans import extend
@@ -160,14 +161,10 @@ class PartialTrajectory:
                 f"trajectory {trajectory_id}: {problem}; this tokenizer decodes the parts and the "
                 "whole to different texts, please report it"
             )
+        parsed.steps = _with_contexts(parsed.steps, self.contexts)
         return Trajectory(
             trajectory_id=trajectory_id,
-            question_id=self.question.question_id,
-            dataset=self.question.dataset,
-            question=self.question.question,
-            hop=self.question.hop,
-            answers=self.question.answers,
-            evidence=self.question.evidence,
+            **asked(self.question),
             grammar=grammar,
             format=format,
             output=self.output,
@@ -180,19 +177,10 @@ class PartialTrajectory:
             token_ids=self.token_ids,
             token_spans=self.token_spans,
             logprobs=self.logprobs,
-            steps=_with_contexts(parsed.steps, self.contexts),
-            answer=parsed.answer,
-            format_ok=parsed.format_ok,
-            format_error=parsed.format_error,
+            **vars(parsed),
             stop=stop,
             malformed_calls=self.malformed_calls,
-            tokens=TokenCounts(
-                thinking=sum(
-                    end - start for start, end, writer in self.token_spans if writer == "model"
-                ),
-                retrieved=sum(self.per_retrieval),
-                per_retrieval=self.per_retrieval,
-            ),
+            tokens=TokenCounts.of(self.token_spans, self.per_retrieval),
         )
 
 

@@ -23,7 +23,15 @@ from pipeline.conversations.messages import ROLES
 from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.errors import InputError, Place
 from pipeline.core.record_io import parse_record
-from pipeline.core.records import GrammarName, Question, Span, Stop, TokenCounts, Trajectory
+from pipeline.core.records import (
+    GrammarName,
+    Question,
+    Span,
+    Stop,
+    TokenCounts,
+    Trajectory,
+    asked,
+)
 from pipeline.core.row_files import read_jsonl
 from pipeline.grammars.base import ParsedOutput
 from pipeline.grammars.spans import cover_error, extend
@@ -217,10 +225,8 @@ def recorded_trajectories(
     prompts: dict[str, list[list[int]]] = {}
     for name, trajectory in made.items():
         trajectory.answer = made[last[turns[name].conversation]].answer
-        prompt, known_prompts = (
-            trajectory.prompt_ids,
-            prompts.setdefault(trajectory.question_id, []),
-        )
+        prompt = trajectory.prompt_ids
+        known_prompts = prompts.setdefault(trajectory.question_id, [])
         if prompt not in known_prompts:
             known_prompts.append(prompt)
         if known := known_prompts.index(prompt):
@@ -245,23 +251,17 @@ def _trajectory(
     chain: Sequence[RecordedTurn], question: Question, grammar: GrammarName
 ) -> Trajectory:
     first, end = chain[0], chain[-1]
-    parsed = _parsed(chain, grammar)
     spans, token_spans = list[Span](), list[Span]()
     for turn in chain:
         for start, stop, writer in turn.spans:
             spans = extend(spans, stop - start, writer)
         for start, stop, writer in turn.token_spans:
             token_spans = extend(token_spans, stop - start, writer)
-    per_retrieval = [length for turn in chain for length in turn.retrieved]
-    calls = bool(end.messages[-1].get("tool_calls"))
+    called = end.messages[-1].get("tool_calls")
+    ended = _ENDS.get(end.finish, "max_steps" if called else "answer")
     return Trajectory(
         trajectory_id="",
-        question_id=question.question_id,
-        dataset=question.dataset,
-        question=question.question,
-        hop=question.hop,
-        answers=question.answers,
-        evidence=question.evidence,
+        **asked(question),
         grammar=grammar,
         format="tools",
         output="".join(turn.output for turn in chain),
@@ -274,18 +274,9 @@ def _trajectory(
         token_ids=[token_id for turn in chain for token_id in turn.token_ids],
         token_spans=token_spans,
         logprobs=[value for turn in chain for value in turn.logprobs],
-        steps=parsed.steps,
-        answer=parsed.answer,
-        format_ok=parsed.format_ok,
-        format_error=parsed.format_error,
-        stop="malformed"
-        if end.problem
-        else _ENDS.get(end.finish, "max_steps" if calls else "answer"),
-        tokens=TokenCounts(
-            thinking=sum(stop - start for start, stop, who in token_spans if who == "model"),
-            retrieved=sum(per_retrieval),
-            per_retrieval=per_retrieval,
-        ),
+        **vars(_parsed(chain, grammar)),
+        stop="malformed" if end.problem else ended,
+        tokens=TokenCounts.of(token_spans, [n for turn in chain for n in turn.retrieved]),
     )
 
 

@@ -72,11 +72,8 @@ def roll_out(
     """
     scheduler = _Scheduler(rollout)
     scheduler.seed_of = partial(stable_seed, seed, round_number)
-    return scheduler.run(
-        trajectory
-        for question in questions
-        for trajectory in scheduler.begun(question, range(samples))
-    )
+    begun = (scheduler.begun(question, range(samples)) for question in questions)
+    return scheduler.run(itertools.chain.from_iterable(begun))
 
 
 def answer_questions(
@@ -144,13 +141,7 @@ class _Scheduler:
         messages, prompt = self.format.prompt(self.settings.system, question.question)
         for sample in samples:
             seed = self.seed_of(question.question_id, sample)
-            yield PartialTrajectory(
-                question=question,
-                sample=sample,
-                seed=seed,
-                prompt_ids=prompt,
-                messages=list(messages),
-            )
+            yield PartialTrajectory(question, sample, seed, prompt, messages=list(messages))
 
     def run(self, trajectories: Iterator[PartialTrajectory]) -> Iterator[Trajectory]:
         retrieving: list[tuple[PartialTrajectory, list[Query]]] = []

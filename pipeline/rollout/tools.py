@@ -67,9 +67,8 @@ class Tools(Format):
         form = tool_format(self.grammar.name)
         written = write(form, steps, answer, self.grammar.item_lines)
         parsed = parse(form, [{"role": "user", "content": question}, *written])
-        return {
-            "completion": "", "spans": [], "messages": recorded(written), "tools": self.tools
-        }, parsed  # fmt: skip
+        fields = {"messages": recorded(written), "tools": self.tools}
+        return {"completion": "", "spans": [], **fields}, parsed
 
     def template_note(self, open_tokenizer: Callable[[], Tokenizer]) -> str:
         tools = tool_format(self.grammar.name).tools
@@ -147,7 +146,9 @@ class ToolConversations(OpenFormat):
         """Append the frame with the answer to each call, ``contexts`` to the searches."""
         write_frame = self.template.frame
         if not trajectory.token_ids:
-            trajectory.messages.append(self._first_turn(trajectory.messages[-1]["content"]))
+            question = trajectory.messages[-1]["content"]
+            step = Step(entities=[question], subquery=question, search=question)
+            trajectory.messages += write(self.format, [step], "", self.grammar.item_lines)[:1]
             trajectory.answers, write_frame = [None], self.template.written_turn
         turn = trajectory.messages[-1]
         items, answers = iter(contexts), trajectory.answers
@@ -162,10 +163,6 @@ class ToolConversations(OpenFormat):
         searched = [n for n, text in zip(frame.lengths, answers, strict=True) if text is None]
         trajectory.append_frame(frame, shown, searched, self.template.tokenizer)
         return not trajectory.refused
-
-    def _first_turn(self, question: str) -> Message:
-        step = Step(entities=[question], subquery=question, search=question)
-        return write(self.format, [step], "", self.grammar.item_lines)[0]
 
     def parse(self, trajectory: PartialTrajectory, most: int) -> ParsedOutput:
         cut_off = trajectory.problem == _CUT_OFF

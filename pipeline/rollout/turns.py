@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pipeline.conversations.messages import Message, messages_before
 from pipeline.conversations.steps import tool_format
 from pipeline.core.input_files import parse_json
-from pipeline.core.records import ContextItem, Question, Span, Trajectory
+from pipeline.core.records import ContextItem, Question, Span, Trajectory, asked
 from pipeline.rollout.partial import PartialTrajectory
 
 
@@ -57,14 +57,6 @@ def before_turn(
 
     ``number`` 0 is the question alone. Requires the token ids of a sampled trajectory.
     """
-    question = Question(
-        trajectory.question_id,
-        trajectory.dataset,
-        trajectory.question,
-        trajectory.answers,
-        trajectory.hop,
-        trajectory.evidence,
-    )
     spans = _first_turns(trajectory.spans, number)
     token_spans = _first_turns(trajectory.token_spans, number)
     characters, tokens = _length(spans), _length(token_spans)
@@ -77,7 +69,7 @@ def before_turn(
         lengths = trajectory.tokens.per_retrieval[:retrievals]
     contexts = [step.context for step in trajectory.steps if step.retrieved][:retrievals]
     return PartialTrajectory(
-        question=question,
+        question=Question(**asked(trajectory)),
         sample=sample,
         seed=seed,
         prompt_ids=trajectory.prompt_ids,

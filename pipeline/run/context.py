@@ -120,7 +120,7 @@ def policy_format(config: Config) -> Format:
     from pipeline.grammars import grammar
 
     load_tools(config.tools)
-    module, _, name = FORMATS[config.format].implementation.partition(":")
+    module, _, name = FORMATS[config.format].partition(":")
     settings = grammar(config.grammar), config.model.thinking, config.sampling.malformed_calls
     made: Format = getattr(import_module(module), name)(*settings)
     return made

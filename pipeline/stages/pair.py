@@ -184,13 +184,9 @@ def candidate_of(
     output = hashlib.sha256(trajectory.output.encode("utf-8", "surrogatepass")).hexdigest()
     name = trajectory.trajectory_id
     candidate = Candidate(
-        name,
-        trajectory.sample,
-        trajectory.hop,
-        output=output,
-        broken=broken,
+        name, trajectory.sample, trajectory.hop, output=output, broken=broken,
         dataset=trajectory.dataset,
-    )
+    )  # fmt: skip
     if broken:
         return candidate
     try:

@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from pipeline.retrieval.base import Retriever
     from pipeline.retrieval.remote.client import RemoteRetriever
 
+_LIMITS = {
+    "top_p", "max_steps", "max_segment_tokens", "max_total_tokens", "max_context_tokens",
+}  # fmt: skip
 _STOPS, _TIMING = "stops.json", "timing.json"
 
 
@@ -267,11 +270,7 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
     return RolloutSettings(
         system=config.prompt.system,
         temperature=temperature,
-        top_p=sampling.top_p,
-        max_steps=sampling.max_steps,
-        max_segment_tokens=sampling.max_segment_tokens,
-        max_total_tokens=sampling.max_total_tokens,
-        max_context_tokens=sampling.max_context_tokens,
+        **sampling.model_dump(include=_LIMITS),
         in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,
         single_retrieval=config.retrieval.rounds == "single",
         prompt_retrieval=config.retrieval.rounds == "prompt",

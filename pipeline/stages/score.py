@@ -304,13 +304,9 @@ class StageInputs:
                 context.progress.show(continuations=number)
                 yield trajectory
 
-        estimator = ValueEstimator(
-            shown,
-            ContentCache(Path(context.config.cache_dir) / "progress.sqlite"),
-            continuation_identity(context, resume.policy),
-            continuations,
-            context.seed,
-        )
+        cache = ContentCache(Path(context.config.cache_dir) / "progress.sqlite")
+        identity = continuation_identity(context, resume.policy)
+        estimator = ValueEstimator(shown, cache, identity, continuations, context.seed)
         values = estimator.values(trajectories)
         cost = estimator.cost
         print(f"{cost.known:,} of {cost.distinct:,} distinct states had been continued before")

@@ -174,13 +174,10 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     written, turns = context.format, method(context.config.grammar).turns
-    train, test = (
-        [_written(one, written, turns, context.config.prompt.system, faults) for one in part]
-        for part in chosen
-    )
+    system = context.config.prompt.system
     done = {
-        "train": [example for example in train if example is not None],
-        "test": [example for example in test if example is not None],
+        name: list(filter(None, (_written(one, written, turns, system, faults) for one in part)))
+        for name, part in zip(("train", "test"), chosen, strict=True)
     }
     statistics = _statistics(context, trajectories, done, faults) | known_facts.statistics()
     statistics |= _sources(usable)
@@ -370,12 +367,8 @@ def _ask_base_model(
     with context.models.policy_chat(None) as chat:
         chat.progress = context.progress
         replies.attach("policy", chat)
-        answers = closed_book_answers(
-            [hop.question for hop in hops],
-            chat,
-            context.format.grammar,
-            max_tokens=_CLOSED_BOOK_TOKENS,
-        )
+        asked, written = [hop.question for hop in hops], context.format.grammar
+        answers = closed_book_answers(asked, chat, written, max_tokens=_CLOSED_BOOK_TOKENS)
         print(chat.usage.line())
     return {question: answer.text for question, answer in answers.items()}
 

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import (
-    MAX_STEPS,
     Finish,
     FormatError,
     Grammar,
@@ -134,7 +132,6 @@ class _Scanner(Scanner):
         return value
 
 
-@dataclass(frozen=True)
 class HiPrag(DocumentLines, Grammar):
     """HiPRAG's grammar::
 
@@ -158,8 +155,6 @@ class HiPrag(DocumentLines, Grammar):
     tokenizer's.
     """
 
-    max_steps: int = MAX_STEPS
-    special_tokens: tuple[str, ...] = ()
     name: ClassVar[str] = "hiprag"
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</conclusion>", "</answer>")
 

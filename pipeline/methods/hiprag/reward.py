@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 from pipeline.config.policy import HiPragReward
-from pipeline.core.answer_metrics import cover_exact_match
+from pipeline.core.answer_metrics import cover_exact_match, outcome
 from pipeline.core.errors import InputError
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Kind, Ruling
@@ -70,9 +70,7 @@ def _kind(step: Step) -> Kind:
 def _terms(
     trajectory: Trajectory, rulings: Sequence[Ruling | None], weights: HiPragReward
 ) -> HiPragRewards:
-    answer = trajectory.reward
-    if answer is None:
-        answer = cover_exact_match(trajectory.answer, trajectory.answers)
+    answer = outcome(trajectory, cover_exact_match)
     format_ok = float(trajectory.format_ok)
     if len(rulings) != len(trajectory.steps):
         raise InputError(

@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.grammars.base import MAX_STEPS
 from pipeline.grammars.document_lines import parse_lines
 from pipeline.grammars.spans import covering
 from pipeline.grammars.tagged import TaggedGrammar, Transitions, reasoning
@@ -29,7 +28,6 @@ _TRIPLET = re.compile(r"Triplet:(.*)")
 _LABEL = re.compile(r"\s*(?:Title|Triplet):")
 
 
-@dataclass(frozen=True)
 class ProGraph(TaggedGrammar):
     """ProGraph-R1's grammar::
 
@@ -46,8 +44,6 @@ class ProGraph(TaggedGrammar):
     tokenizer's.
     """
 
-    max_steps: int = MAX_STEPS
-    special_tokens: tuple[str, ...] = ()
     name: ClassVar[str] = "prograph"
     stop: ClassVar[tuple[str, ...]] = ("</query>", "</answer>")
     search_tag: ClassVar[str] = "query"

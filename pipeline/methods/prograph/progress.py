@@ -179,13 +179,8 @@ class ValueEstimator:
                 yield states[key].partial(sample=sample, seed=seed)
 
     def _store(self, continued: Mapping[bytes, Continued]) -> None:
-        self.cache.put(
-            (
-                key,
-                json.dumps(asdict(value)).encode(),
-            )
-            for key, value in continued.items()
-        )
+        values = {key: json.dumps(asdict(value)).encode() for key, value in continued.items()}
+        self.cache.put(values.items())
 
 
 def _order(state: _State) -> tuple[list[int], list[int]]:

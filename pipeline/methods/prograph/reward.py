@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 from pipeline.config.policy import ProGraphReward
-from pipeline.core.answer_metrics import f1
+from pipeline.core.answer_metrics import f1, outcome
 from pipeline.core.records import Trajectory
 from pipeline.methods.prograph.structure import Structure
 
@@ -59,9 +59,7 @@ def step_rewards(
     progress was not measured: it is then null in the record and left out of the totals.
     """
     format_ok = float(trajectory.format_ok)
-    answer = trajectory.reward
-    if answer is None:
-        answer = f1(trajectory.answer, trajectory.answers)
+    answer = outcome(trajectory, f1)
     progress: list[float | None] = [None] * len(structure)
     if values is not None:
         progress = [after - before for before, after in itertools.pairwise(values)]

@@ -13,17 +13,14 @@ summary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.grammars.base import MAX_STEPS
 from pipeline.grammars.document_lines import DocumentLines, parse_documents
 from pipeline.grammars.spans import covering
 from pipeline.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
 
-@dataclass(frozen=True)
 class SearchR1(DocumentLines, TaggedGrammar):
     """Search-R1's grammar::
 
@@ -40,8 +37,6 @@ class SearchR1(DocumentLines, TaggedGrammar):
     the budget of searches, ``special_tokens`` are the policy tokenizer's.
     """
 
-    max_steps: int = MAX_STEPS
-    special_tokens: tuple[str, ...] = ()
     name: ClassVar[str] = "search-r1"
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
     search_tag: ClassVar[str] = "search"

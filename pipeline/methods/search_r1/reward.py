@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 from pipeline.config.policy import SearchR1Reward
-from pipeline.core.answer_metrics import exact_match, f1
+from pipeline.core.answer_metrics import exact_match, f1, outcome
 from pipeline.core.records import Trajectory
 
 DEFAULT = SearchR1Reward()
@@ -38,14 +38,8 @@ def score(
     """Every term of every trajectory, in order; reads ``answers``, ``answer`` and ``format_ok``."""
     measure = exact_match if weights.answer == "em" else f1
     return [
-        combined(
-            measure(trajectory.answer, trajectory.answers)
-            if trajectory.reward is None
-            else trajectory.reward,
-            float(trajectory.format_ok),
-            weights.format,
-        )
-        for trajectory in trajectories
+        combined(outcome(one, measure), float(one.format_ok), weights.format)
+        for one in trajectories
     ]
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import (
-    MAX_STEPS,
     Finish,
     FormatError,
     Grammar,
@@ -141,7 +140,6 @@ def parse_items(observation: str) -> list[ContextItem]:
     return parse_lines(observation, _CHUNK, _TRIPLET, "chunk")
 
 
-@dataclass(frozen=True)
 class TeaRag(Grammar):
     """TeaRAG's grammar::
 
@@ -159,8 +157,6 @@ class TeaRag(Grammar):
     ``max_steps`` is the budget of steps, ``special_tokens`` are the policy tokenizer's.
     """
 
-    max_steps: int = MAX_STEPS
-    special_tokens: tuple[str, ...] = ()
     name: ClassVar[str] = "tearag"
     stop: ClassVar[tuple[str, ...]] = (OPEN,)
 
