@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from pipeline.core.errors import InputError
-from tasks.status import newest_outputs
+from pipeline.run.store import newest_outputs
 
 STAGES = ("corpus", "graph", "questions-sampling", "questions-test", "score", "pair",
           "evaluate-policy", "evaluate")  # fmt: skip
@@ -32,7 +32,7 @@ def main() -> None:
 def copy(run: Path, target: Path) -> None:
     """Write ``target`` anew. Raises InputError for a run that is too large."""
     shutil.rmtree(target, ignore_errors=True)
-    for directory in newest_outputs(run).values():
+    for directory in newest_outputs(run / "store").values():
         stage = directory.parent.name
         if stage in STAGES:
             shutil.copytree(directory, target / "store" / stage / directory.name)

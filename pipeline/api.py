@@ -24,7 +24,7 @@ from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.run.store import Depth, problems
+from pipeline.run.store import Depth, newest_outputs, problems
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -124,9 +124,10 @@ class Run:
 
         >>> metrics = Run.from_directory("runs/embedded").metrics()
         """
-        from tasks.status import newest_outputs
-
-        return cls(Path(directory), newest_outputs(Path(directory)), None)
+        outputs = newest_outputs(Path(directory) / "store")
+        if not outputs:
+            raise StoreError(f"{directory}: no completed stages; expected a directory of runs/")
+        return cls(Path(directory), outputs, None)
 
     @property
     def config(self) -> Config | None:

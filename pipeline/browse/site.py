@@ -7,7 +7,7 @@ as little as a page over ten.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.browse.index import duckdb, open_index
 from pipeline.browse.queries import Queries, Row
-from pipeline.browse.sources import CALLS, RunSources, Stages, find_sources
+from pipeline.browse.sources import CALLS, RunSources, find_sources
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError, Place, StoreError
 from pipeline.core.input_files import parquet_rows, read_json
@@ -45,7 +45,7 @@ class RunEntry:
 
     name: str
     store: Path
-    current: Callable[[], Stages | None] = lambda: None
+    current: Callable[[], Sequence[Path] | None] = lambda: None
     base_model: Path | None = None
     policies: Policies | None = None
     not_asked: str = ""

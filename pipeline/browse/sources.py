@@ -2,15 +2,15 @@
 
 Input: the stage store of a run, and the outputs that the configuration names today. Output: the
 directories of every round and of every evaluated policy. An output that the configuration no longer
-names is used when no newer output exists, and listed as stale. The manifest of an output names its
-inputs, so that pairs and trajectories of one round belong together.
+names is used when no other exists, and listed as stale. Trajectories are those that the pairs of
+their round were made from (`newest_outputs`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,12 @@ from pipeline.config.policy import Pairs
 from pipeline.core.errors import StoreError
 from pipeline.evaluation.policy_names import policy_title, round_title
 from pipeline.pairs.select import PAPER
-from pipeline.run.store import MANIFEST, Store, manifest_of
+from pipeline.run.store import Store, manifest_of, newest_outputs
 
 TRAJECTORIES = "trajectories.parquet"
 PAIRS = "pairs.parquet"
 FUNNEL = "funnel.parquet"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
-Stages = Mapping[tuple[str, int | None], Path]
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,13 @@ class RunSources:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSources:
+def find_sources(name: str, root: Path, current: Sequence[Path] | None = None) -> RunSources:
     """The outputs below ``root``, the directory ``store`` of a run.
 
-    ``current`` has the outputs that the configuration names today, by stage and round; None if they
+    ``current`` has the outputs that the configuration names today, in running order; None if they
     are unknown. Raises StoreError when the store has neither trajectories nor pairs.
     """
-    found = _Found(Store(root), current)
+    found = _Found(root, current)
     groups = [*_rounds(found), *_policies(found)]
     if not groups:
         raise StoreError(
@@ -115,54 +114,36 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
 class _Found:
     """Looks up outputs, and collects the sentences about stale ones."""
 
-    def __init__(self, store: Store, current: Stages | None) -> None:
-        self.store, self.current = store, current
+    def __init__(self, root: Path, current: Sequence[Path] | None) -> None:
+        self.root, self.current = root, current
+        paired, scored = (
+            [path for path, _ in Store(root).newest(stage, lambda manifest: True)]
+            for stage in ("pair", "score")
+        )
+        paired.sort(key=lambda path: path not in (current or ()))  # those of today first
+        self.outputs = newest_outputs(root, [*paired, *reversed(current or ()), *scored])
         self.stale: list[str] = []
 
     def numbers(self, *stages: str) -> list[int]:
         """The numbers of all rounds or policies of which a stage has an output."""
-        numbers = {
-            manifest["key"].get("round")
-            for stage in stages
-            for manifest in map(manifest_of, self.store.completed(stage))
-            if manifest is not None
-        }
-        return sorted(number for number in numbers if number is not None)
+        labels = (label.rpartition("-") for label in self.outputs)
+        return sorted({int(number) for stage, _, number in labels if stage in stages})
 
-    def of(
-        self, stage: str, number: int | None = None, recorded: Mapping[str, str] | None = None
-    ) -> Path | None:
-        """A stage's output: as recorded by a later stage, of today's settings, or the newest."""
-        now = None if self.current is None else self.current.get((stage, number))
-        fingerprint = None if recorded is None else recorded.get(stage)
-        directory = None if fingerprint is None else self.store.root / stage / fingerprint
-        if directory is None or not (directory / MANIFEST).is_file():
-            directory = now
-        if directory is None:
-            newest = next(iter(self.store.manifests(stage, number)), None)
-            if newest is None:
-                return None
-            directory = self.store.root / stage / newest["fingerprint"]
-        if self.current is not None and directory != now:
-            label = stage if number is None else f"{stage}-{number}"
+    def of(self, stage: str, number: int | None = None) -> Path | None:
+        """A stage's output; one that the configuration does not name today is stale."""
+        label = stage if number is None else f"{stage}-{number}"
+        directory = self.outputs.get(label)
+        if directory is not None and self.current is not None and directory not in self.current:
             line = f"{label} was made with other settings or inputs ({directory.name})"
             if line not in self.stale:
                 self.stale.append(line)
         return directory
 
 
-def _recorded(directory: Path | None) -> Mapping[str, str] | None:
-    manifest = None if directory is None else manifest_of(directory)
-    return None if manifest is None else manifest["key"]["inputs"]
-
-
 def _rounds(found: _Found) -> Iterator[Group]:
     for number in found.numbers("pair", "score", "sample"):
-        pair = found.of("pair", number)
-        score = found.of("score", number, _recorded(pair))
-        recorded = _recorded(score)
-        sample = found.of("sample", number, recorded)
-        judged = found.of("judge", number, recorded)
+        pair, score = found.of("pair", number), found.of("score", number)
+        sample, judged = found.of("sample", number), found.of("judge", number)
         yield Group(
             f"round-{number}",
             trajectories=_file(score, TRAJECTORIES) or _file(sample, TRAJECTORIES),
@@ -203,8 +184,9 @@ def _policies(found: _Found) -> Iterator[Group]:
 
 def _first_policy(found: _Found, evaluation: Path | None) -> str:
     """The name of policy 0 in results: "sft", or without a cold start "start" or "base"."""
-    fingerprint = (_recorded(evaluation) or {}).get("policy", "")
-    given = found.store.root / "start" / fingerprint
+    manifest = None if evaluation is None else manifest_of(evaluation)
+    fingerprint = "" if manifest is None else manifest["key"]["inputs"].get("policy", "")
+    given = found.root / "start" / fingerprint
     if not fingerprint or not given.is_dir():
         return "sft"
     return "start" if (given / "adapter").is_dir() else "base"
@@ -214,9 +196,9 @@ def _questions(found: _Found, splits: Iterable[str], number: int | None) -> tupl
     """The question files of the splits, of the round if it has its own."""
     found_files = []
     for split in splits:
-        stage = f"questions-{split}"
-        of_round = number if found.store.manifests(stage, number) else None
-        found_files.append(_file(found.of(stage, of_round), "questions.parquet"))
+        of_round = None if number is None else found.of(f"questions-{split}", number)
+        directory = of_round or found.of(f"questions-{split}")
+        found_files.append(_file(directory, "questions.parquet"))
     return tuple(path for path in found_files if path is not None)
 
 

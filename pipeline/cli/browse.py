@@ -18,7 +18,6 @@ from pipeline.core.errors import SteepError, StoreError, missing
 
 if TYPE_CHECKING:
     from pipeline.browse.site import RunEntry, Site
-    from pipeline.browse.sources import Stages
     from pipeline.config import Config
     from pipeline.rollout.answering import PolicyProcess
     from tasks.base import StageTask
@@ -92,19 +91,19 @@ def open_site(task: StageTask) -> Site:
     return Site({settings.name: first}, Path(settings.cache_dir) / "browse", others)
 
 
-def _current(task: StageTask) -> Stages | None:
+def _current(task: StageTask) -> list[Path] | None:
     """The outputs that the configuration names today; None if it names a missing file."""
     from tasks.base import walk
     from tasks.outputs import Outputs
 
     outputs = Outputs()
     try:
-        found = {(t.stage, t.round_number): outputs.of(t) for t in walk(task)}
+        found = [outputs.of(needed) for needed in walk(task)]
     except SteepError as error:
         reason = f"because the configuration's are not known: {error}"
         typer.echo(f"the newest outputs are shown, {reason}", err=True)
         return None
-    return {key: output.directory for key, output in found.items() if output is not None}
+    return [output.directory for output in found if output is not None]
 
 
 def _base_model(settings: Config) -> Path | None:

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from pipeline.cli.options import Chosen, complete_stages, refuse_options, with_configuration
 from pipeline.core.errors import InputError, Place
 from pipeline.core.record_io import iterate_input
-from pipeline.core.records import PairKind, Stop, Trajectory
+from pipeline.core.records import Pair, PairKind, Stop, Trajectory
 from pipeline.core.text import one_line
 
 _FILES = ("pairs.parquet", "trajectories.parquet")
@@ -65,31 +66,24 @@ def view(
 
     Without FILE the pairs of a round are shown. The options that choose records can be combined.
     """
+    from pipeline.evaluation import terminal
     from pipeline.evaluation.selection import Selection
 
     _check("--kind", kind, get_args(PairKind))
     _check("--stop", stop, get_args(Stop))
-    rounds = frozenset[int]()
+    keep = Selection(ids or (), kind or (), stops=stop or ())
     if source is None:
         source = _record_file(chosen.finished(stage, round))
     else:
         refuse_options(context, ("data", "stage"), "with FILE; remove one of them")
-        rounds = frozenset([] if round is None else [round])
+        keep = replace(keep, rounds=() if round is None else (round,))
         source = _record_file(source)
         if str(source) == "-" or (source.exists() and not source.is_file()):
             raise InputError.at(source, "is not a regular file; name one")
-    from pipeline.evaluation.terminal import view_pairs, view_trajectories
-
-    keep = Selection(
-        ids=frozenset(ids or ()),
-        kinds=frozenset(kind or ()),
-        rounds=rounds,
-        stops=frozenset(stop or ()),
-    )
-    if _holds_pairs(source):
-        count = view_pairs(source, limit, tokenizer=tokenizer or _base_model(chosen), keep=keep)
-    else:
-        count = view_trajectories(source, limit, keep=keep)
+    records = _kind(source)
+    if records is Pair and tokenizer is None:
+        tokenizer = _base_model(chosen)
+    count = terminal.view(source, records, limit, tokenizer=tokenizer or Path(), keep=keep)
     if keep and not count:
         asked = (
             f"no record of {', '.join(ids)}" if ids else "no record has what the options ask for"
@@ -116,8 +110,8 @@ def _record_file(source: Path) -> Path:
     return files[0]
 
 
-def _holds_pairs(source: Path) -> bool:
-    """Whether a file holds pairs, by the fields of its first record.
+def _kind(source: Path) -> type[Any]:
+    """`Pair` or `Trajectory`, by the fields of the first record of a file.
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
@@ -130,7 +124,7 @@ def _holds_pairs(source: Path) -> bool:
                 "neither pairs nor trajectories; expected the records of the stages pair, sample "
                 "or score, as docs/data.md describes them"
             )
-        return "chosen_ids" in fields
+        return Pair if "chosen_ids" in fields else Trajectory
 
 
 def _base_model(chosen: Chosen) -> Path:

@@ -9,7 +9,7 @@ terminal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,75 +29,52 @@ STYLES = {"model": "green", "observation": "dim", "frame": "dim", "unknown": "ye
 SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two panels side by side
 
 
-def view_pairs(
-    path: Path | str,
-    limit: int,
-    *,
-    tokenizer: Path | str,
-    keep: Selection = EVERYTHING,
-    console: Console | None = None,
-) -> int:
-    """Print the first ``limit`` pairs of a file and return their number.
-
-    ``keep`` selects the pairs to print. ``tokenizer`` is the base model's directory with
-    ``tokenizer.json``. Raises InputError when a file is missing or broken, or when token spans do
-    not cover the ids.
-    """
-    codec = open_tokenizer(tokenizer)
-
-    def shown(pair: Pair) -> tuple[str, list[Any]]:
-        title = f"round {pair.round} · {pair.kind} · {question_of(pair)}"
-        return title, [
-            # Pairs of other systems' outputs have no tokens, so their messages are shown.
-            _panel(
-                f"{side.name} {side.id}",
-                _decode(codec, side.ids, side.spans) or texts_of(side),
-                side.rewards,
-            )
-            for side in pair_sides(pair)
-        ]
-
-    return _view(Path(path), Pair, limit, shown, keep, console)
-
-
-def view_trajectories(
-    path: Path | str,
-    limit: int,
-    *,
-    keep: Selection = EVERYTHING,
-    console: Console | None = None,
-) -> int:
-    """Print the first ``limit`` trajectories of a file and return their number.
-
-    ``keep`` selects the trajectories to print. Raises InputError when the file is missing or broken
-    or when spans do not cover the output.
-    """
-
-    def shown(trajectory: Trajectory) -> tuple[str, list[Any]]:
-        answers = " | ".join(trajectory.answers)
-        title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
-        panel = _panel(title, text_of(trajectory), trajectory.rewards or {})
-        return f"{trajectory.dataset} · {trajectory.question}", [panel]
-
-    return _view(Path(path), Trajectory, limit, shown, keep, console)
-
-
-def _view(
-    file: Path,
+def view(
+    path: Path,
     kind: type[Record],
     limit: int,
-    shown: Callable[[Record], tuple[str, list[Any]]],
-    keep: Selection,
-    console: Console | None,
+    *,
+    tokenizer: Path,
+    keep: Selection = EVERYTHING,
+    console: Console | None = None,
 ) -> int:
-    """Print records, after all of them have been read; ``shown`` gives title and panels."""
-    screen = console or _console()
-    with Place(file) as place:
-        records = [shown(record) for place.line, record in selected(file, kind, keep, limit)]
+    """Print the first ``limit`` pairs or trajectories of a file that ``keep`` keeps; their number.
+
+    ``tokenizer`` is the base model's directory with ``tokenizer.json``, for pairs. Raises
+    InputError when a file is missing or broken, or when spans do not cover the ids or the output.
+    """
+    from rich.console import Console
+
+    codec = open_tokenizer(tokenizer) if kind is Pair else None
+    screen = console or Console(highlight=False)
+    with Place(path) as place:
+        records = [
+            _trajectory(record) if codec is None else _pair(record, codec)
+            for place.line, record in selected(path, kind, keep, limit)
+        ]
     for number, (title, panels) in enumerate(records, start=1):
         print_rule(screen, f"{number} · {title}")
         beside(screen, panels)
     return len(records)
+
+
+def _pair(pair: Any, codec: Tokenizer) -> tuple[str, list[Any]]:
+    """The title and both panels of a pair.
+
+    Pairs of other systems' outputs have no tokens, so their messages are shown.
+    """
+    panels = []
+    for side in pair_sides(pair):
+        text = _decode(codec, side.ids, side.spans) or texts_of(side)
+        panels.append(_panel(f"{side.name} {side.id}", text, side.rewards))
+    return f"round {pair.round} · {pair.kind} · {question_of(pair)}", panels
+
+
+def _trajectory(trajectory: Any) -> tuple[str, list[Any]]:
+    answers = " | ".join(trajectory.answers)
+    title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
+    panel = _panel(title, text_of(trajectory), trajectory.rewards or {})
+    return f"{trajectory.dataset} · {trajectory.question}", [panel]
 
 
 def printable(text: str) -> str:
@@ -129,12 +106,6 @@ def _decode(tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span]) -> 
         Segment(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), writer)
         for start, end, writer in spans
     ]
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
 
 
 def print_rule(console: Console, title: str) -> None:

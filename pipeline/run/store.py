@@ -240,6 +240,39 @@ class Store:
             sync(final)
 
 
+def newest_outputs(root: Path, first: Iterable[Path] = ()) -> dict[str, Path]:
+    """The complete outputs in the store ``root`` of a run by label, such as ``pair-2``.
+
+    If a stage has several, that output is taken which the outputs ``first`` were made from, else
+    which the newest stage after it used. Shards and damaged outputs are left out.
+    """
+    dated = [
+        (manifest.stat().st_mtime_ns, manifest.parent)
+        for manifest in root.glob(f"*/*/{MANIFEST}")
+        if not manifest.parent.parent.name.endswith("-shard")
+    ]
+    newest_first = [path for _, path in sorted(dated, reverse=True)]
+    by_fingerprint = {path.name: path for path in newest_first}
+    outputs: dict[str, Path] = {}
+
+    def take(path: Path) -> None:
+        manifest = manifest_of(path)
+        if manifest is None:
+            return
+        key = manifest["key"]
+        label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
+        if label in outputs:
+            return
+        outputs[label] = path
+        for fingerprint in manifest.get("made_from", key["inputs"]).values():
+            if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
+                take(by_fingerprint[fingerprint])
+
+    for path in (*first, *newest_first):
+        take(path)
+    return outputs
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True)
 

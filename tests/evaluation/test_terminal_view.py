@@ -15,7 +15,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Trajectory
 from pipeline.core.text import visible
-from pipeline.evaluation.terminal import view_pairs, view_trajectories
+from pipeline.evaluation.terminal import view
 from tests.stages.fabricated_run import preference_pair, trajectory
 
 GREEN, DIM, END = "\x1b[32m", "\x1b[2m", "\x1b[0m"
@@ -49,7 +49,7 @@ def pair_file(directory: Path, spans: list[tuple[int, int, str]]) -> Path:
 def test_trained_tokens_are_green_and_masked_ones_dim(tmp_path: Path, width: int) -> None:
     spans = [(0, 1, "model"), (1, 2, "observation"), (2, 3, "model")]
     console, stream = colored(width)
-    count = view_pairs(pair_file(tmp_path, spans), 5, tokenizer=tmp_path, console=console)
+    count = view(pair_file(tmp_path, spans), Pair, 5, tokenizer=tmp_path, console=console)
     text = stream.getvalue()
     assert count == 1
     assert f"{GREEN}ask{END}{DIM}[b]seen[/b]{END}{GREEN}sum{END}" in text
@@ -61,7 +61,7 @@ def test_trained_tokens_are_green_and_masked_ones_dim(tmp_path: Path, width: int
 def test_token_spans_with_a_gap_are_refused(tmp_path: Path) -> None:
     path = pair_file(tmp_path, [(0, 1, "model"), (2, 3, "model")])
     with pytest.raises(InputError, match=r"pairs\.parquet:1: token spans: .*start at 1"):
-        view_pairs(path, 5, tokenizer=tmp_path, console=colored(80)[0])
+        view(path, Pair, 5, tokenizer=tmp_path, console=colored(80)[0])
 
 
 def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
@@ -73,7 +73,8 @@ def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
     hostile = replace(hostile, question=controls, dataset=controls, answers=[controls])
     write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
     console, stream = colored(200)
-    view_trajectories(tmp_path / "trajectories.parquet", 1, console=console)
+    path = tmp_path / "trajectories.parquet"
+    view(path, Trajectory, 1, tokenizer=tmp_path, console=console)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # the colors are ours
     assert visible(shown) == shown
     assert "[red]markup[/red]" in shown
