@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -117,12 +116,12 @@ class _Found:
 
     def __init__(self, root: Path, current: Sequence[Path] | None) -> None:
         self.root, self.current = root, current
-        paired, *others = (
+        paired, scored = (
             [path for path, _ in Store(root).newest(stage, lambda manifest: True)]
-            for stage in ("pair", "score", "sample")
+            for stage in ("pair", "score")
         )
         paired.sort(key=lambda path: path not in (current or ()))  # those of today first
-        self.outputs = newest_outputs(root, chain(paired, reversed(current or ()), *others))
+        self.outputs = newest_outputs(root, [*paired, *reversed(current or ()), *scored])
         self.stale: list[str] = []
 
     def numbers(self, *stages: str) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from pipeline.cli.options import (
@@ -15,9 +13,6 @@ from pipeline.cli.options import (
 from pipeline.cli.plan import plan_json, print_plan
 from pipeline.cli.printing import print_json, print_lines
 from pipeline.core.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 @with_configuration

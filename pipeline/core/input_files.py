@@ -24,6 +24,7 @@ from pipeline.core.errors import STDIN, InputError, Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _ROWS_IN_MEMORY = 256
 _BOM = b"\xef\xbb\xbf"
@@ -180,17 +181,8 @@ def parquet_batches(
     ``columns`` limits them to these columns. Raises InputError when the file is not readable
     Parquet, lacks a column, holds NaN or infinity, or has a column type that JSON lacks.
     """
-    import pyarrow.parquet as pq
-
     row = 0
-    # Pre-buffering keeps the compressed bytes of all row groups read so far.
-    with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
-        for name in columns or ():
-            if name not in file.schema_arrow.names:
-                raise InputError(f"{name}: no such column")
-        names = file.schema_arrow.names if columns is None else list(columns)
-        for name in names:
-            _check_type(file.schema_arrow.field(name).type, name)
+    with _parquet(path, columns) as (file, names):
         for batch in file.iter_batches(batch_size=_ROWS_IN_MEMORY, columns=names):
             _check_finite(batch, row)
             row += batch.num_rows
@@ -203,12 +195,8 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
     Only the row groups that hold them are read, one at a time. Raises InputError as
     `iterate_parquet` does.
     """
-    import pyarrow.parquet as pq
-
     remaining, start = [number for number in numbers if number >= 0], 0
-    with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
-        for name in file.schema_arrow.names:
-            _check_type(file.schema_arrow.field(name).type, name)
+    with _parquet(path, None) as (file, _):
         for group in range(file.num_row_groups):
             end = start + file.metadata.row_group(group).num_rows
             inside = [number for number in remaining if number < end]
@@ -220,6 +208,26 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
                     _check_finite(batch, number)
                     yield from batch.to_pylist()
             start = end
+
+
+@contextmanager
+def _parquet(
+    path: Path | str, columns: Sequence[str] | None
+) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
+    """An open Parquet file, and the names of its ``columns``, whose types are checked."""
+    import pyarrow.parquet as pq
+
+    # Pre-buffering keeps the compressed bytes of all row groups read so far.
+    with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        schema = file.schema_arrow
+        names = schema.names if columns is None else list(columns)
+        for name in names:
+            if name not in schema.names:
+                raise InputError(f"{name}: no such column")
+            if not is_json_type(kind := schema.field(name).type):
+                problem = f"a column of type {kind} cannot be read; store text or numbers"
+                raise InputError(f"{name}: {problem}")
+        yield file, names
 
 
 @contextmanager
@@ -238,12 +246,6 @@ def arrow_errors(path: Path | str, kind: str = "Parquet") -> Iterator[None]:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             cause = str(error).splitlines()[0]
             raise InputError(f"not a readable {kind} file: {cause}") from None
-
-
-def _check_type(kind: pa.DataType, name: str) -> None:
-    """Raise InputError when JSON has no value for an Arrow type."""
-    if not is_json_type(kind):
-        raise InputError(f"{name}: a column of type {kind} cannot be read; store text or numbers")
 
 
 def is_json_type(kind: pa.DataType) -> bool:

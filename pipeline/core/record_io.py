@@ -128,7 +128,7 @@ def iterate_input(path: Path | str, kind: type[Any]) -> Iterator[tuple[int, dict
 def _rows(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     with Place(path) as place:
         for row in iterate_rows(path):
-            place.line = row.line or row.number
+            place.line = row.place
             if isinstance(row.value, InputError):
                 raise row.value
             yield row.line or row.number, row.value

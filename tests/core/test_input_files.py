@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, Place
 from pipeline.core.input_files import (
     iterate_parquet,
     read_json,
@@ -104,3 +104,18 @@ def test_json_lines_are_told_from_one_object_whatever_lines_are_blank(tmp_path, 
         first, second = iterate_rows(path)
         assert first.value == {"a": 1}
         assert (second.place, str(second.value)) == ("record 2", "expected an object, got 3")
+
+
+def test_an_error_gets_its_file_and_line_once():
+    def read() -> None:
+        with Place("outer.json"), Place("a.jsonl") as place:
+            for place.line, value in enumerate("yn", start=1):
+                if value == "n":
+                    raise InputError("answer: missing")
+
+    with pytest.raises(InputError, match=r"^a\.jsonl:2: answer: missing$"):
+        read()
+    assert str(Place("-", 3).error(InputError("empty"))) == "<stdin>:3: empty"
+    assert str(Place("a.json").error(InputError("not JSON", 7))) == "a.json:7: not JSON"
+    assert str(Place("a.json", "record 4").error(InputError("empty"))) == "a.json: record 4: empty"
+    assert str(Place("a.json", 9).error(InputError.at("b.json", "empty"))) == "b.json: empty"
