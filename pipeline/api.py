@@ -24,7 +24,7 @@ from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.run.store import Depth, newest_outputs, problems
+from pipeline.run.store import Depth, newest_outputs, problems, read_manifest
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -120,11 +120,11 @@ class Run:
         """The run in a directory such as ``runs/embedded``, for reading.
 
         If a stage has several outputs, the output that the newest later stage has used is taken.
-        Raises StoreError when the directory holds no completed stage.
+        Raises StoreError when the directory holds no completed stage, or a damaged manifest.
 
         >>> metrics = Run.from_directory("runs/embedded").metrics()
         """
-        outputs = newest_outputs(Path(directory) / "store")
+        outputs = newest_outputs(Path(directory) / "store", read=read_manifest)
         if not outputs:
             raise StoreError(f"{directory}: no completed stages; expected a directory of runs/")
         return cls(Path(directory), outputs, None)

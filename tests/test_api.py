@@ -157,6 +157,12 @@ def test_a_stage_that_is_not_complete_is_named(overrides: list[str], tmp_path: P
         Run.from_directory(tmp_path)
 
 
+def test_a_damaged_manifest_is_an_error_and_no_older_output_is_taken(run: Run) -> None:
+    (run.stage("pair-1") / "manifest.json").write_text("{")
+    with pytest.raises(StoreError, match=r"pair.*manifest\.json"):
+        Run.from_directory(run.directory)
+
+
 @pytest.mark.parametrize("opened", ["configuration", "directory"])
 def test_a_damaged_stage_is_named_when_it_is_read(
     run: Run, overrides: list[str], opened: str

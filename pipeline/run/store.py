@@ -240,11 +240,17 @@ class Store:
             sync(final)
 
 
-def newest_outputs(root: Path, first: Iterable[Path] = ()) -> dict[str, Path]:
+def newest_outputs(
+    root: Path,
+    first: Iterable[Path] = (),
+    read: Callable[[Path], dict[str, Any] | None] = lambda path: manifest_of(path),
+) -> dict[str, Path]:
     """The complete outputs in the store ``root`` of a run by label, such as ``pair-2``.
 
     If a stage has several, that output is taken which the outputs ``first`` were made from, else
-    which the newest stage after it used. Shards and damaged outputs are left out.
+    which the newest stage after it used. Shards are left out, and outputs without a manifest.
+    ``read`` gives the manifest of a directory: of a damaged one, the default gives None and
+    `read_manifest` raises StoreError.
     """
     dated = [
         (manifest.stat().st_mtime_ns, manifest.parent)
@@ -256,7 +262,7 @@ def newest_outputs(root: Path, first: Iterable[Path] = ()) -> dict[str, Path]:
     outputs: dict[str, Path] = {}
 
     def take(path: Path) -> None:
-        manifest = manifest_of(path)
+        manifest = read(path)
         if manifest is None:
             return
         key = manifest["key"]
