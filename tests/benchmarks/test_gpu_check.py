@@ -53,6 +53,7 @@ def test_sft_reports_time_and_loss_of_a_step(place: Place) -> None:
     assert kept(figures) == [True]
 
 
+@pytest.mark.slow
 def test_dpo_starts_at_margin_zero_and_loss_ln_2(place: Place) -> None:
     from benchmarks.gpu_check.training import dpo
 
@@ -62,6 +63,7 @@ def test_dpo_starts_at_margin_zero_and_loss_ln_2(place: Place) -> None:
     assert margin == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_dpo_on_pairs_of_different_lengths_has_the_losses_of_the_padded_pass(place: Place) -> None:
     from benchmarks.gpu_check.training import dpo_mixed
 

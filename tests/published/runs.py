@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,15 +167,15 @@ class StandInRun:
         assert done.returncode == 0, done.stdout + _last_log(self.directory)
         return done.stdout
 
-    def finish(self, *options: str, goal: Sequence[str] = (), **variables: str) -> str:
-        """Check and run everything, or up to the stage ``goal``; returns what both commands print.
+    def finish(self, *options: str, **variables: str) -> str:
+        """Check and run everything; returns the messages of ``steep check`` and ``steep run``.
 
         ``options`` are those of both commands, ``variables`` are added to their environment.
         """
         with FakeEndpoint(judge) as endpoint:
             path = self.write_configuration(endpoint.url)
             plan = self.steep("check", *options, path=path, **variables)
-            return plan + self.steep("run", *goal, *options, path=path, **variables)
+            return plan + self.steep("run", *options, path=path, **variables)
 
     def output(self, stage: str, name: str) -> Path:
         """A file of the newest output of a stage."""

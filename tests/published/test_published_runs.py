@@ -81,18 +81,6 @@ def finished(run: StandInRun, **variables: str) -> str:
     return run.finish("--set", "sampling.samples=24", **variables)
 
 
-@pytest.mark.timeout(1800)
-def test_a_published_configuration_reaches_its_pairs_on_stand_ins(
-    new_run: Callable[[str], StandInRun],
-) -> None:
-    """The stages after the pairs need three more processes with models; the test below has them."""
-    run = new_run("hiprag-qwen2.5-7b")
-    messages = run.finish(goal=("pair", "--round", "1"))
-    assert "no faults" in messages
-    assert run.counts("pair")["trajectories"] > 0
-    assert json.loads(run.output("sample", "stops.json").read_text())["answer"] > 0
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", PUBLISHED)

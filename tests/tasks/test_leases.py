@@ -88,6 +88,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_products_of_a_stage_a_command_and_an_open_run_are_equal_with_any_threads(tmp_path):
     """A retrieval service and `Run.ask` compute outside of a stage, with all cores."""
     (tmp_path / "products.py").write_text(PRODUCTS)

@@ -177,45 +177,46 @@ def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
     assert differing_files(reported, victim) == []
 
 
-TRAINED = {
+PAIRED = {
     "corpus", "graph", "index", "pair", "questions-sampling", "questions-sft", "questions-test",
-    "questions-validation", "sample", "score", "sft", "sft-data", "train",
+    "questions-validation", "sample", "score", "sft", "sft-data",
 }  # fmt: skip
 
 
-def test_every_output_of_a_training_loads_as_a_data_set(trained: RunFolder) -> None:
-    tables = load_outputs(trained.store)
+def test_every_output_up_to_the_pairs_loads_as_a_data_set(paired: RunFolder) -> None:
+    tables = load_outputs(paired.store)
     assert tables["corpus"] == {"chunks": 200}
     assert tables["sft-data"] == {"default": 160}
     assert list(tables["graph"]) == ["triplets", "entities"]
     assert list(tables["pair"]) == ["pairs", "funnel"]
-    assert list(tables["train"]) == ["log"]
-    assert tables.keys() == TRAINED
+    assert list(tables["sft"]) == ["log"]
+    assert tables.keys() == PAIRED
 
 
 @pytest.mark.slow
 def test_every_output_of_a_run_loads_as_a_data_set(reported: RunFolder) -> None:
     tables = load_outputs(reported.store)
+    assert list(tables["train"]) == ["log"]
     assert list(tables["evaluate"]) == ["comparison", "metrics"]
     assert list(tables["report"]) == ["metrics"]
-    assert tables.keys() == {*TRAINED, "coverage", "evaluate-policy", "evaluate", "report"}
+    assert tables.keys() == {*PAIRED, "train", "coverage", "evaluate-policy", "evaluate", "report"}
 
 
-def test_rewards_are_numbers_in_columns(trained: RunFolder) -> None:
-    [file] = trained.store.glob("score/*/trajectories.parquet")
+def test_rewards_are_numbers_in_columns(paired: RunFolder) -> None:
+    [file] = paired.store.glob("score/*/trajectories.parquet")
     rewards = pq.read_schema(file).field("rewards").type
     assert rewards.field("total").type == pa.float64()
     assert str(rewards.field("memory").type.field("context").type) == "list<element: double>"
 
 
-def test_every_log_says_what_its_stage_did_and_no_record_is_left(trained: RunFolder) -> None:
-    logs = trained.root / "runs" / "small" / "logs"
-    for label in trained.seconds():
+def test_every_log_says_what_its_stage_did_and_no_record_is_left(paired: RunFolder) -> None:
+    logs = paired.root / "runs" / "small" / "logs"
+    for label in paired.seconds():
         lines = (logs / f"{label}.log").read_text().splitlines()
         assert lines[1].startswith("stage "), label
         assert lines[-1].startswith("wrote "), label
         assert len(lines) >= 4, label  # beside these: inputs, and what was done
-    assert not [*trained.store.rglob("*.progress.json"), *trained.store.rglob("*.failed.json")]
+    assert not [*paired.store.rglob("*.progress.json"), *paired.store.rglob("*.failed.json")]
 
 
 def flip(content: bytes) -> bytes:
