@@ -11,32 +11,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pipeline.cli import (
-    ask,
-    audit_rewards,
-    browse,
-    calibrate,
-    check,
-    config,
-    evaluate,
-    export,
-    init,
-    outputs,
-    pair,
-    plan,
-    retrieval,
-    run,
-    score,
-    store,
-    synthesise,
-    view,
-)
 from pipeline.core.atomic import check_distinct
 from pipeline.core.errors import SteepError, check_name
 from pipeline.core.process_variables import choose_kernels
@@ -75,66 +56,63 @@ class _Groups(TyperGroup):
             formatter.write(f"  {name:<16}{summary}\n")
 
 
-app = typer.Typer(
-    cls=_Groups,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Teach language models to search, offline: run stages, look at them, or use steps on "
-    "own files.",
-)
+# The module and the name of each command, which is imported when it is named.
+PANELS = {
+    "Run": {"init": "init.init", "data": "init.data", "synthesise": "synthesise.synthesise",
+        "decompose": "synthesise.decompose", "check": "check.check", "plan": "plan.plan",
+        "run": "run.run", "status": "run.status", "serve": "retrieval.serve",
+        "record": "retrieval.record"},
+    "Look and compare": {"browse": "browse.browse", "view": "view.view", "ask": "ask.ask",
+        "evaluate": "evaluate.evaluate", "compare": "evaluate.compare",
+        "audit-rewards": "audit_rewards.audit_rewards", "search": "retrieval.search",
+        "recall": "retrieval.recall"},
+    "Single steps on files": {"import": "outputs.import_outputs", "parse": "outputs.parse",
+        "kag": "retrieval.kag", "hyper": "retrieval.hyper", "score": "score.score",
+        "pair": "pair.pair", "mask": "outputs.mask", "metrics": "outputs.metrics",
+        "failures": "outputs.failures", "calibrate": "calibrate.calibrate"},
+    "Store and settings": {"fork": "store.fork", "verify": "store.verify", "gc": "store.gc",
+        "export": "export.app", "publish": "export.publish", "config": "config.app"},
+}  # fmt: skip
 
-PANELS: dict[str, dict[str, Callable[..., Any]]] = {
-    "Run": {
-        "init": init.init,
-        "data": init.data,
-        "synthesise": synthesise.synthesise,
-        "decompose": synthesise.decompose,
-        "check": check.check,
-        "plan": plan.plan,
-        "run": run.run,
-        "status": run.status,
-        "serve": retrieval.serve,
-        "record": retrieval.record,
-    },
-    "Look and compare": {
-        "browse": browse.browse,
-        "view": view.view,
-        "ask": ask.ask,
-        "evaluate": evaluate.evaluate,
-        "compare": evaluate.compare,
-        "audit-rewards": audit_rewards.audit_rewards,
-        "search": retrieval.search,
-        "recall": retrieval.recall,
-    },
-    "Single steps on files": {
-        "import": outputs.import_outputs,
-        "parse": outputs.parse,
-        "kag": retrieval.kag,
-        "hyper": retrieval.hyper,
-        "score": score.score,
-        "pair": pair.pair,
-        "mask": outputs.mask,
-        "metrics": outputs.metrics,
-        "failures": outputs.failures,
-        "calibrate": calibrate.calibrate,
-    },
-    "Store and settings": {"fork": store.fork, "verify": store.verify, "gc": store.gc},
-}
 
-for panel, commands in PANELS.items():
-    for name, command in commands.items():
-        app.command(name, cls=_Command, rich_help_panel=panel)(command)
-app.add_typer(export.app, name="export", rich_help_panel="Store and settings")
-app.command("publish", rich_help_panel="Store and settings")(export.publish)
-app.add_typer(config.app, name="config", rich_help_panel="Store and settings")
+def command_line(wanted: str | None = None) -> typer.Typer:
+    """The command line with the command ``wanted``, or with all if there is no such command.
+
+    All modules of commands import a third of the package, and a run needs one of them.
+    """
+    line = typer.Typer(
+        cls=_Groups,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        callback=lambda: None,  # so that a line of one command is a group too
+        help="Teach language models to search, offline: run stages, look at them, or use steps on "
+        "own files.",
+    )
+    places = [(panel, *one) for panel, commands in PANELS.items() for one in commands.items()]
+    for panel, name, place in [one for one in places if one[1] == wanted] or places:
+        module, _, attribute = place.partition(".")
+        command = getattr(import_module(f"pipeline.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            line.add_typer(command, name=name, rich_help_panel=panel)
+        else:
+            line.command(name, cls=_Command, rich_help_panel=panel)(command)
+    return line
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """``app``: the command line with all commands."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return command_line()
+
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."
 
 
-def main(command: Callable[[], object] = app) -> None:
+def main(command: Callable[[], object] | None = None) -> None:
     """Entry point of the console script; it ends with `SystemExit`."""
     choose_kernels()  # services and commands on files then give the results of stages
-    status = _run(command)
+    status = _run(command or (lambda: command_line(*sys.argv[1:2])()))
     try:
         sys.stdout.flush()
     except BrokenPipeError:
