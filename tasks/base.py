@@ -31,7 +31,6 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.store import Depth, StageKey, Store, problems, read_manifest
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import StageJob
-from tasks.execution.cluster import run_on_cluster
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.opened import Needs, Opened, Work
@@ -326,6 +325,8 @@ class StageTask(luigi.Task):
             inherited = {**os.environ, **environment}
             server = self.fork_server if self.fork_server and self.fork_server.ready else None
             return run_stage(stage, inherited, hint, started, server=server)
+        from tasks.execution.cluster import run_on_cluster
+
         return run_on_cluster(
             stage, self.settings.execution, environment, hint, started, noted,
             label=self.label, needs=self.asked,

@@ -7,13 +7,6 @@ from pathlib import Path
 
 from pipeline.config import CorpusFile
 from pipeline.core.records import Chunk
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import is_read
-from pipeline.corpus.first_records import document_faults, is_small, skipped_documents
-from pipeline.corpus.folders import find_files
-from pipeline.corpus.prose import is_converted, missing_package
-from pipeline.stages.corpus import read_corpus
-from pipeline.stages.questions import question_files
 from tasks.base import StageTask
 from tasks.opened import Opened, Work
 from tasks.planning.clock import Clock
@@ -33,9 +26,12 @@ class Corpus(DataTask):
     @property
     def paths(self) -> tuple[str, ...]:
         """The files of documents; with ``corpus.add_gold`` also the files of questions."""
-        questions = question_files(self.settings) if self.settings.corpus.add_gold else []
-        documents = (file.path for file in self.settings.corpus.files)
-        return (*documents, *(file.path for file in questions))
+        documents = tuple(file.path for file in self.settings.corpus.files)
+        if not self.settings.corpus.add_gold:
+            return documents
+        from pipeline.stages.questions import question_files
+
+        return (*documents, *(file.path for file in question_files(self.settings)))
 
     def upstream(self) -> dict[str, StageTask]:
         """The closed world; with ``corpus.add_gold`` also all questions."""
@@ -46,9 +42,16 @@ class Corpus(DataTask):
 
     def files(self) -> dict[str, Path | str]:
         """The files of documents; a missing package is one too, so its installation is noticed."""
+        raw = super().files()
+        if not raw:  # the closed world has them
+            return raw
+        from pipeline.corpus.documents import is_read
+        from pipeline.corpus.folders import find_files
+        from pipeline.corpus.prose import missing_package
+
         return {
             found.name: f"{missing} (not installed)" if missing else found.path
-            for name in super().files()
+            for name in raw
             for found in find_files(self._root, name)
             if found.problem is None and (found.named or is_read(found.path))
             for missing in [missing_package(found.path)]
@@ -61,11 +64,15 @@ class Corpus(DataTask):
         return Work(disk=CHUNK_BYTES * clock.sizes.chunks)
 
     def faults(self) -> Iterator[str]:
+        from pipeline.corpus.first_records import document_faults
+
         for file in self._raw_files():
             yield from document_faults(self._root, file, strict=self.settings.corpus.strict)
 
     def notes(self) -> Iterator[str]:
         """A sentence for each reason to skip files."""
+        from pipeline.corpus.first_records import skipped_documents
+
         for file in self._raw_files():
             for reason, count in skipped_documents(self._root, file).items():
                 noun = "file" if count == 1 else "files"
@@ -77,6 +84,12 @@ class Corpus(DataTask):
         None if the files have more than 64 MiB, must be converted, or are not written yet. Raises
         InputError.
         """
+        from pipeline.corpus.chunk import chunk_documents
+        from pipeline.corpus.first_records import is_small
+        from pipeline.corpus.folders import find_files
+        from pipeline.corpus.prose import is_converted
+        from pipeline.stages.corpus import read_corpus
+
         files = self.settings.corpus.files
         found = (one for file in files for one in find_files(self._root, file.path))
         paths = [one.path for one in found if one.problem is None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.corpus.coverage import GoldCoverage, coverage_lines
 from tasks.base import LightTask, StageTask
 from tasks.corpus import Corpus
 from tasks.questions import question_sets
@@ -27,12 +26,13 @@ class Coverage(LightTask):
         There is none if the corpus or a question file has more than 64 MiB, or must be converted or
         generated first.
         """
-        corpus = self.clone(Corpus)
+        from pipeline.corpus.coverage import GoldCoverage, coverage_lines
+
         sets = {
             name.removeprefix("questions-"): t.small() for name, t in question_sets(self).items()
         }
         questions = {name: found for name, found in sets.items() if found is not None}
-        chunks = corpus.small() if len(questions) == len(sets) else None
+        chunks = self.clone(Corpus).small() if len(questions) == len(sets) else None
         if chunks is not None:
             coverage = GoldCoverage(questions)
             for chunk in chunks:

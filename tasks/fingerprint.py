@@ -18,7 +18,6 @@ from pipeline.config.base import (
 )
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.shipped import find_model
-from pipeline.grammars.tokenizer import template_identity
 
 
 @lru_cache(maxsize=8)
@@ -62,6 +61,8 @@ def base_model_files(settings: Config) -> dict[str, Path | str]:
     """The identity of the base model, and of the configured chat template."""
     files = {"base model": model_identity(settings.model.base)}
     if settings.model.chat_template is not None:
+        from pipeline.grammars.tokenizer import template_identity
+
         files["chat template"] = template_identity(settings.model.chat_template)
     return files | tool_files(settings)
 

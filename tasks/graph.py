@@ -9,7 +9,6 @@ from typing import ClassVar
 import luigi
 
 from pipeline import config
-from pipeline.corpus.first_records import source_faults
 from tasks.base import STAGES, StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import model_identity
@@ -73,6 +72,8 @@ class _Facts(DataTask, DivisibleTask):
         return chunks * clock.extraction(self.opens()) + Work(disk=disk)
 
     def faults(self) -> Iterator[str]:
+        from pipeline.corpus.first_records import source_faults
+
         listed = self.source.source == "annotated"
         for path in super().files().values():
             yield from source_faults(Path(path), f"{self.block}.path", listed=listed)

@@ -10,7 +10,6 @@ from tasks.corpus import Corpus
 from tasks.fingerprint import model_identity
 from tasks.graph import Explorable, Graph, Hypergraph
 from tasks.opened import Opened, Work, embedder
-from tasks.planning import memory
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import LINK_BYTES
 from tasks.sharding import DivisibleTask
@@ -36,6 +35,8 @@ class Indexing(DivisibleTask):
         Checkpoints, or the outputs of shards, hold every vector and the codes of indexes a second
         time.
         """
+        from tasks.planning import memory
+
         settings, evaluated = self.settings, self.settings.for_evaluation()
         indexes = {
             **memory.searched(settings, clock.sizes),
@@ -62,13 +63,15 @@ class Index(Explorable, Indexing):
         return needs
 
     def work(self, clock: Clock) -> Work:
+        from tasks.planning.memory import dimension
+
         sizes, a = clock.sizes, clock.rates
         entities = sizes.entities * (self.settings.graph.source != "none")
         chunks = sizes.chunks * (self.settings.graph.scope == "all")
         tokens = chunks * a.chunk_tokens + sizes.triplets * a.triplet_tokens
         tokens += entities * a.entity_tokens
         disk = LINK_BYTES * sizes.chunks * self.settings.index.links
-        disk += memory.dimension(self.settings) / 8 * sizes.triplets  # codes
+        disk += dimension(self.settings) / 8 * sizes.triplets  # codes
         work = self.indexing(clock, chunks + entities + sizes.triplets, tokens)
         return work + Work(disk=disk)
 

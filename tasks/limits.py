@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError
-from pipeline.llm.adapter_files import LORA_RANKS
-from pipeline.training.collate import accumulation_steps
 
 _CHARACTERS_PER_TOKEN = 4.0  # of English text; a tokenizer is not loaded for this
 _QUESTION_TOKENS = 50  # with the marks of a chat template
@@ -18,6 +16,8 @@ _QUESTION_TOKENS = 50  # with the marks of a chat template
 
 def roll_out_faults(settings: Config) -> Iterator[str]:
     """Compare the limits of a trajectory with the engine, and the rank of a loaded adapter."""
+    from pipeline.llm.adapter_files import LORA_RANKS
+
     engine, sampling = settings.engine, settings.sampling
     if sampling.max_total_tokens >= engine.max_model_len:
         yield (
@@ -47,6 +47,8 @@ def over_long_faults(settings: Config) -> Iterator[str]:
 
 def trainer_faults(block: str, trainer: Trainer) -> Iterator[str]:
     """Compare the batch of an optimizer step with the batches of the processes."""
+    from pipeline.training.collate import accumulation_steps
+
     try:
         accumulation_steps(
             trainer.batch_size, trainer.per_device_batch_size, trainer.processes, block

@@ -10,20 +10,18 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import luigi
 
 from pipeline.config import Config, QuestionFile
 from pipeline.config.run import SFT
 from pipeline.core.records import Question
-from pipeline.corpus.first_records import is_small, question_faults
-from pipeline.corpus.questions.load import Notes
-from pipeline.methods import method
-from pipeline.methods.advice import suited_method
-from pipeline.stages.questions import TRAINED, lines_of, read_split
 from tasks.base import LightTask, StageTask
 from tasks.world import DataTask
+
+if TYPE_CHECKING:
+    from pipeline.corpus.questions.load import Notes
 
 # Later stages read this file; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}
@@ -52,6 +50,8 @@ class Questions(DataTask, LightTask):
         return files
 
     def faults(self) -> Iterator[str]:
+        from pipeline.corpus.first_records import question_faults
+
         if not self._question_files and self.needed_split:
             yield f"data.{self.split} has no files, and the run needs its questions; add one"
         for file, path in self._raw_questions():
@@ -63,6 +63,9 @@ class Questions(DataTask, LightTask):
         Every record is read, unless a file has more than 64 MiB or is not written yet. Raises
         InputError for a malformed record.
         """
+        from pipeline.corpus.questions.load import Notes
+        from pipeline.stages.questions import TRAINED, lines_of
+
         notes = Notes()
         if self.small(notes) is not None:
             yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
@@ -72,6 +75,10 @@ class Questions(DataTask, LightTask):
 
         The training splits still have the repetitions of held-out questions. Raises InputError.
         """
+        from pipeline.corpus.first_records import is_small
+        from pipeline.corpus.questions.load import Notes
+        from pipeline.stages.questions import read_split
+
         files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
         if len(files) < len(self._question_files):
             return None
@@ -121,6 +128,12 @@ class QuestionsSampling(_TrainingQuestions):
 
     def notes(self) -> Iterator[str]:
         """The notes of every split, and which rewards the questions allow."""
+        from pipeline.corpus.first_records import is_small
+        from pipeline.corpus.questions.load import Notes
+        from pipeline.methods import method
+        from pipeline.methods.advice import suited_method
+        from pipeline.stages.questions import read_split
+
         yield from super().notes()
         files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
         kind = self.settings.rewards.kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,16 @@ from pipeline.run.failures import explain_os_error
 from pipeline.run.progress import FailureRecord
 from pipeline.run.removal import Cleaning
 from pipeline.run.store import Depth
-from tasks.base import STAGES, RoundTask, StageTask, aligned, forget_configurations, say, walk
+from tasks.base import (
+    STAGES,
+    LightTask,
+    RoundTask,
+    StageTask,
+    aligned,
+    forget_configurations,
+    say,
+    walk,
+)
 from tasks.build import build, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
@@ -149,7 +158,14 @@ def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
 
 
 def _check(tasks: list[StageTask], todo: list[StageTask]) -> None:
-    """Check the stages that are to run, and print their plan."""
+    """Check the stages that are to run, and print their plan.
+
+    Light stages on this machine have no plan; the whole check runs if one of them has a fault.
+    """
+    with suppress(SteepError, OSError):  # the whole check collects these as well
+        light = all(isinstance(one, LightTask) and not any(one.faults()) for one in todo)
+        if light and todo[-1].run_settings.execution.kind == "local":
+            return
     from tasks.checks.collect import check_start
     from tasks.planning.plan import summary
 

@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config.base import shown
-from pipeline.config.explain import explain
 from pipeline.config.per_round import merged
 from pipeline.config.run import Config
 from pipeline.config.variants import variants
@@ -46,6 +45,8 @@ def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = N
     try:
         return Config.model_validate(values)
     except ValidationError as error:
+        from pipeline.config.explain import explain
+
         raise ConfigError(explain(path, error)) from None
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 
 from pipeline.config.base import Block, shown
-from pipeline.config.lookup import find_field
 from pipeline.config.reading import load, load_base
 from pipeline.config.run import Config
 from pipeline.config.yaml_files import RESOLVERS
@@ -151,6 +150,8 @@ def _reference(path: Path, data: str | None) -> tuple[str, Config | None]:
 
 def decides(key: str) -> bool:
     """Whether a setting can decide results."""
+    from pipeline.config.lookup import find_field
+
     return find_field(key).kind != "execution"
 
 

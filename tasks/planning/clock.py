@@ -20,12 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pipeline.core.gpus import GIB
-from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
-from pipeline.llm.memory import engine_memory
 from tasks.opened import Encoder, Engine, Opened, Remote, Requests, Training, Work
 from tasks.planning.sizes import Sizes
+
+if TYPE_CHECKING:
+    from pipeline.core.model_shapes import ModelShape
 
 _TYPICAL = "meta-llama/Meta-Llama-3-8B-Instruct"  # for models of unknown shape
 
@@ -135,6 +137,8 @@ class Clock:
             return Work(requests=(asked,))
         if not isinstance(opened, Engine):
             return Work()
+        from pipeline.llm.memory import engine_memory
+
         shape = _shape(opened.name)
         a, engine = self.rates, opened.settings
         gpus = engine.tensor_parallel_size
@@ -151,6 +155,8 @@ class Clock:
 
     def encoding(self, encoder: Encoder, tokens: float) -> float:
         """``tokens`` tokens of texts or pairs; 0 for a model of unknown shape."""
+        from pipeline.core.model_shapes import shape_of
+
         shape = shape_of(encoder.name) if encoder.name else None
         if shape is None:
             return 0.0
@@ -172,4 +178,6 @@ class Clock:
 
 
 def _shape(model: str) -> ModelShape:
+    from pipeline.core.model_shapes import PUBLISHED, shape_of
+
     return shape_of(model) or PUBLISHED[_TYPICAL]

@@ -18,9 +18,6 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.config.knowledge import CorpusFile, QuestionFile
 from pipeline.core.errors import InputError
-from pipeline.corpus.folders import find_files
-from pipeline.corpus.prose import is_prose
-from pipeline.corpus.raw_records import read_rows
 
 # Records of the files of the published configurations (`docs/data.md`).
 PUBLISHED_RECORDS: Mapping[str, int] = {
@@ -148,6 +145,10 @@ def _counting(settings: Config) -> Count:
 
 def estimated_records(path: Path) -> float | None:
     """The records of a file: its bytes over the mean bytes of the first; None if it is empty."""
+    from pipeline.corpus.folders import find_files
+    from pipeline.corpus.prose import is_prose
+    from pipeline.corpus.raw_records import read_rows
+
     if is_prose(path) or not path.is_file():
         files = (found.path for found in find_files(Path(), str(path)))
         return sum(file.stat().st_size for file in files if file.is_file()) / _CHUNK_TEXT or None

@@ -93,12 +93,11 @@ class RunTime:
     ) -> None:
         """``tasks`` are in running order, complete and not; ``clock`` gives seconds."""
         self._tasks, self._clock, self._began = list(tasks), clock, clock()
-        guesses = _guesses(self._tasks[-1])
         self._before: dict[str, float] = {}
         self._so_far: dict[str, float] = {}
         self.stages = list[Timed]()
         for task in self._tasks:
-            stage = Timed(task.whole, guesses.get(task.whole), part=_part(task))
+            stage = Timed(task.whole, part=_part(task))
             output = None if task.forced else task.found()
             if output is not None:
                 took = _seconds(manifest_of(output.directory) or {})
@@ -106,6 +105,10 @@ class RunTime:
             elif earlier := task.store.newest(task.whole, lambda manifest: True):
                 self._before[task.whole] = _seconds(earlier[0][1])
             self.stages.append(stage)
+        known = {stage.kind for stage in self.stages if stage.took and stage.part} | {*self._before}
+        if any(stage.took is None and stage.kind not in known for stage in self.stages):
+            guesses = _guesses(self._tasks[-1])
+            self.stages = [replace(one, guess=guesses.get(one.kind)) for one in self.stages]
 
     def __call__(self, so_far: Mapping[str, float]) -> tuple[int, str] | None:
         """``so_far`` has the seconds of the running stages by label."""
