@@ -1,5 +1,7 @@
 """The checks before the first stage of a run: all faults at once, of the stages that are to run."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from tasks.checks.collect import RunRefused, check_start
 from tasks.checks.machine import Machine
 from tasks.run import run, task_for, walk
 from tests.tasks.checks.published_files import write_published_files
+from tests.tasks.counting_tasks import ROOT, executions
 from tests.tasks.small_run import commit
 
 
@@ -64,6 +67,23 @@ def test_finished_stages_need_neither_model_nor_gpu(elsewhere) -> None:
     todo = [task for task in tasks if not task.complete()]
     assert {"score", "train"} <= {task.stage for task in todo}
     assert check_start(tasks, todo, Machine(())).faults == ()
+
+
+def test_a_light_stage_is_refused_with_its_own_fault(elsewhere) -> None:
+    with pytest.raises(RunRefused, match=r"data\.test has no files"):
+        run(task_for("questions-test", "embedded", ("data.test=[]",)))
+    assert not list(elsewhere.rglob("*.log"))
+
+
+def test_a_light_stage_needs_neither_the_whole_check_nor_the_plan(workspace: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tasks.run import run\n"
+        "from tests.tasks.counting_tasks import First, task\n"
+        "run(task(First, Path(sys.argv[1])))\n"
+        "assert not {'tasks.checks.collect', 'tasks.planning.plan'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(workspace)], cwd=ROOT, check=True)
+    assert executions(workspace) == ["first"]
 
 
 def test_what_a_stopped_run_has_written_is_part_of_the_disk_that_it_needs(
