@@ -54,7 +54,7 @@ def page_text(page: Element, title: str = "") -> tuple[str, str]:
 
 
 def given_title(title: str) -> str:
-    """A title on one line; empty for one that is too long, or says only that there is none."""
+    """A title on one line; empty if the title is too long, or says only that there is none."""
     line = _line(title)
     return "" if line.casefold() in _NO_TITLE or len(line) > _MAX_TITLE else line
 

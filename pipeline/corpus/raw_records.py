@@ -26,7 +26,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """One raw record; ``place`` is that of its row (`Row.place`).
+    """One raw record; ``place`` is the place of its row (`Row.place`).
 
     ``notes`` counts what the parser of the record left out, by reason.
     """

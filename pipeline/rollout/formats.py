@@ -30,7 +30,7 @@ Written: TypeAlias = tuple[dict[str, Any], ParsedOutput]
 
 @dataclass(eq=False)
 class OpenFormat(ABC):
-    """A format under one tokenizer; what it knows of a trajectory is in the trajectory."""
+    """A format under one tokenizer. All state of a trajectory is in the trajectory."""
 
     tokenizer: Tokenizer
     grammar: Grammar

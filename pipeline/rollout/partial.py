@@ -149,7 +149,7 @@ class PartialTrajectory:
         policy: str,
         stop: Stop,
     ) -> Trajectory:
-        """The finished record, with what was ``parsed``.
+        """The finished record, with the steps and the answer in ``parsed``.
 
         Raises EngineError when text, ids and spans disagree, which no input should be able to
         trigger.
