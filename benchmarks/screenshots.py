@@ -108,9 +108,11 @@ def _compare(page: Any) -> None:
     _tab(page, "Compare")
     for label, pick in (("First round or policy", 0), ("Second round or policy", -1)):
         choice = page.get_by_label(label)
-        policies = [text for text in choice.locator("option").all_inner_texts() if "olicy" in text]
+        titles = choice.locator("option").all_inner_texts()
+        policies = [title for title in titles if title.strip().startswith("Policy")]
         choice.select_option(label=policies[pick].strip())
     page.get_by_role("button", name="Compare").click()
+    page.locator(".rows tbody a").first.wait_for()  # a comparison without rows shows nothing
 
 
 def _ask(page: Any) -> None:
