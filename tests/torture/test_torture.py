@@ -52,17 +52,19 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def trained(paired: RunFolder) -> RunFolder:
-    """The same run up to the training."""
-    run = replace(paired, goal=("train", "--round", "1"))
+def trained(paired: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A copy of that run, up to the training: tests compare each reference with all its outputs."""
+    copy = paired.without((), tmp_path_factory.mktemp("torture") / "trained")
+    run = replace(copy, goal=("train", "--round", "1"))
     run.finish()
     return run
 
 
 @pytest.fixture(scope="module")
-def reported(trained: RunFolder) -> RunFolder:
-    """The same run up to its report."""
-    whole = replace(trained, goal=("report",))
+def reported(trained: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A copy of that run, up to its report."""
+    copy = trained.without((), tmp_path_factory.mktemp("torture") / "reported")
+    whole = replace(copy, goal=("report",))
     whole.finish()
     return whole
 
