@@ -24,7 +24,7 @@ from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.run.store import Depth, newest_outputs, problems, read_manifest
+from pipeline.run.store import Depth, newest_outputs, problems, sound_manifest
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -124,7 +124,7 @@ class Run:
 
         >>> metrics = Run.from_directory("runs/embedded").metrics()
         """
-        outputs = newest_outputs(Path(directory) / "store", read=read_manifest)
+        outputs = newest_outputs(Path(directory) / "store", read=sound_manifest)
         if not outputs:
             raise StoreError(f"{directory}: no completed stages; expected a directory of runs/")
         return cls(Path(directory), outputs, None)

@@ -76,7 +76,7 @@ PANELS = {
 
 
 def command_line(wanted: str | None = None) -> typer.Typer:
-    """The command line with the command ``wanted``, or with all if there is no such command.
+    """The command line. It has the command ``wanted`` alone, or all if none is called so.
 
     All modules of commands import a third of the package, and a run needs one of them.
     """

@@ -143,7 +143,8 @@ def search_tool(name: str, description: str, **properties: Mapping[str, Any]) ->
     return {"type": "function", "function": function}
 
 
-FORMATS: dict[str, ToolFormat] = {}  # by method, as far as used; `load_tools` may add to it
+# By method. Each is loaded at its first use, or set by a user's file.
+FORMATS: dict[str, ToolFormat] = {}
 
 
 def tool_format(method: str) -> ToolFormat:

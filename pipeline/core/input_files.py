@@ -55,7 +55,7 @@ def read_json(path: Path | str, expected: type[dict[str, Any]] | type[list[Any]]
 
 
 def parse_json(text: str, name: Path | str = "", *, data: bool = False) -> Any:
-    """The value of a JSON text; ``name`` is the text's name in messages, if it is no whole file.
+    """The value of a JSON text; ``name`` names the text in messages; a whole file needs none.
 
     In rows of ``data`` NaN is null, and other numbers that JSON lacks are texts. Raises InputError
     for invalid JSON, NaN and Infinity, numbers too large for a float, and very deep nesting.

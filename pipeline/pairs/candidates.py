@@ -48,7 +48,7 @@ def by_total(terms: Mapping[str, Any]) -> CandidateTerms | None:
 
 
 def number(terms: Mapping[str, Any], name: str) -> float:
-    """A reward term. Raises InputError for one that is not a finite number."""
+    """A reward term. Raises InputError if it is not a finite number."""
     value = terms[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"rewards.{name} is {value!r}; expected a finite number")

@@ -240,45 +240,6 @@ class Store:
             sync(final)
 
 
-def newest_outputs(
-    root: Path,
-    first: Iterable[Path] = (),
-    read: Callable[[Path], dict[str, Any] | None] = lambda path: manifest_of(path),
-) -> dict[str, Path]:
-    """The complete outputs in the store ``root`` of a run by label, such as ``pair-2``.
-
-    If a stage has several, that output is taken which the outputs ``first`` were made from, else
-    which the newest stage after it used. Shards are left out, and outputs without a manifest.
-    ``read`` gives the manifest of a directory: of a damaged one, the default gives None and
-    `read_manifest` raises StoreError.
-    """
-    dated = [
-        (manifest.stat().st_mtime_ns, manifest.parent)
-        for manifest in root.glob(f"*/*/{MANIFEST}")
-        if not manifest.parent.parent.name.endswith("-shard")
-    ]
-    newest_first = [path for _, path in sorted(dated, reverse=True)]
-    by_fingerprint = {path.name: path for path in newest_first}
-    outputs: dict[str, Path] = {}
-
-    def take(path: Path) -> None:
-        manifest = read(path)
-        if manifest is None:
-            return
-        key = manifest["key"]
-        label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
-        if label in outputs:
-            return
-        outputs[label] = path
-        for fingerprint in manifest.get("made_from", key["inputs"]).values():
-            if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
-                take(by_fingerprint[fingerprint])
-
-    for path in (*first, *newest_first):
-        take(path)
-    return outputs
-
-
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True)
 
@@ -456,14 +417,16 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def manifest_of(directory: Path) -> dict[str, Any] | None:
-    """The manifest of an output; None when there is none, or it is damaged.
+def sound_manifest(directory: Path) -> dict[str, Any]:
+    """`read_manifest` of an output. It is read again only when its file has changed."""
+    facts = (directory / MANIFEST).stat()
+    return _manifest(directory, facts.st_mtime_ns, facts.st_ino)
 
-    It is read again only when its file has changed.
-    """
+
+def manifest_of(directory: Path) -> dict[str, Any] | None:
+    """The `sound_manifest` of an output; None when there is none, or it is damaged."""
     try:
-        facts = (directory / MANIFEST).stat()
-        return _manifest(directory, facts.st_mtime_ns, facts.st_ino)
+        return sound_manifest(directory)
     except (OSError, StoreError):
         return None
 
@@ -471,6 +434,45 @@ def manifest_of(directory: Path) -> dict[str, Any] | None:
 @lru_cache(maxsize=4096)
 def _manifest(directory: Path, written: int, inode: int) -> dict[str, Any]:
     return read_manifest(directory)
+
+
+def newest_outputs(
+    root: Path,
+    first: Iterable[Path] = (),
+    read: Callable[[Path], dict[str, Any] | None] = manifest_of,
+) -> dict[str, Path]:
+    """The complete outputs in the store ``root`` of a run by label, such as ``pair-2``.
+
+    If a stage has several, that output is taken which the outputs ``first`` were made from, else
+    which the newest stage after it used. Shards are left out, and outputs without a manifest.
+    ``read`` gives the manifest of a directory: of a damaged one, the default gives None and
+    `sound_manifest` raises StoreError.
+    """
+    dated = [
+        (manifest.stat().st_mtime_ns, manifest.parent)
+        for manifest in root.glob(f"*/*/{MANIFEST}")
+        if not manifest.parent.parent.name.endswith("-shard")
+    ]
+    newest_first = [path for _, path in sorted(dated, reverse=True)]
+    by_fingerprint = {path.name: path for path in newest_first}
+    outputs: dict[str, Path] = {}
+
+    def take(path: Path) -> None:
+        manifest = read(path)
+        if manifest is None:
+            return
+        key = manifest["key"]
+        label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
+        if label in outputs:
+            return
+        outputs[label] = path
+        for fingerprint in manifest.get("made_from", key["inputs"]).values():
+            if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
+                take(by_fingerprint[fingerprint])
+
+    for path in (*first, *newest_first):
+        take(path)
+    return outputs
 
 
 def with_content(store: Store, stage: str, wanted: str) -> Path | None:

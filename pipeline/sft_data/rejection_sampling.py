@@ -145,7 +145,7 @@ def split(
 def example(trajectory: Trajectory, prompt: list[Message], tools: str | None) -> SftExample:
     """The example that trains on a trajectory: on exactly its ids if it has any.
 
-    ``tools`` are those of a conversation, None for a text.
+    ``tools`` are the declared tools of a conversation, and None for a text.
     """
     made = SftExample(
         example_id=trajectory.trajectory_id,

@@ -87,7 +87,7 @@ def spoiled(reference: RunFolder, other: RunFolder) -> list[str]:
 def test_a_run_that_was_killed_while_it_sampled_equals_the_uninterrupted_run(
     paired: RunFolder, tmp_path: Path
 ) -> None:
-    """The stages before the round are those of the reference; `test_killed_training.py` kills trainings."""
+    """The victim begins with the reference's stages before the round. `test_killed_training.py` kills trainings."""
     victim = paired.without(("sample", "score", "pair"), tmp_path / "victim")
     check_kills(paired, victim, ["sample-1"], seed=0)
 
