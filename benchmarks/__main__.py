@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.gpu_check.page import write_between_marks
+from benchmarks.page import number, write_between_marks
 from benchmarks.timing import LEAST_REPEATS, Row, machine
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import DependencyError, InputError, StoreError
@@ -152,9 +152,9 @@ def _cells(row: Row) -> list[str]:
     return [
         row.name,
         row.work,
-        _short(median(row.ours)),
+        number(median(row.ours)),
         row.peer_name,
-        "–" if row.peer is None else _short(median(row.peer)),
+        "–" if row.peer is None else number(median(row.peer)),
         row.unit,
         "–" if row.ratio is None else f"{row.ratio:.2f}",
         f"[{min(row.ratios):.2f}, {max(row.ratios):.2f}]" if row.ratios else "",
@@ -190,10 +190,6 @@ def _print(rows: list[Row], about: dict[str, Any]) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
 def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in ROWS]
@@ -208,8 +204,8 @@ def _numbers(option: str, text: str) -> list[int]:
         numbers = [int(part.replace("_", "")) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{option}: expected whole numbers with commas, got {text!r}") from None
-    for number in numbers:
-        _at_least(option, number, 1)
+    for value in numbers:
+        _at_least(option, value, 1)
     return numbers
 
 

@@ -32,7 +32,7 @@ import numpy as np
 import typer
 
 from benchmarks.commands import averages, launch, steep
-from benchmarks.gpu_check.page import BEGIN, write_between_marks
+from benchmarks.page import BEGIN, write_between_marks
 from benchmarks.timing import machine
 from pipeline.api import Run
 from pipeline.core.atomic import write_json, write_text

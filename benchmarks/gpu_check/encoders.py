@@ -19,6 +19,7 @@ from benchmarks.gpu_check.models import (
 from pipeline.config import Reranker
 from pipeline.index.embed import Embedder
 from pipeline.index.faiss_index import VectorIndex
+from pipeline.index.kinds import Kind
 from pipeline.retrieval.rerank import CrossEncoderModel, FlagModel, PairModel
 
 _PASSAGE_WORDS = 100
@@ -27,41 +28,29 @@ _QUERY_WORDS = 12
 
 def embedder(place: Place, figures: Figures) -> None:
     """Texts a second of E5's shape in both number formats, and the cosine between their vectors."""
-    count = 32 if place.tiny else 20_000
-    directory = embedder_directory(place)
-    words = 8 if place.tiny else _PASSAGE_WORDS
-    texts = random_texts(shape_of(place), count, words)
+    count, words, longest = (32, 8, 60) if place.tiny else (20_000, _PASSAGE_WORDS, 256)
+    directory, shape = embedder_directory(place), shape_of(place)
+    texts = random_texts(shape, count, words)
     vectors: dict[str, NDArray[np.float32]] = {}
     dtypes: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
     for dtype in dtypes:
         reset_peak()
         model = Embedder(
             str(directory), dtype=dtype, batch_size=512, device=place.device, passage_prefix="",
-            max_length=60 if place.tiny else 256,
+            max_length=longest,
         )  # fmt: skip
         # Loads the model and the kernels, with a batch as large as the timed batches.
-        model.encode(random_texts(shape_of(place), 512, words, seed=3), "passage")
+        model.encode(random_texts(shape, 512, words, seed=3), "passage")
         seconds: list[float] = []
         with timed(seconds):
             vectors[dtype] = model.encode(texts, "passage")
-        figures.add(f"{dtype}", count / seconds[0], "texts/s")
+        figures.add(dtype, count / seconds[0], "texts/s")
         add_peak(figures, f"{dtype}: peak memory")
         del model
     cosine_N = np.einsum("nd,nd->n", vectors["float32"], vectors["bfloat16"])
     mean = float(cosine_N.mean())
-    figures.verdict("mean cosine of fp32 and bf16", mean, mean > 0.99, expected="> 0.99")
+    figures.add("mean cosine of fp32 and bf16", mean, expected="> 0.99", holds=mean > 0.99)
     figures.add("smallest cosine of fp32 and bf16", float(cosine_N.min()))
-    figures.add("share of nearest neighbors that agree", _agreement(*vectors.values()))
-
-
-def _agreement(left_ND: NDArray[np.float32], right_ND: NDArray[np.float32]) -> float:
-    """The share of 1,000 texts whose nearest other text is the same in both sets of vectors."""
-    nearest = []
-    for vectors_ND in (left_ND, right_ND):
-        score_QN = vectors_ND[:1000] @ vectors_ND.T
-        score_QN[np.arange(len(score_QN)), np.arange(len(score_QN))] = -2.0
-        nearest.append(score_QN.argmax(1))
-    return float((nearest[0] == nearest[1]).mean())
 
 
 def reranker_flag(place: Place, figures: Figures) -> None:
@@ -82,10 +71,10 @@ def _reranker(kind: Literal["flag", "cross-encoder"], place: Place) -> Reranker:
 
 
 def _rerank(model: PairModel, place: Place, figures: Figures) -> None:
-    count = 16 if place.tiny else 4096
-    shape = shape_of(place)
-    queries = random_texts(shape, count, 4 if place.tiny else _QUERY_WORDS, seed=1)
-    passages = random_texts(shape, count, 8 if place.tiny else _PASSAGE_WORDS, seed=2)
+    count, words = (16, (4, 8)) if place.tiny else (4096, (_QUERY_WORDS, _PASSAGE_WORDS))
+    queries, passages = (
+        random_texts(shape_of(place), count, length, seed) for seed, length in enumerate(words)
+    )
     pairs = list(zip(queries, passages, strict=True))
     reset_peak()
     model.compute([(query, passage) for passage, query in pairs[:512]])  # loads model and kernels
@@ -95,22 +84,23 @@ def _rerank(model: PairModel, place: Place, figures: Figures) -> None:
     figures.add("pairs", count / seconds[0], "pairs/s")
     add_peak(figures)
     finite = bool(np.isfinite(scores).all())
-    figures.verdict("finite scores", str(finite), finite, expected="True")
+    figures.add("finite scores", str(finite), expected="True", holds=finite)
 
 
 def faiss_gpu(place: Place, figures: Figures) -> None:
     """Searches a second on the GPU, and the share of neighbors that the CPU finds too."""
-    for dimension, kind, count in (
-        (768, "flat", 100_000),
-        (768, "ivf-pq", 50_000),
-        (1024, "ivf-pq", 50_000),
-    ):
+    kinds: tuple[tuple[int, Kind, int], ...] = (
+        (768, "flat", 100_000), (768, "ivf-pq", 50_000), (1024, "ivf-pq", 50_000)
+    )  # fmt: skip
+    for dimension, kind, count in kinds:
         vectors_ND = clustered(count, dimension)
         folder = Path(mkdtemp(prefix="gpu-check-"))
         np.save(folder / "vectors.npy", vectors_ND)
-        VectorIndex.build(vectors_ND, kind).save(folder / "index.faiss")  # type: ignore[arg-type]
-        on_cpu = VectorIndex.load(folder / "index.faiss", folder / "vectors.npy")
-        on_gpu = VectorIndex.load(folder / "index.faiss", folder / "vectors.npy", gpu=True)
+        VectorIndex.build(vectors_ND, kind).save(folder / "index.faiss")
+        on_cpu, on_gpu = (
+            VectorIndex.load(folder / "index.faiss", folder / "vectors.npy", gpu=gpu)
+            for gpu in (False, True)
+        )
         queries_QD = vectors_ND[:2000] + 0.01
         on_gpu.search(queries_QD, 20)  # loads the kernels
         seconds: list[float] = []
@@ -118,15 +108,11 @@ def faiss_gpu(place: Place, figures: Figures) -> None:
             found = on_gpu.search(queries_QD, 20)
         name = f"{kind}, {dimension} dimensions, {count:,} vectors"
         figures.add(name, len(queries_QD) / seconds[0], "queries/s")
-        same = [
-            len(np.intersect1d(rows, expected)) / 20
-            for (rows, _), (expected, _) in zip(
-                found, on_cpu.search(queries_QD[:200], 20), strict=False
-            )
-        ]
-        share = float(np.mean(same))
-        figures.verdict(
-            f"{name}: neighbors as on the CPU", share, share > 0.9, expected="> 0.9", unit="share"
+        expected = on_cpu.search(queries_QD[:200], 20)
+        pairs = zip(found, expected, strict=False)
+        share = float(np.mean([len(np.intersect1d(a, b)) / 20 for (a, _), (b, _) in pairs]))
+        figures.add(
+            f"{name}: neighbors as on the CPU", share, "share", expected="> 0.9", holds=share > 0.9
         )
 
 

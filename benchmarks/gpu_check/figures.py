@@ -1,4 +1,4 @@
-"""Results of a part of the GPU check: named figures, and verdicts on expected values."""
+"""What a part of the GPU check measures, and where: named figures, clocks and memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-GIB = 2**30
+from pipeline.core.gpus import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +29,24 @@ class Figures:
 
     rows: list[Figure] = field(default_factory=list)
 
-    def add(self, name: str, value: float | str, unit: str = "") -> None:
-        self.rows.append(Figure(name, value, unit))
-
-    def verdict(
-        self, name: str, value: float | str, holds: bool, *, expected: str, unit: str = ""
-    ) -> None:
+    def add(
+        self, name: str, value: float | str, unit: str = "", *, expected: str = "",
+        holds: bool | None = None,
+    ) -> None:  # fmt: skip
         self.rows.append(Figure(name, value, unit, expected, holds))
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [asdict(row) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a part runs: the device, the sizes ("real" or "tiny"), and a directory for models.
+    """Where a part runs: the device, the sizes, and a directory for models.
 
+    ``model`` is the published model whose shape the part has, unless the sizes are ``tiny``.
     ``dtype`` is the number format of base weights: bfloat16, on a CPU usually float32, since its
     bfloat16 is slow.
     """
 
     device: Literal["cuda", "cpu"]
-    shapes: Literal["real", "tiny"]
+    tiny: bool
     workspace: str
     model: str
     dtype: Literal["bfloat16", "float32"] = "float32"
@@ -58,10 +54,6 @@ class Place:
     @property
     def cuda(self) -> bool:
         return self.device == "cuda"
-
-    @property
-    def tiny(self) -> bool:
-        return self.shapes == "tiny"
 
 
 def synchronize() -> None:
@@ -90,9 +82,8 @@ def add_peak(figures: Figures, name: str = "peak memory") -> None:
 
     if torch.cuda.is_available():
         figures.add(name, torch.cuda.max_memory_allocated() / GIB, "GiB")
-        figures.add(
-            f"{name}, with the allocator's reserve", torch.cuda.max_memory_reserved() / GIB, "GiB"
-        )
+        reserved = torch.cuda.max_memory_reserved() / GIB
+        figures.add(f"{name}, with the allocator's reserve", reserved, "GiB")
 
 
 @contextmanager
@@ -113,16 +104,14 @@ def watched(place: Place) -> Iterator[dict[str, int]]:
     def watch() -> None:
         import torch
 
-        while not ended.wait(0.02):
+        while place.cuda and not ended.wait(0.02):
             free, total = torch.cuda.mem_get_info()
             peak.update(used=max(peak["used"], total - free), of=total)
 
     watcher = threading.Thread(target=watch, daemon=True)
-    if place.cuda:
-        watcher.start()
+    watcher.start()
     try:
         yield peak
     finally:
         ended.set()
-        if place.cuda:
-            watcher.join()
+        watcher.join()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu_check.encoders import clustered
-from benchmarks.gpu_check.figures import GIB, Figures, Place, reset_peak, timed, watched
+from benchmarks.gpu_check.figures import Figures, Place, reset_peak, timed, watched
 from benchmarks.gpu_check.models import (
     embedder_directory,
     language_model_directory,
@@ -28,12 +28,13 @@ from benchmarks.gpu_check.models import (
     reranker_directory,
     shape_of,
 )
+from benchmarks.gpu_check.parts import BGE, E5
 from benchmarks.gpu_check.policies import saved_adapter
 from pipeline.config import Config, load
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
 from pipeline.core.content_cache import open_cache
-from pipeline.core.gpus import Gpu
+from pipeline.core.gpus import GIB, Gpu
 from pipeline.core.records import Chunk, Question, Span, Trajectory
 from pipeline.grammars.base import Finish, NextAction, Retrieve
 from pipeline.grammars.tokens import control_tokens
@@ -103,20 +104,20 @@ def rollout(place: Place, figures: Figures, opened: Callable[..., Engine] = open
     figures.add("time of a trajectory", seconds[0] / count, "s of the GPU")
     figures.add("generating", generating / seconds[0], "of the time")
     figures.add("retrieving (two threads)", retrieving / seconds[0], "of the time")
-    figures.add("tokens written", float(np.mean([each.tokens.thinking for each in done])), "each")
+    written, retrieved_tokens, ended = np.mean(
+        [(one.tokens.thinking, one.tokens.retrieved, one.stop == "max_steps") for one in done], 0
+    ).tolist()
+    figures.add("tokens written", written, "each")
+    figures.add("tokens retrieved", retrieved_tokens, "each")
     figures.add(
-        "tokens retrieved", float(np.mean([each.tokens.retrieved for each in done])), "each"
-    )
-    ended = float(np.mean([each.stop == "max_steps" for each in done]))
-    figures.verdict(
-        f"all of {_STEPS + 1} segments ended at the stop string", ended, ended >= 0.9,
-        expected="≥ .9", unit="of the trajectories",
+        f"all of {_STEPS + 1} segments ended at the stop string", ended, "of the trajectories",
+        expected="≥ .9", holds=ended >= 0.9,
     )  # fmt: skip
     if place.cuda:
         planned = _planned(settings, peak)
-        figures.verdict(
-            "peak of the GPU's memory", peak["used"] / GIB, peak["used"] <= planned,
-            expected=f"≤ {planned / GIB:.1f}, as planned", unit="GiB",
+        figures.add(
+            "peak of the GPU's memory", peak["used"] / GIB, "GiB",
+            expected=f"≤ {planned / GIB:.1f}, as planned", holds=peak["used"] <= planned,
         )  # fmt: skip
 
 
@@ -124,8 +125,8 @@ def _settings(place: Place) -> Config:
     """TeaRAG's configuration over random models, adapted to this machine."""
     import faiss
 
-    e5 = embedder_directory(replace(place, model="e5-base"))
-    bge = reranker_directory(replace(place, model="bge-reranker"))
+    e5 = embedder_directory(replace(place, model=E5))
+    bge = reranker_directory(replace(place, model=BGE))
     on_gpu = place.cuda and hasattr(faiss, "StandardGpuResources")
     overrides = [
         f"model.base={language_model_directory(place)}", f"index.embedder.model={e5}",
@@ -150,7 +151,7 @@ def _knowledge(place: Place, settings: Config) -> tuple[Path, Path, Path]:
     """Directories of corpus, graph and index: random words, and vectors around 500 centers."""
     folder = Path(mkdtemp(prefix="gpu-check-"))
     corpus, graph, index = (folder / name for name in ("corpus", "graph", "index"))
-    shape = shape_of(replace(place, model="e5-base"))
+    shape = shape_of(replace(place, model=E5))
     count = 200 if place.tiny else 20_000
     texts = random_texts(shape, count, 8 if place.tiny else 100)
     write_chunks(
@@ -164,20 +165,17 @@ def _knowledge(place: Place, settings: Config) -> tuple[Path, Path, Path]:
     )
     write_triplets(graph, edges, made.entities)
     index.mkdir()
+    triplets = len(Columns(graph / "triplets.arrow", ("id",)))
     for name, rows in (
-        ("chunks", count), ("entities", len(made.entities)), ("triplets", _triplets(graph))
+        ("chunks", count), ("entities", len(made.entities)), ("triplets", triplets)
     ):  # fmt: skip
-        vectors_ND = clustered(rows, shape.width)
+        vectors_ND = clustered(rows, shape.hidden)
         np.save(index / f"{name}.npy", vectors_ND)
         if name != "triplets":
             VectorIndex.build(vectors_ND, "flat").save(index / f"{name}.faiss")
     embedder = open_embedder(settings.index.embedder, open_cache(settings.cache_dir))
     write_json(index / "index.json", {"embedder": embedder.identity})
     return corpus, graph, index
-
-
-def _triplets(graph: Path) -> int:
-    return len(Columns(graph / "triplets.arrow", ("id",)))
 
 
 def _sampled(
@@ -189,12 +187,9 @@ def _sampled(
     ]
     grammar = Searching(_STEPS, control_tokens(engine.tokenizer))
     rollout = Rollout(
-        engine=engine,
-        format=TaggedText(engine.tokenizer, grammar),
-        retriever=retriever,
-        settings=rollout_settings(settings, temperature=1.0),
-        policy="random",
-    )
+        engine=engine, format=TaggedText(engine.tokenizer, grammar), retriever=retriever,
+        settings=rollout_settings(settings, temperature=1.0), policy="random",
+    )  # fmt: skip
     return list(roll_out(rollout, questions, samples=1, seed=0))
 
 
