@@ -155,7 +155,7 @@ bench: $(STAMP) ## speed against other libraries (ARGS="--rows kag,store")
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(ARGS)
 
 # Without options it writes the table of docs/results.md, with options runs/methods.md. Hours: the runs are whole.
-bench-methods: $(STAMP) ## DPO, unpaired loss, rejection-sampling SFT, GRPO and trees at equal compute
+bench-methods: $(STAMP) ## DPO, unpaired loss, rejection-sampling SFT and GRPO at equal compute
 	@$(VENV)/bin/python -m benchmarks.methods $(or $(ARGS),--output docs/results.md)
 
 # Also without make, with the packages of any Python: python -m benchmarks.gpu_check

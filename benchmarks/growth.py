@@ -138,91 +138,50 @@ def documents(count: int) -> Iterator[Document]:
 
 
 def _compared(
-    small: Size,
-    large: Size,
-    one_hop: dict[str, list[float]],
-    nearest: dict[str, list[float]],
+    small: Size, large: Size, one_hop: dict[str, list[float]], nearest: dict[str, list[float]]
 ) -> list[Row]:
-    def row(work: str, count: Callable[[Size], int], figure: Figure, unit: str, goal: str) -> Row:
-        log = math.log(count(large)) / math.log(count(small))
-        return Row(
-            "growth",
-            f"{work}, {count(large):,}",
-            f"{count(small):,}",
-            figure(large),
-            figure(small),
-            unit,
-            goal.format(log=log),
-            ours_over_peer=True,
-            details={
-                name: {"corpus": size.corpus, "graph": size.graph, "index": size.indexed}
-                for name, size in (("large", large), ("small", small))
-            },
-        )
+    def figure_per(part: str, figure: str, scale: float, count: str) -> Figure:
+        return lambda size: [getattr(size, part)[figure] * scale / getattr(size, count)]
 
-    def triplets(size: Size) -> int:
-        return size.triplets
+    def hops(size: Size) -> list[float]:
+        return per(one_hop[str(size.chunks)], _QUERIES)
 
-    def chunks(size: Size) -> int:
-        return size.chunks
+    def neighbours(size: Size) -> list[float]:
+        return per(nearest[str(size.chunks)], _QUERIES)
 
-    def figure_per(part: str, figure: str, scale: float, count: Callable[[Size], int]) -> Figure:
-        return lambda size: [getattr(size, part)[figure] * scale / count(size)]
+    def stored(size: Size) -> list[float]:
+        return [size.store_bytes / size.triplets]
 
-    result = [
-        row(
-            "one hop, triplets",
-            triplets,
-            lambda size: per(one_hop[str(size.chunks)], _QUERIES),
-            "µs per query",
-            BELOW_LOG,
-        ),
-        row(
-            "corpus, chunks",
-            chunks,
-            figure_per("corpus", "cpu_seconds", 1e6, chunks),
-            "CPU µs per chunk",
-            LINEAR,
-        ),
-        row(
-            "graph stage, triplets",
-            triplets,
-            figure_per("graph", "cpu_seconds", 1e6, triplets),
-            "CPU µs per triplet",
-            LINEAR,
-        ),
-        row(
-            "graph stage's own memory, triplets",
-            triplets,
-            figure_per("graph", "own_mib", 2**20, triplets),
-            "bytes per triplet",
-            "≤ 1",
-        ),
-        row(
-            "columns and neighbours, triplets",
-            triplets,
-            lambda size: [size.store_bytes / size.triplets],
-            "bytes per triplet",
-            LINEAR,
-        ),
-    ]
+    triplets, chunks, cpu = "triplets", "chunks", "cpu_seconds"
+    writing, building = (figure_per(part, cpu, 1e6, chunks) for part in ("corpus", "indexed"))
+    table: list[tuple[str, str, Figure, str, str]] = [
+        ("one hop", triplets, hops, "µs per query", BELOW_LOG),
+        ("corpus", chunks, writing, "CPU µs per chunk", LINEAR),
+        ("graph stage", triplets, figure_per("graph", cpu, 1e6, triplets), "CPU µs per triplet",
+         LINEAR),
+        ("graph stage's own memory", triplets, figure_per("graph", "own_mib", 2**20, triplets),
+         "bytes per triplet", "≤ 1"),
+        ("columns and neighbours", triplets, stored, "bytes per triplet", LINEAR),
+    ]  # fmt: skip
     if small.index is not None and large.index is not None:
-        result += [
-            row(
-                "nearest chunks and their texts, chunks",
-                chunks,
-                lambda size: per(nearest[str(size.chunks)], _QUERIES),
-                "µs per query",
-                BELOW_LOG,
-            ),
-            row(
-                "index, chunks",
-                chunks,
-                figure_per("indexed", "cpu_seconds", 1e6, chunks),
-                "CPU µs per vector",
-                LINEAR,
-            ),
+        table += [
+            ("nearest chunks and their texts", chunks, neighbours, "µs per query", BELOW_LOG),
+            ("index", chunks, building, "CPU µs per vector", LINEAR),
         ]
+    details = {
+        name: {"corpus": size.corpus, "graph": size.graph, "index": size.indexed}
+        for name, size in (("large", large), ("small", small))
+    }
+    result = []
+    for work, count, figure, unit, goal in table:
+        more, less = getattr(large, count), getattr(small, count)
+        goal = goal.format(log=math.log(more) / math.log(less))
+        result.append(
+            Row(
+                "growth", f"{work}, {count}, {more:,}", f"{less:,}", figure(large), figure(small),
+                unit, goal, ours_over_peer=True, details=details,
+            )
+        )  # fmt: skip
     return result
 
 

@@ -6,15 +6,13 @@ the code of the stage, batch by batch, with the reranker's score cache. The peer
 (forward passes over at most `BATCH_SIZE` pairs) and the pairs in them; it measures no time. The
 model is a lexical stand-in, because the counts do not depend on it.
 
-Input: a ``trajectories.parquet`` of a sampling stage, or trajectories generated over closed-world
-questions, which use the gold subqueries and stop, search and summarize at random.
+Input: a ``trajectories.parquet`` of a sampling stage, by default that of the first scored round of
+the demonstration run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import random
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,9 @@ import numpy as np
 
 from benchmarks.timing import Row
 from pipeline.core.record_io import read_records
-from pipeline.core.records import ContextItem, Question, Step, Trajectory
+from pipeline.core.records import Step, Trajectory
+from pipeline.core.shipped import DEMONSTRATION
 from pipeline.core.similarity import Lexical
-from pipeline.corpus.questions.load import read_questions
 from pipeline.methods.tearag.evidence_match import item_text
 from pipeline.methods.tearag.method import knowledge_scorer
 from pipeline.methods.tearag.reward import PAPER
@@ -34,9 +32,6 @@ from pipeline.stages.score import with_rewards
 
 TRAJECTORIES_PER_BATCH = 512  # as in the stage score
 BATCH_SIZE = 64  # default of reranker.batch_size
-SAMPLES = 8
-_QUESTIONS = 240
-_CONTEXT = 5
 Pair = tuple[str, str]
 
 
@@ -72,7 +67,13 @@ def rows(path: Path | None) -> list[Row]:
     Raises InputError when ``path`` is not a file of trajectories, AssertionError when rewards
     differ.
     """
-    recorded = read_records(path, Trajectory) if path is not None else generated()
+    source = "recorded"
+    if path is None:
+        source, path = (
+            "demonstration",
+            min(DEMONSTRATION.glob("store/score/*/trajectories.parquet")),
+        )
+    recorded = read_records(path, Trajectory)
     trajectories = [item for item in recorded if item.stop != "retrieval_error"]
     ours, peer = CountingModel(), CountingModel()
     batched = RerankerSimilarity(CachedReranker(ours))
@@ -86,22 +87,13 @@ def rows(path: Path | None) -> list[Row]:
             expected = _pair_by_pair(scored, single)
             actual = {name: scored.rewards[name] for name in expected}
             assert actual == expected, f"{scored.trajectory_id}: {actual} and {expected}"
-    source = "recorded" if path is not None else "generated"
     questions = {trajectory.question_id for trajectory in trajectories}
     work = f"{len(trajectories):,} {source} trajectories of {len(questions)} questions"
     return [
-        Row(
-            "reward",
-            work,
-            "pair by pair",
-            [float(getattr(ours, what))],
-            [float(getattr(peer, what))],
-            unit,
-            goal=goal,
-        )
-        for what, unit, goal in (
-            ("passes", "reranker calls", "≥ 4"),
-            ("pairs", "pairs scored", ""),
+        Row("reward", work, "pair by pair", [float(our)], [float(other)], unit, goal)
+        for our, other, unit, goal in (
+            (ours.passes, peer.passes, "reranker calls", "≥ 4"),
+            (ours.pairs, peer.pairs, "pairs scored", ""),
         )
     ]
 
@@ -132,57 +124,3 @@ def _texts(step: Step, kind: str) -> list[str]:
     if kind == "context":
         return [item_text(item) for item in step.context]
     return [step.subquery if kind == "subquery" else step.summary]
-
-
-def generated() -> list[Trajectory]:
-    """Eight trajectories for each of 240 closed-world questions of two to four hops."""
-    from pipeline.closed_world.write import write_closed_world
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "world"
-        sizes = {"musique_sampling": _QUESTIONS}
-        write_closed_world(folder, seed=0, documents=1500, sizes=sizes)
-        questions = [
-            (question, row.value["paragraphs"])
-            for row, question in read_questions(folder / "musique_sampling.jsonl", "musique")
-        ]
-    rng = random.Random(0)
-    return [
-        _trajectory(question, paragraphs, sample, rng)
-        for question, paragraphs in questions
-        for sample in range(SAMPLES)
-    ]
-
-
-def _trajectory(
-    question: Question, paragraphs: list[dict[str, Any]], sample: int, rng: random.Random
-) -> Trajectory:
-    hops = question.decomposition
-    steps = []
-    for hop in hops[: rng.randint(1, len(hops))]:
-        # Documents depend on the gold subquery alone, so samples with the same subquery share them.
-        retrieved = random.Random(hop.question).sample(paragraphs, _CONTEXT)
-        context = [
-            ContextItem("chunk", str(item["idx"]), item["title"], item["paragraph_text"], 0.0)
-            for item in retrieved
-        ]
-        subquery = hop.question if rng.random() < 0.7 else f"{hop.question} (sample {sample})"
-        summary = f"{rng.choice(retrieved)['title']} says: {hop.answer}."
-        steps.append(
-            Step(entities=[hop.answer], subquery=subquery, context=context, summary=summary)
-        )
-    return Trajectory(
-        f"{question.question_id}/{sample}",
-        question.question_id,
-        question.dataset,
-        question.question,
-        question.hop,
-        question.answers,
-        question.evidence,
-        "tearag",
-        output="",
-        sample=sample,
-        steps=steps,
-        answer=question.answers[0],
-        format_ok=True,
-    )

@@ -142,16 +142,12 @@ def retrieval(ours: str, peer: str, questions: Sequence[str], repeats: int) -> l
         seconds = alternate(contenders, repeats, perf_counter)
         measured.append(
             Row(
-                "serving",
-                f"/retrieve, {_QUERIES} queries, {clients} clients; ours reranks",
-                "a server like Search-R1's",
-                [_QUERIES / value for value in seconds["ours"]],
-                [_QUERIES / value for value in seconds["peer"]],
-                "queries per wall s",
-                "≥ 1",
+                "serving", f"/retrieve, {_QUERIES} queries, {clients} clients; ours reranks",
+                "a server like Search-R1's", [_QUERIES / value for value in seconds["ours"]],
+                [_QUERIES / value for value in seconds["peer"]], "queries per wall s", "≥ 1",
                 ours_over_peer=True,
             )
-        )
+        )  # fmt: skip
     return measured
 
 
@@ -225,24 +221,18 @@ def dense_server(run: str, index: str, corpus: str, port: str) -> None:
     chunks = Records(Path(corpus) / "chunks.arrow", Chunk)
     app, one_at_a_time = FastAPI(), threading.Lock()
 
+    def document(row: Any, score: Any) -> dict[str, Any]:
+        one = chunks[int(row)]
+        text = {"id": one.id, "contents": f'"{one.title}"\n{one.text}'}
+        return {"document": text, "score": float(score)}
+
     @app.post("/retrieve")
     def retrieve(request: DenseRequest) -> dict[str, Any]:
         with one_at_a_time:
             query_QD = model.encode(request.queries, normalize_embeddings=True)
             scores, found = vectors.search(query_QD, request.topk)
-        documents = [[chunks[int(row)] for row in rows] for rows in found]
-        return {
-            "result": [
-                [
-                    {
-                        "document": {"id": one.id, "contents": f'"{one.title}"\n{one.text}'},
-                        "score": float(score),
-                    }
-                    for one, score in zip(of_query, of_scores, strict=True)
-                ]
-                for of_query, of_scores in zip(documents, scores, strict=True)
-            ]
-        }
+        pairs = (zip(*of_query, strict=True) for of_query in zip(found, scores, strict=True))
+        return {"result": [[document(*pair) for pair in of_query] for of_query in pairs]}
 
     uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning")
 

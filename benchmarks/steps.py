@@ -82,26 +82,15 @@ def make_steps(source: Material, count: int, seed: int = 0) -> list[Candidates]:
             if other not in ids:
                 ids.append(other)
         query = words_T[first] or frozenset({""})
-        steps.append(
-            Candidates(
-                entities,
-                [
-                    ScoredChunk(name, by_id[name].title, "", score(query, words_C[name]))
-                    for name in ids
-                ],
-                [
-                    ScoredTriplet(
-                        triplet.id,
-                        triplet.head,
-                        triplet.relation,
-                        triplet.tail,
-                        triplet.chunk_id,
-                        score(query, words_T[row]),
-                    )
-                    for row, triplet in ((row, source.triplets[row]) for row in rows)
-                ],
-            )
-        )
+        chunks = [
+            ScoredChunk(name, by_id[name].title, "", score(query, words_C[name])) for name in ids
+        ]
+        near = [(source.triplets[row], score(query, words_T[row])) for row in rows]
+        triplets = [
+            ScoredTriplet(one.id, one.head, one.relation, one.tail, one.chunk_id, similarity)
+            for one, similarity in near
+        ]
+        steps.append(Candidates(entities, chunks, triplets))
     return steps
 
 

@@ -40,7 +40,6 @@ MEAN_DEGREE = 5.13  # TeaRAG table 5: ends of triplets per entity
 QUERY = 5  # entities
 BATCH = 64  # subqueries per call of the sampler
 _QUERIES = 1_024
-_QUERIES_ONE_BY_ONE = 1_024
 _COLUMNS = ("id", "head", "relation", "tail", "chunk_id")
 _RELATIONS = 5_000
 _PER_CHUNK = 6
@@ -68,55 +67,37 @@ def _size_rows(folder: Path, size: int, repeats: int, missing: Missing) -> list[
     ends_T2 = np.concatenate(list(ends(size)))
     rng = np.random.default_rng(1)
     queries = rng.integers(0, neighbours.num_keys, (_QUERIES, QUERY)).tolist()
-    sqlite = _sqlite(ends_T2)
-    databases: dict[str, tuple[Callable[[Queries], Rows], Callable[[list[int]], list[int]]]] = {
-        f"SQLite {sqlite3.sqlite_version}": (
-            partial(_sqlite_batch, sqlite),
-            partial(_sqlite_one, sqlite),
-        ),
+    # How each side answers a batch of queries, and how a single query.
+    sides: dict[str, tuple[Callable[[Queries], Any], Callable[[list[int]], Any]]] = {
+        "ours": (neighbours.union, lambda query: neighbours.union([query])[0])
     }
+    sqlite = _sqlite(ends_T2)
+    sides[f"SQLite {sqlite3.sqlite_version}"] = (
+        partial(_sqlite_batch, sqlite), partial(_sqlite_one, sqlite)
+    )  # fmt: skip
     if missing.has("duckdb"):
         duckdb = _duckdb(ends_T2)
-        databases[f"DuckDB {version('duckdb')}"] = (
-            partial(_duckdb_batch, duckdb),
-            partial(_duckdb_one, duckdb),
-        )
-    graph = f"{size:,} triplets, {neighbours.num_keys:,} entities, "
+        sides[f"DuckDB {version('duckdb')}"] = (
+            partial(_duckdb_batch, duckdb), partial(_duckdb_one, duckdb)
+        )  # fmt: skip
+    batched = {name: partial(_in_batches, batch, queries) for name, (batch, _) in sides.items()}
+    single = {name: partial(_one_by_one, one, queries) for name, (_, one) in sides.items()}
+    graph = f"{size:,} triplets, {neighbours.num_keys:,} entities"
     result = []
-    for mode, part in (("batch", queries), ("one", queries[:_QUERIES_ONE_BY_ONE])):
-        expected = [rows.tolist() for rows in neighbours.union(part)]
-        contenders: dict[str, Callable[[], object]] = {}
-        if mode == "batch":
-            contenders["ours"] = partial(_in_batches, neighbours.union, part)
-        else:
-            contenders["ours"] = partial(
-                _one_by_one, lambda query: neighbours.union([query])[0], part
-            )
-        for name, (batch, single) in databases.items():
-            answer = _in_batches(batch, part) if mode == "batch" else _one_by_one(single, part)
-            assert answer == expected, f"{name} finds other triplets among {size}"
-            contenders[name] = (
-                partial(_in_batches, batch, part)
-                if mode == "batch"
-                else partial(_one_by_one, single, part)
-            )
-        seconds = alternate(contenders, repeats)
-        work = graph + (f"batches of {BATCH} queries" if mode == "batch" else "query by query")
-        mean = sum(map(len, expected)) / len(expected)
-        for name in databases:
-            result.append(
-                Row(
-                    "store",
-                    f"{work}, {mean:.1f} rows each",
-                    name,
-                    per(seconds["ours"], len(part)),
-                    per(seconds[name], len(part)),
-                    "µs per query",
-                    goal="≥ 5",
-                )
-            )
-    result.append(_memory(folder, size, built))
-    return result
+    for mode, contenders in ((f"batches of {BATCH} queries", batched), ("query by query", single)):
+        expected = contenders["ours"]()
+        for name, answers in contenders.items():
+            assert answers() == expected, f"{name} finds other triplets among {size}"
+        work = f"{graph}, {mode}, {sum(map(len, expected)) / _QUERIES:.1f} rows each"
+        microseconds = {
+            name: per(seconds, _QUERIES) for name, seconds in alternate(contenders, repeats).items()
+        }
+        ours = microseconds.pop("ours")
+        result += [
+            Row("store", work, name, ours, theirs, "µs per query", goal="≥ 5")
+            for name, theirs in microseconds.items()
+        ]
+    return [*result, _memory(folder, size, built)]
 
 
 def _memory(folder: Path, size: int, built: dict[str, Any]) -> Row:

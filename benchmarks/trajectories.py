@@ -132,7 +132,7 @@ def _write_copies(
     write_tables(path, tables(), kind, types)
 
 
-def _context(folder: Path, stage: str, **values: Any) -> StageContext:
+def _context(folder: Path, stage: str) -> StageContext:
     output = folder / "outputs" / stage
     output.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {
@@ -149,7 +149,7 @@ def _context(folder: Path, stage: str, **values: Any) -> StageContext:
         "dpo": {"learning_rate": 0.1, "batch_size": 1},
     }
     return StageContext(
-        config=Config.model_validate(settings | values),
+        config=Config.model_validate(settings),
         stage=stage,
         output=output,
         checkpoint_dir=folder / "outputs" / f"{stage}.partial",
@@ -191,12 +191,6 @@ def _pair(folder: Path) -> None:
     from pipeline.stages.pair import run
 
     run(_context(folder, "pair"))
-
-
-def _pair_with_limit(folder: Path) -> None:
-    from pipeline.stages.pair import run
-
-    run(_context(folder, "pair-limited", pairs={"limit": 1000}))
 
 
 def _judge(folder: Path) -> None:
@@ -265,7 +259,6 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "sample": _end_of_sample,
     "score": _score,
     "pair": _pair,
-    "pair-limited": _pair_with_limit,
     "judge": _judge,
     "evaluate": _evaluate,
     "report": _report,

@@ -101,7 +101,6 @@ def rollout(place: Place, figures: Figures, opened: Callable[..., Engine] = open
         retrieving = sum(retriever.timing.values()) - retrieved
     figures.add("engine", settings.engine.kind)
     figures.add("trajectories", count / seconds[0], "trajectories/s")
-    figures.add("time of a trajectory", seconds[0] / count, "s of the GPU")
     figures.add("generating", generating / seconds[0], "of the time")
     figures.add("retrieving (two threads)", retrieving / seconds[0], "of the time")
     written, retrieved_tokens, ended = np.mean(
