@@ -6,8 +6,8 @@ the code of the stage, batch by batch, with the reranker's score cache. The peer
 (forward passes over at most `BATCH_SIZE` pairs) and the pairs in them; it measures no time. The
 model is a lexical stand-in, because the counts do not depend on it.
 
-Input: a ``trajectories.parquet`` of a sampling stage, by default that of the first scored round of
-the demonstration run.
+Input: a ``trajectories.parquet`` of a sampling stage, by default the first scored round of the
+demonstration run.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Weights are random, so nothing is downloaded; memory and time do not depend on t
 are drawn so that activations keep their size at every width, layers change the residual stream
 little by little, and the next token's distribution is about as peaked as in a trained model. With
 the usual initialization a deep random model multiplies the rounding of bfloat16: its
-log-probabilities are off by .22 nats, and by .05 with this one (`BF16_NATS`). The shapes are those
-that `steep plan` computes with.
+log-probabilities are off by .22 nats, and by .05 with this one (`BF16_NATS`). `steep plan` computes
+with the same shapes.
 """
 
 from __future__ import annotations
