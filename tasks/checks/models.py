@@ -28,7 +28,7 @@ from pipeline.core.model_files import (
     is_offline,
     local_directory,
 )
-from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
+from pipeline.core.model_shapes import CONFIG, shape_of
 from pipeline.core.records import Message
 from pipeline.grammars.tokenizer import model_tokenizer, read_template
 from pipeline.grammars.tokens import prompt_text
@@ -236,7 +236,7 @@ def fit_faults(opened: Iterable[Opened]) -> Iterator[str]:
                 yield f"{model.block}.kind is {kind}, which needs {model.key}; name a model"
         else:
             continue
-        shape = _shape(model.name)
+        shape = shape_of(model.name) if model.name else None
         if shape is not None and tokens > shape.positions:
             yield f"{key} is {tokens}, and {model.name} has {shape.positions} positions; lower it"
 
@@ -244,13 +244,6 @@ def fit_faults(opened: Iterable[Opened]) -> Iterator[str]:
 def _models(opened: Iterable[Opened]) -> Iterator[Opened]:
     """The models in ``opened`` that have a name."""
     return (one for one in opened if one.is_model and one.name)
-
-
-def _shape(name: str) -> ModelShape | None:
-    try:
-        return shape_of(name) if name else None
-    except SteepError:
-        return None  # `model_faults` names the file
 
 
 def access_faults(opened: Iterable[Opened]) -> Iterator[str]:
