@@ -45,8 +45,8 @@ class Request:
     """A stage for a cluster; every value but the job is a JSON value.
 
     ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the
-    directory of the job's files. ``gpus`` and CPU ``threads`` are its needs, and ``slurm`` is the
-    block ``execution.slurm``.
+    directory of the job's files. ``gpus`` and ``processes`` are its needs, ``each`` the CPU threads
+    for each GPU, and ``slurm`` is the block ``execution.slurm``.
     """
 
     name: str
@@ -56,9 +56,20 @@ class Request:
     memory_hint: str
     environment: dict[str, str]
     gpus: int
-    threads: int
+    processes: int
+    each: int
     slurm: dict[str, Any]
     job: StageJob
+
+    @property
+    def threads(self) -> int:
+        """The CPU threads of its GPUs, and at least one for each process."""
+        return max(self.processes, self.each * max(self.gpus, 1))
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables of the stage, with the CPU threads of a process."""
+        threads = self.threads // self.processes
+        return {**self.environment, **thread_variables(threads, os.environ)}
 
 
 def run_on_cluster(
@@ -91,7 +102,10 @@ def run_on_cluster(
         "directory": str(Path.cwd()),
         "folder": folder,
         "memory_hint": memory_hint,
-        **resources(needs, settings.threads, environment),
+        "environment": dict(environment),
+        "gpus": needs.gpus,
+        "processes": needs.threads,
+        "each": settings.threads,
         "slurm": settings.slurm.model_dump(mode="json"),
     }
     counts = run_stage(
@@ -109,16 +123,6 @@ def run_on_cluster(
             f"the stage is complete on its machine, and {manifest} is not seen here; {_SHARED}"
         )
     return counts
-
-
-def resources(needs: Needs, each: int, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a request on a stage's needs, with ``each`` CPU threads for each GPU.
-
-    There is at least one thread for each process, and the environment has the process's share.
-    """
-    threads = max(needs.threads, each * max(needs.gpus, 1))
-    variables = thread_variables(threads // needs.threads, os.environ)
-    return {"gpus": needs.gpus, "threads": threads, "environment": {**environment, **variables}}
 
 
 class Watch:
@@ -190,7 +194,7 @@ def run_here(request: Request, job: str) -> dict[str, Any]:
             stream.write(json.dumps({"log": str(log), "where": where}) + "\n")
 
     try:
-        environment = {**os.environ, **request.environment, JOB: where}
+        environment = {**os.environ, **request.variables(), JOB: where}
         return {"counts": run_stage(task, environment, request.memory_hint, started)}
     except StageFailed as failure:
         log = None if failure.log is None else str(failure.log)

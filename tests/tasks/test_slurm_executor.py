@@ -16,8 +16,7 @@ import pytest
 from pipeline.run.progress import read_progress
 from pipeline.run.worker import StageJob
 from tasks.execution import cluster, slurm
-from tasks.execution.cluster import Request, resources
-from tasks.opened import Needs
+from tasks.execution.cluster import Request
 from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
 from tests.waiting import LIMIT, wait_until
@@ -83,7 +82,7 @@ def request(**settings: Any) -> Request:
     }  # fmt: skip
     return Request(
         "slurm job", "train-1", "/shared", "/shared/jobs/train-1", "lower dpo.x", {},
-        gpus=4, threads=32, slurm=block | settings, job=JOB,
+        gpus=4, processes=4, each=8, slurm=block | settings, job=JOB,
     )  # fmt: skip
 
 
@@ -124,10 +123,9 @@ def test_a_stage_has_the_cpu_threads_of_its_gpus(
 ) -> None:
     """Its job asks for them, and its process computes with them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    given = replace(request(), **resources(Needs(gpus, processes), 3, {"A": "1"}))
+    given = replace(request(), gpus=gpus, processes=processes, each=3)
     assert slurm.parameters(given)["cpus_per_task"] == threads
-    assert given.environment["OMP_NUM_THREADS"] == str(of_process)
-    assert given.environment["A"] == "1"
+    assert given.variables()["OMP_NUM_THREADS"] == str(of_process)
 
 
 def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
