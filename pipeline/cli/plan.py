@@ -167,17 +167,11 @@ def _table(plan: Plan) -> Table:
     """One row for each stage."""
     from tasks.planning.memory import gib
 
-    on_gpus = plan.gpu is not None
-    amounts = (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "disk")
-    made = table(("stage",), amounts, ("parts on each GPU",) if on_gpus else ())
+    on_gpus = ("GPUs", "on each", "GPU hours") if plan.gpu is not None else ()
+    made = table(("stage",), (*on_gpus, "disk"))
     for stage in plan.stages:
-        cells = [stage.stage]
-        if on_gpus:
-            hours = stage.work.gpu_seconds / _HOUR
-            used = [str(stage.gpus), gib(stage.memory.size)] if stage.gpus else ["", ""]
-            cells += [*used, f"{hours:,.1f}" if hours else ""]
-        cells.append(gib(stage.work.disk))
-        if on_gpus:
-            cells.append(stage.memory.text())
-        add_row(made, *cells)
+        hours = stage.work.gpu_seconds / _HOUR
+        used = (str(stage.gpus), gib(stage.memory.size)) if stage.gpus else ("", "")
+        cells = (*used, f"{hours:,.1f}" if hours else "") if on_gpus else ()
+        add_row(made, stage.stage, *cells, gib(stage.work.disk))
     return made
