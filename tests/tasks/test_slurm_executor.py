@@ -128,6 +128,12 @@ def test_a_stage_has_the_cpu_threads_of_its_gpus(
     assert given.variables()["OMP_NUM_THREADS"] == str(of_process)
 
 
+def test_a_job_at_its_time_limit_is_queued_again_with_its_stage() -> None:
+    again = slurm.StageCall().checkpoint(request())
+    assert isinstance(again.function, slurm.StageCall)
+    assert again.args == (request(),)
+
+
 def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(RunFailed, match=r"could not be submitted: .*srun.*; run on a machine with"):
