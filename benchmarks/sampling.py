@@ -29,13 +29,12 @@ from typing import Any, cast
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
 from pipeline.config import Config, load
-from pipeline.core.model_shapes import PUBLISHED
+from pipeline.core.model_shapes import DTYPE_BYTES, PUBLISHED
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import control_tokens, segment_text
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
-from pipeline.llm.memory import DTYPE_BYTES
 from pipeline.retrieval.base import Query
 from pipeline.rollout import sampler
 from pipeline.rollout.partial import PartialTrajectory, stable_seed

@@ -29,6 +29,7 @@ class _Facts(DataTask, DivisibleTask):
 
     block: ClassVar[str]  # of the settings
     file_sources: ClassVar[tuple[str, ...]]  # sources that read the file ``path``
+    fact_kind: ClassVar[str]  # the field of `Sizes` with their number
     fact_bytes: ClassVar[float]
 
     @property
@@ -57,17 +58,13 @@ class _Facts(DataTask, DivisibleTask):
         if self.runs_model:
             yield from chat(self.block, self.source)
 
-    def facts_of(self, clock: Clock) -> float:
-        """The number of facts, by the sizes of the data."""
-        raise NotImplementedError
-
     def read(self, clock: Clock) -> float:
         """The number of chunks that are read, by the sizes of the data."""
         return clock.sizes.chunks
 
     def work(self, clock: Clock) -> Work:
         sizes, chunks = clock.sizes, self.read(clock)
-        disk = self.fact_bytes * self.facts_of(clock) + ENTITY_BYTES * sizes.entities
+        disk = self.fact_bytes * getattr(sizes, self.fact_kind) + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * chunks * self.runs_model
         return chunks * clock.extraction(self.opens()) + Work(disk=disk)
 
@@ -110,16 +107,13 @@ class Graph(Explorable, _Facts):
     reads = ("graph", "data.root")
     block = "graph"
     file_sources = ("annotated", "openie")
-    fact_bytes = TRIPLET_BYTES
+    fact_kind, fact_bytes = "triplets", TRIPLET_BYTES
 
     def upstream(self) -> dict[str, StageTask]:
         needs = super().upstream()
         if self.settings.graph.scope == "candidates":
             needs["candidates"] = self.clone(STAGES["candidates"])
         return needs
-
-    def facts_of(self, clock: Clock) -> float:
-        return clock.sizes.triplets
 
     def read(self, clock: Clock) -> float:
         """The second graph has the answers about the chunks of the first."""
@@ -140,10 +134,7 @@ class Hypergraph(_Facts):
     reads = ("hypergraph", "data.root")
     block = "hypergraph"
     file_sources = ("annotated",)
-    fact_bytes = HYPEREDGE_BYTES
-
-    def facts_of(self, clock: Clock) -> float:
-        return clock.sizes.hyperedges
+    fact_kind, fact_bytes = "hyperedges", HYPEREDGE_BYTES
 
     def upstream(self) -> dict[str, StageTask]:
         of_triplets = self.settings.hypergraph.source == "triplets"

@@ -214,12 +214,25 @@ class Needs:
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests to one endpoint; ``read`` and ``written`` are tokens."""
+    """Requests of a stage to one endpoint; ``read`` and ``written`` are tokens."""
 
     remote: Remote
     calls: float
     read: float
     written: float
+    stage: str = ""
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the prices; None without prices."""
+        prices = self.remote.settings.prices
+        cost = (self.read * prices.prompt + self.written * prices.completion) / 1e6
+        return cost if prices.prompt or prices.completion else None
+
+    @property
+    def expected(self) -> float:
+        """The cost, or without prices the tokens."""
+        return self.read + self.written if self.cost is None else self.cost
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tasks.base import StageTask
-    from tasks.planning.money import Asked
+    from tasks.opened import Requests
     from tasks.planning.plan import Plan
 
 _HOUR = 3600
@@ -108,6 +108,7 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
         "gpu_bytes": None if plan.gpu is None else plan.gpu.memory,
         "disk_bytes": round(plan.disk),
         "gpu_hours": round(plan.gpu_seconds / _HOUR, 2),
+        "unknown_models": plan.unknown,
         "stages": [
             {
                 "stage": stage.stage,
@@ -116,7 +117,6 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
                 "parts": {name: round(size) for name, size in stage.memory.device.items()},
                 "disk_bytes": round(stage.work.disk),
                 "gpu_hours": round(stage.work.gpu_seconds / _HOUR, 2),
-                "unknown_models": stage.memory.unknown,
                 "endpoints": [_asked_json(one) for one in asked if one.stage == stage.stage],
             }
             for stage in plan.stages
@@ -124,7 +124,7 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
     }
 
 
-def _asked_json(asked: Asked) -> dict[str, Any]:
+def _asked_json(asked: Requests) -> dict[str, Any]:
     return {
         "endpoint": asked.remote.key,
         "model": asked.remote.settings.model,
@@ -147,8 +147,7 @@ def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -
         typer.echo("requests to endpoints and tokens, over all rounds")
         console(200).print(_requests(plan))
     print_lines(summary(plan, downloads))
-    unknown = sorted({model for stage in plan.stages for model in stage.memory.unknown})
-    if unknown:
+    if unknown := plan.unknown:
         typer.echo(f"left out of the plan, because their shapes are unknown: {', '.join(unknown)}")
 
 
@@ -168,17 +167,11 @@ def _table(plan: Plan) -> Table:
     """One row for each stage."""
     from tasks.planning.memory import gib
 
-    on_gpus = plan.gpu is not None
-    amounts = (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "disk")
-    made = table(("stage",), amounts, ("parts on each GPU",) if on_gpus else ())
+    on_gpus = ("GPUs", "on each", "GPU hours") if plan.gpu is not None else ()
+    made = table(("stage",), (*on_gpus, "disk"))
     for stage in plan.stages:
-        cells = [stage.stage]
-        if on_gpus:
-            hours = stage.work.gpu_seconds / _HOUR
-            used = [str(stage.gpus), gib(stage.memory.size)] if stage.gpus else ["", ""]
-            cells += [*used, f"{hours:,.1f}" if hours else ""]
-        cells.append(gib(stage.work.disk))
-        if on_gpus:
-            cells.append(stage.memory.text())
-        add_row(made, *cells)
+        hours = stage.work.gpu_seconds / _HOUR
+        used = (str(stage.gpus), gib(stage.memory.size)) if stage.gpus else ("", "")
+        cells = (*used, f"{hours:,.1f}" if hours else "") if on_gpus else ()
+        add_row(made, stage.stage, *cells, gib(stage.work.disk))
     return made

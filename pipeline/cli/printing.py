@@ -29,7 +29,7 @@ def console(width: int = _WIDTH) -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
-def table(left: Iterable[str | Text], right: Iterable[str] = (), last: Iterable[str] = ()) -> Table:
+def table(left: Iterable[str | Text], right: Iterable[str] = ()) -> Table:
     """A table with headings; the columns in ``right`` are aligned to the right."""
     from rich.table import Table
 
@@ -38,8 +38,6 @@ def table(left: Iterable[str | Text], right: Iterable[str] = (), last: Iterable[
         made.add_column(heading)
     for heading in right:
         made.add_column(heading, justify="right")
-    for heading in last:
-        made.add_column(heading)
     return made
 
 

@@ -9,16 +9,6 @@ from pydantic import Field, model_validator
 from pipeline.config.base import Block, Execution, Few, Items, NotEmpty
 
 
-class Ray(Block):
-    """Stages as tasks of a Ray cluster (extra ``ray`` of pyproject.toml)."""
-
-    address: Annotated[NotEmpty | None, Execution()] = Field(
-        None,
-        description="`host:port` of the cluster's head, or auto; null: the address in "
-        "RAY_ADDRESS, else the cluster on this machine",
-    )
-
-
 class Slurm(Block):
     """Stages as Slurm jobs, submitted by submitit (extra ``slurm`` of pyproject.toml)."""
 
@@ -40,10 +30,8 @@ class Executor(Block):
     )
     threads: Annotated[Few, Execution()] = Field(
         8,
-        description="ray, slurm: CPU threads of a stage for each of its GPUs, or without a GPU; on "
-        "Ray at most its share of a node",
+        description="ray, slurm: CPU threads of a stage for each of its GPUs, or without a GPU",
     )
-    ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")
 
     @model_validator(mode="before")

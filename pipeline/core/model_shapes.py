@@ -18,6 +18,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.model_files import local_directory
 
 CONFIG = "config.json"
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,18 @@ from __future__ import annotations
 import math
 
 from pipeline.core.gpus import GIB
-from pipeline.core.model_shapes import ModelShape
+from pipeline.core.model_shapes import DTYPE_BYTES, ModelShape
 from pipeline.index.kinds import Kind, code_bytes, resolve_kind
 
-_NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def encoder_weights(shape: ModelShape, dtype: str) -> float:
-    """Bytes of the weights of an encoder."""
-    return float(shape.parameters * _NUMBER_BYTES[dtype])
+# Scratch memory of FAISS, which ``StandardGpuResources`` reserves for each index on a GPU. It is at
+# most 1 GiB on a GPU of up to 8 GiB, which no published configuration fits.
+SCRATCH_BYTES = 1.5 * GIB
 
 
 def encoder_activations(shape: ModelShape, dtype: str, batch: int, length: int) -> float:
     """Bytes of a forward pass of ``batch`` texts of ``length`` tokens."""
     tokens = batch * min(length, shape.positions)
-    return float(tokens * (2 * shape.intermediate + 6 * shape.hidden) * _NUMBER_BYTES[dtype])
+    return float(tokens * (2 * shape.intermediate + 6 * shape.hidden) * DTYPE_BYTES[dtype])
 
 
 def index_bytes(vectors: int, dimension: int, kind: Kind = "auto") -> float:
@@ -44,17 +41,6 @@ def index_bytes(vectors: int, dimension: int, kind: Kind = "auto") -> float:
         return (4.0 * dimension + 256) * vectors
     cells = 4 * math.sqrt(vectors)
     return vectors * (code_bytes(dimension) + 8.0) + cells * dimension * 4
-
-
-def scratch_bytes(memory: int | None) -> float:
-    """Scratch memory of FAISS for one index on a GPU of ``memory`` bytes (None: a large GPU).
-
-    Every index that is copied to a GPU gets its own ``StandardGpuResources``, which reserves as
-    much.
-    """
-    if memory is None or memory > 8 * GIB:
-        return 1.5 * GIB
-    return float(GIB if memory > 4 * GIB else GIB // 2)
 
 
 def is_on_gpu(vectors: int, kind: Kind = "auto") -> bool:

@@ -19,28 +19,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.core.gpus import CONTEXT_BYTES, GIB
-from pipeline.core.model_shapes import ModelShape
+from pipeline.config.base import EngineConfig
+from pipeline.core.gpus import GIB
+from pipeline.core.model_shapes import DTYPE_BYTES, ModelShape
 
 BATCH_TOKENS = 8192  # tokens of a step of vLLM on GPUs (`pipeline.llm.vllm_engine` sets them)
 GRAPH_BYTES = GIB  # of CUDA graphs, which no formula here gives
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """Bytes of an engine on each of its GPUs."""
+    """Bytes of an engine on each of its GPUs.
+
+    ``fixed`` is what its share holds besides the cache: weights, activations and CUDA graphs.
+    ``token`` are the keys and values of one token.
+    """
 
     weights: float
-    activations: float
-    token: float  # keys and values of one token
-    graphs: float  # CUDA graphs
-    outside: float = CONTEXT_BYTES  # of its process, which is not in vLLM's share
-
-    @property
-    def fixed(self) -> float:
-        """What the share holds besides the cache."""
-        return self.weights + self.activations + self.graphs
+    fixed: float
+    token: float
 
     def least(self, tokens: int) -> float:
         """The smallest share of an engine whose cache holds one sequence of ``tokens``."""
@@ -51,21 +48,12 @@ class EngineMemory:
         return max(0, int((share - self.fixed) / self.token))
 
 
-def engine_memory(
-    shape: ModelShape,
-    dtype: str,
-    *,
-    tensor_parallel_size: int = 1,
-    max_num_seqs: int = 256,
-    enforce_eager: bool = False,
-) -> EngineMemory:
-    """The memory of a vLLM engine; ``dtype`` is float32, bfloat16 or float16."""
-    size, n = DTYPE_BYTES[dtype], tensor_parallel_size
+def engine_memory(shape: ModelShape, engine: EngineConfig) -> EngineMemory:
+    """The memory of a vLLM engine whose dtype is not auto."""
+    size, n = DTYPE_BYTES[engine.dtype], engine.tensor_parallel_size
+    weights = shape.parameters * size / n
     batch = BATCH_TOKENS * (2 * shape.intermediate / n + 6 * shape.hidden) * size
-    logits = 3 * max_num_seqs * shape.vocabulary * 4 / n
-    return EngineMemory(
-        weights=shape.parameters * size / n,
-        activations=batch + logits,
-        token=2 * shape.layers * shape.kv_width * size / n,
-        graphs=0.0 if enforce_eager else GRAPH_BYTES,
-    )
+    logits = 3 * engine.max_num_seqs * shape.vocabulary * 4 / n
+    graphs = 0 if engine.enforce_eager else GRAPH_BYTES
+    token = 2 * shape.layers * shape.kv_width * size / n
+    return EngineMemory(weights, weights + batch + logits + graphs, token)

@@ -40,9 +40,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.core.gpus import CONTEXT_BYTES
-from pipeline.core.model_shapes import ModelShape
+from pipeline.core.model_shapes import DTYPE_BYTES, ModelShape
 
-_NUMBER_BYTES = {"float32": 4, "bfloat16": 2}
 _QUANTIZED_BYTES = {"4bit": 0.52, "8bit": 1.0}
 _TILE_BYTES = 2 * 4096 * 32_768 * 4.0
 _FRAGMENTATION = 0.1  # of the activations: blocks that the allocator of PyTorch cannot reuse
@@ -82,7 +81,7 @@ def training_memory(
 ) -> TrainingMemory:
     """The peak of one process, for ``rows`` of which the longest has ``length`` tokens."""
     tokens = rows * length
-    size, h, i = _NUMBER_BYTES[dtype], shape.hidden, shape.intermediate
+    size, h, i = DTYPE_BYTES[dtype], shape.hidden, shape.intermediate
     q, kv = shape.query_width, shape.kv_width
     adapter = shape.lora_parameters(rank, targets) * (20 if processes > 1 else 16)
     widths = [width[0] for target in targets if (width := shape.width(target)) is not None]
@@ -113,5 +112,5 @@ def training_memory(
 def weight_bytes(shape: ModelShape, dtype: str, quantization: str = "none") -> float:
     """Bytes of the frozen base weights."""
     if quantization == "none":
-        return float(shape.parameters * _NUMBER_BYTES[dtype])
+        return float(shape.parameters * DTYPE_BYTES[dtype])
     return shape.linear_parameters * _QUANTIZED_BYTES[quantization] + shape.other_parameters * 4.0

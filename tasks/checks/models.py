@@ -28,7 +28,7 @@ from pipeline.core.model_files import (
     is_offline,
     local_directory,
 )
-from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
+from pipeline.core.model_shapes import CONFIG, shape_of
 from pipeline.core.records import Message
 from pipeline.grammars.tokenizer import model_tokenizer, read_template
 from pipeline.grammars.tokens import prompt_text
@@ -64,12 +64,9 @@ def model_faults(settings: Config, opened: Iterable[Opened], *, here: bool = Tru
 
 def downloads(opened: Iterable[Opened]) -> list[tuple[str, float | None]]:
     """Models that the run fetches from the hub, with their bytes in 16 bit (None: unknown)."""
-    found: dict[str, float | None] = {}
-    for model in _models(opened):
-        if model.name not in found and local_directory(model.name) is None:
-            shape = shape_of(model.name)
-            found[model.name] = None if shape is None else 2.0 * shape.parameters
-    return list(found.items())
+    missing = (one.name for one in _models(opened) if local_directory(one.name) is None)
+    shapes = {name: shape_of(name) for name in missing}
+    return [(name, 2.0 * shape.parameters if shape else None) for name, shape in shapes.items()]
 
 
 def _missing(model: Opened) -> Iterator[str]:
@@ -236,7 +233,7 @@ def fit_faults(opened: Iterable[Opened]) -> Iterator[str]:
                 yield f"{model.block}.kind is {kind}, which needs {model.key}; name a model"
         else:
             continue
-        shape = _shape(model.name)
+        shape = shape_of(model.name) if model.name else None
         if shape is not None and tokens > shape.positions:
             yield f"{key} is {tokens}, and {model.name} has {shape.positions} positions; lower it"
 
@@ -246,31 +243,12 @@ def _models(opened: Iterable[Opened]) -> Iterator[Opened]:
     return (one for one in opened if one.is_model and one.name)
 
 
-def _shape(name: str) -> ModelShape | None:
-    try:
-        return shape_of(name) if name else None
-    except SteepError:
-        return None  # `model_faults` names the file
-
-
 def access_faults(opened: Iterable[Opened]) -> Iterator[str]:
     """A sentence for each model that the hub refuses to this machine, or an unreachable hub."""
-    if is_offline():
+    keys = {model.name: model.key for model in opened if model.is_model and is_hub_name(model.name)}
+    missing = [name for name in keys if local_directory(name) is None]
+    if is_offline() or not missing:
         return  # `model_faults` names the missing models
-    keys: dict[str, str] = {}
-    for model in opened:
-        if model.is_model and is_hub_name(model.name) and local_directory(model.name) is None:
-            keys.setdefault(model.name, model.key)
-    for name, key in keys.items():
-        fault, reached = _refusal(name)
-        if fault:
-            yield f"{key}: {name} {fault}"
-        if not reached:
-            return
-
-
-def _refusal(name: str) -> tuple[str, bool]:
-    """Why a model cannot be fetched, empty if it can, and whether the hub was reached."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -279,19 +257,21 @@ def _refusal(name: str) -> tuple[str, bool]:
     )
 
     token = "a token (hf auth login, or HF_TOKEN)"
-    try:
-        get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=_SECONDS)
-    except EntryNotFoundError:  # `CONFIG` is in a subfolder
-        return "", True
-    except GatedRepoError:
-        page = f"https://huggingface.co/{name}"
-        return f"needs {token} whose account has accepted its licence at {page}", True
-    except RepositoryNotFoundError:
-        return f"is not on the hub, or is private; correct the name, or use {token}", True
-    except Exception as error:  # noqa: BLE001 - many types, which all mean that it cannot be fetched
-        return (
-            f"is not in the cache of the hub, and the hub does not give it ({type(error).__name__})"
-            f"; run hf download {name} where there is a network, or name a model directory",
-            False,
-        )
-    return "", True
+    for name in missing:
+        model = f"{keys[name]}: {name}"
+        try:
+            get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=_SECONDS)
+        except EntryNotFoundError:  # `CONFIG` is in a subfolder
+            continue
+        except GatedRepoError:
+            page = f"https://huggingface.co/{name}"
+            yield f"{model} needs {token} whose account has accepted its licence at {page}"
+        except RepositoryNotFoundError:
+            yield f"{model} is not on the hub, or is private; correct the name, or use {token}"
+        except Exception as error:  # noqa: BLE001 - many types, which all mean that it cannot be fetched
+            yield (
+                f"{model} is not in the cache of the hub, and the hub does not give it "
+                f"({type(error).__name__}); run hf download {name} where there is a network, or "
+                "name a model directory"
+            )
+            return  # the others would wait as long

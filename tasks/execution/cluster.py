@@ -14,10 +14,11 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ class Request:
     """A stage for a cluster; every value but the job is a JSON value.
 
     ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the
-    directory of the job's files. ``gpus``, ``processes`` and CPU ``threads`` are its needs, and
-    ``settings`` is the block ``execution``.
+    directory of the job's files. ``gpus`` and ``processes`` are its needs, ``each`` the CPU threads
+    for each GPU, and ``slurm`` is the block ``execution.slurm``.
     """
 
     name: str
@@ -56,19 +57,19 @@ class Request:
     environment: dict[str, str]
     gpus: int
     processes: int
-    settings: dict[str, Any]
-    threads: int = 1
-    job: StageJob | None = None
+    each: int
+    slurm: dict[str, Any]
+    job: StageJob
 
-    def with_threads(self, most: int | None) -> Request:
-        """The request with the CPU threads of its GPUs, and with the variables for them.
+    @property
+    def threads(self) -> int:
+        """The CPU threads of its GPUs, and at least one for each process."""
+        return max(self.processes, self.each * max(self.gpus, 1))
 
-        They are at most ``most``, and at least one for each process.
-        """
-        asked = self.settings["threads"] * max(self.gpus, 1)
-        threads = max(self.processes, asked if most is None else min(asked, most))
-        variables = thread_variables(threads // self.processes, os.environ)
-        return replace(self, threads=threads, environment={**self.environment, **variables})
+    def variables(self) -> dict[str, str]:
+        """The environment variables of the stage, with the CPU threads of a process."""
+        threads = self.threads // self.processes
+        return {**self.environment, **thread_variables(threads, os.environ)}
 
 
 def run_on_cluster(
@@ -87,49 +88,41 @@ def run_on_cluster(
     ``noted`` is called with notes of the cluster, and the other arguments are as in `run_stage`.
     Raises StageFailed.
     """
-    here = settings.kind == "slurm" and settings.slurm.cluster == "local"
     # The cluster decides which GPUs the stage sees; the stage has no lease of this machine's.
     inherited = {name: value for name, value in os.environ.items() if name != VISIBLE}
-    with _job_folder(job, label) as folder:
-        request = Request(
-            name="local job" if here else {"ray": "ray task", "slurm": "slurm job"}[settings.kind],
-            label=label,
-            directory=str(Path.cwd()),
-            folder=str(folder),
-            memory_hint=memory_hint,
-            environment=dict(environment),
-            gpus=needs.gpus,
-            processes=max(1, needs.threads),
-            settings=settings.model_dump(mode="json"),
-        )
-        counts = run_stage(
-            job,
-            {**inherited, **environment},
-            memory_hint,
-            started,
-            command=(f"tasks.execution.{settings.kind}", json.dumps(asdict(request))),
-            noted=noted,
-        )
+    jobs = Path(job.root).absolute().parent / "jobs"
+    try:
+        jobs.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f"{label}-", dir=jobs)  # kept when the stage fails
+    except OSError as error:
+        raise StoreError(explain_os_error(error, jobs)) from None
+    request = {
+        "name": "ray task" if settings.kind == "ray" else f"{settings.slurm.cluster} job",
+        "label": label,
+        "directory": str(Path.cwd()),
+        "folder": folder,
+        "memory_hint": memory_hint,
+        "environment": dict(environment),
+        "gpus": needs.gpus,
+        "processes": needs.threads,
+        "each": settings.threads,
+        "slurm": settings.slurm.model_dump(mode="json"),
+    }
+    counts = run_stage(
+        replace(job, lock_seconds=max(job.lock_seconds, _LOCK_SECONDS)),
+        {**inherited, **environment},
+        memory_hint,
+        started,
+        command=(f"tasks.execution.{settings.kind}", json.dumps(request)),
+        noted=noted,
+    )
+    shutil.rmtree(folder, ignore_errors=True)
     manifest = Store(Path(job.root)).directory(StageKey(**job.key)) / MANIFEST
     if not visible(manifest):
         raise StageFailed(
             f"the stage is complete on its machine, and {manifest} is not seen here; {_SHARED}"
         )
     return counts
-
-
-@contextmanager
-def _job_folder(job: StageJob, label: str) -> Iterator[Path]:
-    """A directory for the files of one job beside the run's store; kept when the stage fails."""
-    key = StageKey(**job.key)
-    name = f"{label}-{key.fingerprint}-{os.getpid()}-{time.time_ns() // 1_000_000}"
-    folder = Path(job.root).absolute().parent / "jobs" / name
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise StoreError(explain_os_error(error, folder)) from None
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Watch:
@@ -160,15 +153,13 @@ class Watch:
 
 def failed(message: str, status: int = 2) -> dict[str, Any]:
     """The outcome of a stage that failed with ``message``."""
-    return {"status": status, "message": message, "busy": False, "log": None}
+    return {"status": status, "message": message}
 
 
 def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
     """The main function of a driver: report the outcome of ``run``; returns the exit status."""
     reports = Reports(int(sys.argv[1]))
-    job = StageJob(**json.load(sys.stdin))
-    job = replace(job, lock_seconds=max(job.lock_seconds, _LOCK_SECONDS))
-    request = Request(**{**json.loads(sys.argv[2]), "job": job})
+    request = Request(job=StageJob(**json.load(sys.stdin)), **json.loads(sys.argv[2]))
     watch = Watch(request, reports)
     with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the stage's machine tests whether it sees this lock
@@ -185,7 +176,6 @@ def run_here(request: Request, job: str) -> dict[str, Any]:
     "log"}``.
     """
     where, task = f"{request.name} {job} on {socket.gethostname()}", request.job
-    assert task is not None  # `drive` has added it
     inputs = [Path(request.directory, path, MANIFEST) for path in task.inputs.values()]
     for path in (Path(request.directory), Path(request.folder), *inputs):
         if not visible(path):
@@ -204,7 +194,7 @@ def run_here(request: Request, job: str) -> dict[str, Any]:
             stream.write(json.dumps({"log": str(log), "where": where}) + "\n")
 
     try:
-        environment = {**os.environ, **request.environment, JOB: where}
+        environment = {**os.environ, **request.variables(), JOB: where}
         return {"counts": run_stage(task, environment, request.memory_hint, started)}
     except StageFailed as failure:
         log = None if failure.log is None else str(failure.log)

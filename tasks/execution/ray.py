@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,26 +37,23 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
     import ray
     from ray import exceptions as lost
 
-    address = request.settings["ray"]["address"] or "auto"
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+    try:  # the cluster of RAY_ADDRESS, else the one on this machine
+        ray.init(address="auto", log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
         return failed(
-            f"the Ray cluster at {address} cannot be used: {one_line(str(error), _LONGEST)}; start "
-            "one (ray start --head); its nodes and this machine need the same versions of Python "
-            "and Ray"
+            f"the Ray cluster cannot be used: {one_line(str(error), _LONGEST)}; start one (ray "
+            "start --head); its nodes and this machine need the same versions of Python and Ray"
         )
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if request.gpus and not any(node.get("GPU") for node in nodes):
         watch.note("no node of the Ray cluster has a GPU; it runs on CPUs")
         request = replace(request, gpus=0)
-    most = cpus_for(request, nodes)
-    if most is None:
-        return failed(
-            f"a node with {request.gpus} GPUs and {request.processes} CPUs needed, and the Ray "
-            f"cluster has {nodes}; add nodes, or lower what the stage needs"
+    asked = {"GPU": request.gpus, "CPU": request.threads}
+    if not any(all(node.get(kind, 0) >= asked[kind] for kind in asked) for node in nodes):
+        return failed(  # Ray would wait for such a node
+            f"no node has the {request.gpus} GPUs and {request.threads} CPU threads of the stage, "
+            f"and the Ray cluster has {nodes}; add nodes, or lower execution.threads"
         )
-    request = request.with_threads(most)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
     task = ray.remote(on_node).options(
         num_cpus=request.threads,
@@ -78,20 +74,6 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
         cause = one_line(str(getattr(error, "cause", None) or error), _LONGEST)
         return failed(f"{cause}; see `ray status`; {AGAIN}", 1)
     return outcome
-
-
-def cpus_for(request: Request, nodes: list[Mapping[str, float]]) -> int | None:
-    """The most CPUs that a stage can take on a node; None when no node is large enough.
-
-    On a node with GPUs they are the share of the stage's GPUs, so that stages can use all of its
-    GPUs at once.
-    """
-    shares = [
-        node.get("CPU", 0) * (request.gpus / node["GPU"] if request.gpus else 1)
-        for node in nodes
-        if node.get("GPU", 0) >= request.gpus and node.get("CPU", 0) >= request.processes
-    ]
-    return int(max(shares)) if shares else None
 
 
 if __name__ == "__main__":

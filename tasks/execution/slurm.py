@@ -8,7 +8,6 @@ job then kept the run waiting (docs/log/2026-11.md#slurm).
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import submitit
+from submitit.core.utils import UncompletedJobError
+from submitit.helpers import Checkpointable
 
 from pipeline.core.text import one_line
 from tasks.execution.cluster import AGAIN, Request, Watch, drive, failed, run_here
@@ -25,7 +28,6 @@ _ASK = 30.0  # seconds between two questions to Slurm, which are costly
 _LONGEST = 500  # characters of a message of Slurm
 _LOCAL_MINUTES = 365 * 24 * 60  # submitit's local executor polls its limit away: it must be large
 _MINUTES = 1440  # limit of a job without the directive --time
-_REQUEUES = 3  # times that a stage is queued again at its time limit, which may be too low
 _SIGNAL_SECONDS = 120  # before the time limit, to end the stage and queue it again
 _GONE = "GONE"  # a state of ours: squeue does not know the job
 # States of Slurm, and of submitit's local jobs, in which a job has ended.
@@ -39,27 +41,19 @@ _REMEDIES = {
 }
 
 
-class StageCall:
-    """The callable of a job: runs the stage, and is queued again at the time limit."""
+class StageCall(Checkpointable):
+    """The function of a job: submitit queues it again at the time limit.
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    The checkpoints of the stage are in the store.
+    """
 
-    def __call__(self) -> dict[str, Any]:
-        import submitit
-
-        return run_here(self.request, submitit.JobEnvironment().job_id)
-
-    def checkpoint(self) -> Any:
-        """Called at the signal before the time limit; the stage's checkpoints are in the store."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(StageCall(self.request))
+    def __call__(self, request: Request) -> dict[str, Any]:
+        return run_here(request, submitit.JobEnvironment().job_id)
 
 
 def parameters(request: Request) -> dict[str, Any]:
     """The parameters of submitit's AutoExecutor for a stage; None: left to the cluster."""
-    directives = request.settings["slurm"]["directives"]
+    directives = request.slurm["directives"]
     more = [directive.removeprefix("--").partition("=") for directive in directives]
     return {
         "name": f"steep-{request.label}",
@@ -68,7 +62,6 @@ def parameters(request: Request) -> dict[str, Any]:
         "stderr_to_stdout": True,
         "timeout_min": _LOCAL_MINUTES,
         "slurm_time": _MINUTES,
-        "slurm_nodes": 1,
         "slurm_ntasks_per_node": 1,
         "slurm_signal_delay_s": _SIGNAL_SECONDS,
         # Since Slurm 22.05 srun does not take the number of CPUs from its job.
@@ -82,22 +75,14 @@ def parameters(request: Request) -> dict[str, Any]:
 
 def run(request: Request, watch: Watch) -> dict[str, Any]:
     """Submit the stage, wait, and return its outcome; SIGTERM and SIGINT cancel the job."""
-    import submitit
-
     signals: list[int] = []
     for each in (signal.SIGTERM, signal.SIGINT):  # a shell in the background ignores SIGINT
         signal.signal(each, lambda number, frame: signals.append(number))
-    here = request.settings["slurm"]["cluster"] == "local"
-    request = request.with_threads(len(os.sched_getaffinity(0)) if here else None)
+    folder, cluster = Path(request.folder) / "%j", request.slurm["cluster"]
     try:
-        queue = submitit.AutoExecutor(
-            folder=Path(request.folder) / "%j",
-            cluster=request.settings["slurm"]["cluster"],
-            slurm_max_num_timeout=_REQUEUES,
-            local_max_num_timeout=_REQUEUES,
-        )
+        queue = submitit.AutoExecutor(folder=folder, cluster=cluster)
         queue.update_parameters(**parameters(request))
-        job = queue.submit(StageCall(request))
+        job = queue.submit(StageCall(), request)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return failed(
             f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine "
@@ -109,16 +94,14 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
         return _outcome(job, request, watch, signals)
     finally:
         if not job.paths.result_pickle.exists():
-            with suppress(OSError, subprocess.SubprocessError):
+            with suppress(OSError):
                 job.cancel(check=False)
 
 
 def _outcome(job: Any, request: Request, watch: Watch, signals: list[int]) -> dict[str, Any]:
     """Wait for the result of the job, or for its end without one."""
-    from submitit.core.utils import UncompletedJobError
-
     name = f"{request.name} {job.job_id}"
-    here = request.settings["slurm"]["cluster"] == "local"
+    here = request.slurm["cluster"] == "local"
     asked, ended, told = time.monotonic(), "", ""
     while not job.paths.result_pickle.exists():
         if signals:
@@ -135,7 +118,6 @@ def _outcome(job: Any, request: Request, watch: Watch, signals: list[int]) -> di
                 return failed(f"{name} ended without a result ({state}; see {output}); {remedy}", 1)
             asked, ended = time.monotonic(), state
         time.sleep(_LOOK)
-    watch.look()
     try:
         outcome: dict[str, Any] = job.result()
     except UncompletedJobError as error:  # an exception of the job, with submitit's words around it

@@ -19,21 +19,14 @@ def execution_faults(settings: Config) -> Iterator[str]:
     kind = settings.execution.kind
     if (module := _PACKAGES.get(kind)) and importlib.util.find_spec(module) is None:
         yield str(missing(f"execution is {kind}, which needs {module}", kind))
-    if kind == "ray":
-        yield from _address_faults(
-            settings.execution.ray.address or os.environ.get("RAY_ADDRESS", "")
-        )
-
-
-def _address_faults(address: str) -> Iterator[str]:
-    """A sentence when nothing listens at ``host:port``; Ray itself tries for minutes."""
-    host, _, port = address.rpartition(":")
-    if address in ("", "auto"):  # a cluster of this machine
+    address = os.environ.get("RAY_ADDRESS", "")
+    if kind != "ray" or address in ("", "auto"):  # a cluster of this machine
         return
-    try:
+    host, _, port = address.rpartition(":")
+    try:  # Ray itself tries for minutes
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
         yield (
             f"no Ray cluster answers at {address} ({error}); start one (ray start --head), or "
-            "correct execution.ray.address (RAY_ADDRESS), which is host:port of the head node"
+            "correct RAY_ADDRESS, which is host:port of the head node"
         )

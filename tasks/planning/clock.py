@@ -141,10 +141,7 @@ class Clock:
 
         shape = _shape(opened.name)
         a, engine = self.rates, opened.settings
-        gpus = engine.tensor_parallel_size
-        memory = engine_memory(
-            shape, engine.dtype, tensor_parallel_size=gpus, enforce_eager=engine.enforce_eager
-        )
+        gpus, memory = engine.tensor_parallel_size, engine_memory(shape, engine)
         share = engine.gpu_memory_utilization * a.memory_gib * GIB
         fitting = memory.cached_tokens(share) // (read + written)
         sequences = max(1, min(engine.max_num_seqs, fitting))

@@ -8,26 +8,24 @@ unknown, and their parts are left out and named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pipeline.config import Config
 from pipeline.config.machine_choices import processes_on
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
-from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
+from pipeline.core.model_shapes import DTYPE_BYTES, shape_of
 from pipeline.index.memory import (
+    SCRATCH_BYTES,
     encoder_activations,
-    encoder_weights,
     index_bytes,
     is_on_gpu,
-    scratch_bytes,
 )
 from pipeline.llm.memory import engine_memory
 from pipeline.training.memory import training_memory
 from tasks.opened import Encoder, Engine, Opened, Training, Vectors
 from tasks.planning.sizes import Sizes
-
-_SMALLEST = PUBLISHED["Qwen/Qwen2.5-0.5B-Instruct"]  # in the place of a model of unknown shape
 
 
 def gib(size: float) -> str:
@@ -39,17 +37,12 @@ def gib(size: float) -> str:
 class Parts:
     """The memory of one process of a stage, while it is collected.
 
-    Attributes:
-        device: bytes of the parts on each GPU, by name.
-        remedies: settings that lower them.
-        faults: engines whose share of the GPU is too small for their model.
-        unknown: models of unknown shape.
+    ``device`` has the bytes of the parts on each GPU, by name, and ``remedies`` the settings that
+    lower them.
     """
 
     device: dict[str, float] = field(default_factory=dict)
     remedies: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> float:
@@ -59,7 +52,7 @@ class Parts:
     def add(self, name: str, size: float, *remedies: str) -> None:
         if size:
             self.device[name] = self.device.get(name, 0.0) + size
-            self.remedies += [setting for setting in remedies if setting not in self.remedies]
+            self.remedies += remedies
 
     def text(self) -> str:
         """The parts with their GiB."""
@@ -72,74 +65,56 @@ def smallest(gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def peak(settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequence[Gpu]) -> Parts:
-    """The memory of one process of a stage in its largest turn, with the faults of all turns."""
-    gpu, turns = smallest(gpus), dict[int, Parts]()
+    """The memory of one process of a stage in its largest turn."""
+    gpu, turns = smallest(gpus), defaultdict[int, Parts](Parts)
     for one in opened:
-        parts = turns.setdefault(one.turn, Parts())
+        parts = turns[one.turn]
         if isinstance(one, Engine):
             _engine(parts, one, gpu)
         elif isinstance(one, Encoder):
             _encoder(parts, one)
         elif isinstance(one, Vectors):
-            _vectors(parts, one, settings, sizes, gpu)
+            _vectors(parts, one, settings, sizes)
         elif isinstance(one, Training):
             _training(parts, one, settings, gpus)
-    every = list(turns.values())
-    found = replace(
-        max(every, key=lambda parts: parts.size, default=Parts()),
-        faults=[fault for parts in every for fault in parts.faults],
-        unknown=[*dict.fromkeys(model for parts in every for model in parts.unknown)],
-    )
-    contexts = ("CUDA contexts", "context and fragmentation")
-    if found.device and not any(name in contexts for name in found.device):
-        found.add("CUDA context", CONTEXT_BYTES)
-    return found
-
-
-def _known(parts: Parts, model: str) -> ModelShape | None:
-    """The shape of a model; an unknown shape is noted in ``parts``."""
-    shape = shape_of(model)
-    if shape is None:
-        parts.unknown.append(model)
-    return shape
+    largest = max(turns.values(), key=lambda parts: parts.size, default=Parts())
+    largest.add("CUDA context", CONTEXT_BYTES * bool(largest.device))
+    return largest
 
 
 def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
-    """An engine in a separate process, and the context of the stage's process."""
-    shape, engine, block = _known(parts, opened.name), opened.settings, opened.block
-    if engine.kind != "vllm" or gpu is None or gpu.memory is None:
-        return
-    utilization = f"{block}.gpu_memory_utilization"
-    share = engine.gpu_memory_utilization * gpu.memory
-    parts.add(f"vLLM ({engine.gpu_memory_utilization:g} of the GPU)", share, utilization)
-    memory = engine_memory(
-        shape or _SMALLEST,
-        engine.dtype,
-        tensor_parallel_size=engine.tensor_parallel_size,
-        max_num_seqs=engine.max_num_seqs,
-        enforce_eager=engine.enforce_eager,
-    )
-    parts.add("CUDA contexts", memory.outside + CONTEXT_BYTES)
-    if shape is None:
-        return
-    least = memory.least(engine.max_model_len)
-    if least > share:
-        parts.faults.append(
-            f"{utilization} is {engine.gpu_memory_utilization:g}, which is {gib(share)} GiB of a "
-            f"GPU of {gib(gpu.memory)} GiB; {opened.name} needs {gib(least)} GiB for its weights, "
-            f"CUDA graphs and one sequence of {engine.max_model_len} tokens; raise it, or "
-            f"{block}.tensor_parallel_size, or name a smaller model"
-        )
+    """An engine in a separate process, whose CUDA context is not in its share of the GPU."""
+    share = opened.settings.gpu_memory_utilization
+    if opened.settings.kind == "vllm" and gpu is not None and gpu.memory is not None:
+        setting = f"{opened.block}.gpu_memory_utilization"
+        parts.add(f"vLLM ({share:g} of the GPU)", share * gpu.memory, setting)
+        parts.add("CUDA context", CONTEXT_BYTES)
+
+
+def share_faults(opened: Iterable[Opened], device: int) -> Iterator[str]:
+    """A sentence for each engine whose share of ``device`` bytes is too small for its model."""
+    for one in opened:
+        if not isinstance(one, Engine) or one.settings.kind != "vllm":
+            continue
+        engine, shape = one.settings, shape_of(one.name)
+        share = engine.gpu_memory_utilization * device
+        if shape and (least := engine_memory(shape, engine).least(engine.max_model_len)) > share:
+            yield (
+                f"{one.block}.gpu_memory_utilization is {engine.gpu_memory_utilization:g}, which "
+                f"is {gib(share)} GiB of a GPU of {gib(device)} GiB; {one.name} needs {gib(least)} "
+                f"GiB for its weights, CUDA graphs and one sequence of {engine.max_model_len} "
+                f"tokens; raise it, or {one.block}.tensor_parallel_size, or name a smaller model"
+            )
 
 
 def _encoder(parts: Parts, opened: Encoder) -> None:
     """An embedder or a reranker with one batch of its texts."""
-    shape = _known(parts, opened.name) if opened.name else None
-    if shape is None or not opened.gpus:
+    shape = shape_of(opened.name) if opened.name and opened.gpus else None
+    if shape is None:
         return
     name = "reranker" if opened.reranks else "embedder"
     batch = encoder_activations(shape, opened.dtype, opened.settings.batch_size, opened.tokens)
-    parts.add(name, encoder_weights(shape, opened.dtype))
+    parts.add(name, shape.parameters * DTYPE_BYTES[opened.dtype])
     parts.add(f"{name} batch", batch, f"{opened.block}.batch_size")
 
 
@@ -168,20 +143,16 @@ def searched(settings: Config, sizes: Sizes, *, on_gpu: bool = False) -> Mapping
     }
 
 
-def _vectors(
-    parts: Parts, opened: Vectors, settings: Config, sizes: Sizes, gpu: Gpu | None
-) -> None:
+def _vectors(parts: Parts, opened: Vectors, settings: Config, sizes: Sizes) -> None:
     """The copies of the indexes on a GPU."""
     indexes = searched(settings, sizes, on_gpu=True) if opened.on_gpu else {}
-    if indexes:
-        parts.add("FAISS indexes", sum(indexes.values()), "index.gpu (set it to false)")
-        memory = None if gpu is None else gpu.memory
-        parts.add("FAISS scratch", len(indexes) * scratch_bytes(memory))
+    parts.add("FAISS indexes", sum(indexes.values()), "index.gpu (set it to false)")
+    parts.add("FAISS scratch", len(indexes) * SCRATCH_BYTES)
 
 
 def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]) -> None:
     """One process of a training."""
-    shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
+    shape, trainer, block = shape_of(opened.name), opened.settings, opened.block
     if shape is None:
         return
     length = trainer.max_length
@@ -199,13 +170,14 @@ def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[G
         checkpointing=trainer.gradient_checkpointing,
         processes=processes_on(trainer, settings.gpus or len(gpus)),
     )
-    batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"
-    more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]
-    parts.add("base weights", memory.weights, f"{block}.quantization (4bit)")
+    parts.add("base weights", memory.weights)
     parts.add("adapter and Adam", memory.adapter)
-    parts.add("layer inputs", memory.layer_inputs, batch, longest)
-    parts.add("a layer's activations", memory.layer, batch, *more)
-    parts.add("attention mask", memory.mask, batch, longest)
+    parts.add("layer inputs", memory.layer_inputs)
+    parts.add("a layer's activations", memory.layer)
+    parts.add("attention mask", memory.mask)
     parts.add("head", memory.head)
-    parts.add("context and fragmentation", memory.overhead)
-    parts.remedies.reverse()
+    parts.add("fragmentation", memory.overhead - CONTEXT_BYTES)
+    parts.remedies += [f"{block}.max_length", f"{block}.per_device_batch_size"]
+    if not trainer.gradient_checkpointing:
+        parts.remedies.append(f"set {block}.gradient_checkpointing")
+    parts.remedies.append(f"{block}.quantization (4bit)")

@@ -8,35 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tasks.opened import Requests
 
 _SPARE = 2  # a proposed ceiling in multiples of what is expected
 
 
-@dataclass(frozen=True)
-class Asked(Requests):
-    """The requests of the stage ``stage`` to one endpoint."""
-
-    stage: str
-
-    @property
-    def cost(self) -> float | None:
-        """In the currency of the prices; None without prices."""
-        prices = self.remote.settings.prices
-        cost = (self.read * prices.prompt + self.written * prices.completion) / 1e6
-        return cost if prices.prompt or prices.completion else None
-
-    @property
-    def expected(self) -> float:
-        """The cost, or without prices the tokens."""
-        return self.read + self.written if self.cost is None else self.cost
-
-
-def totals(found: Iterable[Asked]) -> list[Asked]:
+def totals(found: Iterable[Requests]) -> list[Requests]:
     """The requests over all rounds and policies, by stage, endpoint and model, if there are any."""
-    joined: dict[tuple[str, str, str], Asked] = {}
+    joined: dict[tuple[str, str, str], Requests] = {}
     for one in found:
         key = (one.stage, one.remote.key, one.remote.settings.model)
         before = joined.get(key, replace(one, calls=0, read=0, written=0))
@@ -49,7 +30,7 @@ def totals(found: Iterable[Asked]) -> list[Asked]:
     return [one for one in joined.values() if one.calls]
 
 
-def ceiling_faults(found: Iterable[Asked]) -> Iterator[str]:
+def ceiling_faults(found: Iterable[Requests]) -> Iterator[str]:
     """A sentence for each paid endpoint without a ceiling, with a ceiling for its largest stage."""
     for key, one in _largest(found).items():
         settings, proposed = one.remote.settings, max(1, _rounded(_SPARE * one.expected))
@@ -68,7 +49,7 @@ def ceiling_faults(found: Iterable[Asked]) -> Iterator[str]:
             )
 
 
-def money_lines(found: Sequence[Asked]) -> Iterator[str]:
+def money_lines(found: Sequence[Requests]) -> Iterator[str]:
     """The requests and their cost, and a sentence for each ceiling that a stage would reach."""
     if not found:
         return
@@ -90,7 +71,7 @@ def money_lines(found: Sequence[Asked]) -> Iterator[str]:
                 )
 
 
-def _largest(found: Iterable[Asked]) -> dict[str, Asked]:
+def _largest(found: Iterable[Requests]) -> dict[str, Requests]:
     """By the setting of each endpoint the requests of the task that takes most."""
     return {one.remote.key: one for one in sorted(found, key=lambda one: one.expected)}
 

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.core.gpus import Gpu
+from pipeline.core.model_shapes import shape_of
 from tasks.base import StageTask
 from tasks.needs import needs
-from tasks.opened import Work
+from tasks.opened import Opened, Requests, Work
 from tasks.planning.clock import Clock
-from tasks.planning.memory import Parts, gib, peak, smallest
-from tasks.planning.money import Asked, ceiling_faults, money_lines
+from tasks.planning.memory import Parts, gib, peak, share_faults, smallest
+from tasks.planning.money import ceiling_faults, money_lines
 from tasks.planning.sizes import Sizes
 
 
@@ -36,10 +37,20 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages in running order, and the smallest of the GPUs that they run on."""
+    """The stages in running order, the smallest of the GPUs that they run on, and what they open.
+
+    Stages that hold little are left out.
+    """
 
     stages: tuple[StagePlan, ...]
     gpu: Gpu | None
+    opened: Sequence[Opened] = ()
+
+    @property
+    def unknown(self) -> list[str]:
+        """The models of unknown shape, whose memory is not planned."""
+        models = {one.name for one in self.opened if one.is_model and one.name}
+        return sorted(name for name in models if shape_of(name) is None)
 
     @property
     def disk(self) -> float:
@@ -52,12 +63,10 @@ class Plan:
         return sum(stage.work.gpu_seconds for stage in self.stages)
 
     @property
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[Requests]:
         """The requests of all stages to endpoints."""
         return [
-            Asked(**vars(one), stage=stage.stage)
-            for stage in self.stages
-            for one in stage.work.requests
+            replace(one, stage=stage.stage) for stage in self.stages for one in stage.work.requests
         ]
 
     def faults(self) -> Iterator[str]:
@@ -66,50 +75,35 @@ class Plan:
         And one for each paid endpoint without a ceiling.
         """
         yield from ceiling_faults(self.asked)
+        device = None if self.gpu is None else self.gpu.memory
+        if device is None:
+            return
+        yield from dict.fromkeys(share_faults(self.opened, device))
         for stage in self.stages:
             memory = stage.memory
-            yield from memory.faults
-            if self.gpu is None or self.gpu.memory is None:
-                continue
-            if memory.size > self.gpu.memory:
+            if memory.size > device:
                 yield (
-                    f"{stage.stage} needs {gib(memory.size)} GiB on a GPU of "
-                    f"{gib(self.gpu.memory)} GiB ({memory.text()}); lower "
-                    f"{' or '.join(memory.remedies)}"
+                    f"{stage.stage} needs {gib(memory.size)} GiB on a GPU of {gib(device)} GiB "
+                    f"({memory.text()}); lower {' or '.join(dict.fromkeys(memory.remedies))}"
                 )
 
 
 def make_plan(tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu]) -> Plan:
-    """The plan of the stages of ``tasks``; without ``gpus`` only disk and requests count.
-
-    Stages that hold little are left out.
-    """
-    clock, found = Clock(sizes), dict[str, StagePlan]()
+    """The plan of the stages of ``tasks``; without ``gpus`` only disk and requests count."""
+    clock, found, everything = Clock(sizes), dict[str, StagePlan](), list[Opened]()
     for task in tasks:
-        one = _stage(task, clock, gpus)
-        if one is not None:
-            name = task.whole
-            found[name] = one if name not in found else _joined(found[name], one)
-    return Plan(tuple(found.values()), smallest(gpus))
-
-
-def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
-    """One stage over two rounds or policies: the maximum of memory, and the sum of the work."""
-    larger = max(first, second, key=lambda stage: stage.memory.size)
-    return replace(larger, work=first.work + second.work)
-
-
-def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | None:
-    """The plan of one task; None for a task that opens nothing and holds little."""
-    opened, work = list(task.opens()), task.work(clock)
-    if not opened and not work.disk:
-        return None
-    memory = peak(task.settings, opened, clock.sizes, gpus)
-    if not gpus:
-        work = replace(work, gpu_seconds=0.0)
-    if not gpus or not memory.device:
-        return StagePlan(task.whole, 0, Parts(unknown=memory.unknown), work)
-    return StagePlan(task.whole, _gpus(task, gpus), memory, work)
+        opened, work, name = list(task.opens()), task.work(clock), task.whole
+        everything += opened
+        if not opened and not work.disk:
+            continue
+        memory = peak(task.settings, opened, sizes, gpus) if gpus else Parts()
+        work = work if gpus else replace(work, gpu_seconds=0.0)
+        one = StagePlan(name, _gpus(task, gpus) if memory.device else 0, memory, work)
+        if before := found.get(name):  # of another round or policy
+            larger = max(before, one, key=lambda stage: stage.memory.size)
+            one = replace(larger, work=before.work + work)
+        found[name] = one
+    return Plan(tuple(found.values()), smallest(gpus), everything)
 
 
 def _gpus(task: StageTask, gpus: Sequence[Gpu]) -> int:

@@ -9,7 +9,7 @@ bytes of the first records), from the sizes of the closed world, or for the publ
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -56,8 +56,6 @@ _RECORDS = 20  # from which the size of a record is estimated
 _WORLD = {"2wiki_test": "wiki2_test"}  # the file of a size of the closed world
 _SPLITS = ("sft", "sampling", "validation", "test")
 
-Count = Callable[[str], float | None]
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -79,12 +77,10 @@ class Sizes:
 
 def sizes_of(settings: Config) -> Sizes:
     """The sizes of the data of a run; a published file that is missing counts as published."""
-    world, known = settings.data.closed_world, _counting(settings)
-    questions = {split: _questions(getattr(settings.data, split), known) for split in _SPLITS}
+    world = settings.data.closed_world
+    questions = {split: _questions(settings, getattr(settings.data, split)) for split in _SPLITS}
     if world is None:
-        chunks = sum(
-            _chunks(file, settings.corpus.chunk_words, known) for file in settings.corpus.files
-        )
+        chunks = sum(_chunks(settings, file) for file in settings.corpus.files)
     else:
         chunks = float(world.documents)
     graph = settings.graph.source != "none"
@@ -109,38 +105,30 @@ def sizes_of(settings: Config) -> Sizes:
     )
 
 
-def _questions(files: Sequence[QuestionFile], count: Count) -> float:
+def _questions(settings: Config, files: Sequence[QuestionFile]) -> float:
     total = 0.0
     for file in files:
-        limits = [n for n in (count(file.path), file.limit) if n is not None]
+        limits = [n for n in (_records(settings, file.path), file.limit) if n is not None]
         total += min(limits, default=0.0)
     return total
 
 
-def _chunks(file: CorpusFile, words: int, count: Count) -> float:
-    records = count(file.path) or 0.0
+def _chunks(settings: Config, file: CorpusFile) -> float:
+    records = _records(settings, file.path) or 0.0
     if file.format != "questions" or file.dataset is None:
         return records
     paragraphs = records * _PARAGRAPHS.get(file.dataset, 0) * NEW_PARAGRAPHS
-    return paragraphs * max(1.0, _WORDS_OF_PARAGRAPH / words)
+    return paragraphs * max(1.0, _WORDS_OF_PARAGRAPH / settings.corpus.chunk_words)
 
 
-def _counting(settings: Config) -> Count:
-    """A function that gives the records of a file by its name, None when they are unknown."""
-    root = Path(settings.data.root or ".")
+def _records(settings: Config, path: str) -> float | None:
+    """The records of a file by its name, None when they are unknown."""
     world = settings.data.closed_world
-    sizes: dict[str, Any] = {} if world is None else world.model_dump(mode="json")
-    found: dict[str, float | None] = {}
-
-    def count(path: str) -> float | None:
-        if world is not None and not Path(path).is_absolute():
-            stem = PurePosixPath(path).stem
-            return sizes.get(_WORLD.get(stem, stem))
-        if path not in found:
-            found[path] = estimated_records(root / path) or PUBLISHED_RECORDS.get(path)
-        return found[path]
-
-    return count
+    if world is not None and not Path(path).is_absolute():
+        stem = PurePosixPath(path).stem
+        return world.model_dump(mode="json").get(_WORLD.get(stem, stem))
+    file = Path(settings.data.root or ".") / path
+    return estimated_records(file) or PUBLISHED_RECORDS.get(path)
 
 
 def estimated_records(path: Path) -> float | None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import psutil
 import pytest
 
-from tasks.execution.ray import cpus_for
 from tasks.opened import Needs
 from tasks.run import RunFailed, run
 from tests.ray_nodes import Nodes, process_of, ray_nodes
@@ -21,8 +19,10 @@ from tests.tasks.counting_tasks import (
     task,
 )
 from tests.tasks.leasing_tasks import Samples, given
-from tests.tasks.test_slurm_executor import content, request
+from tests.tasks.test_slurm_executor import content
 from tests.waiting import wait_until
+
+RAY = ("execution=ray", "execution.threads=1")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def nodes() -> Iterator[Nodes]:
 @pytest.mark.slow
 def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
     with pytest.raises(RunFailed) as caught:
-        run(task(Complains, workspace, "execution=ray"))
+        run(task(Complains, workspace, *RAY))
     assert caught.value.exit_status == 2
     assert str(caught.value).startswith(
         "complains: questions.jsonl:7: answer is missing; add it (log"
@@ -42,31 +42,26 @@ def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
 
 
 @pytest.mark.slow
-def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(workspace, nodes, monkeypatch) -> None:
-    """By default it asks for 8, and each node has one."""
+def test_a_stage_has_its_threads_and_is_refused_where_no_node_has_as_many(
+    workspace, nodes, monkeypatch
+) -> None:
+    """Each node has one CPU. Ray would wait for a larger node without an end."""
     monkeypatch.setenv("MARKS", str(workspace))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("tasks.build.needs", lambda *_: Needs())
-    stage = Samples(**task(First, workspace, "execution=ray").param_kwargs, number=0)
+    stage = Samples(**task(First, workspace, *RAY).param_kwargs, number=0)
     run(stage)
     assert given(stage)["OMP_NUM_THREADS"] == "1"
     assert given(stage)["MKL_NUM_THREADS"] == "1"
-
-
-def test_stages_share_the_cpus_of_a_node_by_its_gpus() -> None:
-    nodes = [{"CPU": 4.0}, {"CPU": 24.0, "GPU": 8.0}, {"CPU": 64.0, "GPU": 4.0}]
-
-    def most(gpus: int, processes: int = 1) -> int | None:
-        return cpus_for(replace(request(), gpus=gpus, processes=processes), nodes)
-
-    assert [most(gpus) for gpus in (0, 1, 4, 8, 9)] == [64, 16, 64, 24, None]
-    assert most(0, processes=65) is None
+    more = task(First, workspace, *RAY[:1], "execution.threads=2")
+    with pytest.raises(RunFailed, match="no node has the 0 GPUs and 2 CPU threads of the stage"):
+        run(more)
 
 
 @pytest.mark.slow
 def test_a_stage_continues_on_another_node_when_its_own_is_lost(workspace, nodes, capfd) -> None:
     """A node is removed after two of four batches; the output is that of a run without Ray."""
-    stage = task(InBatches, workspace, "execution=ray")
+    stage = task(InBatches, workspace, *RAY)
     lost: list[psutil.Process] = []
 
     def remove_node() -> None:

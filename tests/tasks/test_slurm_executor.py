@@ -21,7 +21,8 @@ from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
 from tests.waiting import LIMIT, wait_until
 
-LOCAL = ("execution=slurm", "execution.slurm.cluster=local")
+LOCAL = ("execution=slurm", "execution.slurm.cluster=local", "execution.threads=2")
+JOB = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -79,10 +80,9 @@ def request(**settings: Any) -> Request:
             "--time=90", "--partition=gpu", "--account=lab", "--mem-per-cpu=6656M", "--qos=high", "--exclusive"
         ],
     }  # fmt: skip
-    execution = {"slurm": block | settings, "threads": 8}
     return Request(
         "slurm job", "train-1", "/shared", "/shared/jobs/train-1", "lower dpo.x", {},
-        gpus=4, processes=4, threads=32, settings=execution,
+        gpus=4, processes=4, each=8, slurm=block | settings, job=JOB,
     )  # fmt: skip
 
 
@@ -123,11 +123,15 @@ def test_a_stage_has_the_cpu_threads_of_its_gpus(
 ) -> None:
     """Its job asks for them, and its process computes with them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    execution = request().settings | {"threads": 3}
-    asked = replace(request(), gpus=gpus, processes=processes, settings=execution)
-    given = asked.with_threads(None)
+    given = replace(request(), gpus=gpus, processes=processes, each=3)
     assert slurm.parameters(given)["cpus_per_task"] == threads
-    assert given.environment["OMP_NUM_THREADS"] == str(of_process)
+    assert given.variables()["OMP_NUM_THREADS"] == str(of_process)
+
+
+def test_a_job_at_its_time_limit_is_queued_again_with_its_stage() -> None:
+    again = slurm.StageCall().checkpoint(request())
+    assert isinstance(again.function, slurm.StageCall)
+    assert again.args == (request(),)
 
 
 def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
@@ -140,8 +144,7 @@ def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
     workspace, monkeypatch
 ) -> None:
     """The driver holds a lock beside the job, which the stage's machine must find taken."""
-    job = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
-    asked = replace(request(), directory=str(ROOT), folder=str(workspace), job=job)
+    asked = replace(request(), directory=str(ROOT), folder=str(workspace))
     monkeypatch.chdir(ROOT)
     started = RuntimeError("the stage starts")
 
@@ -159,8 +162,7 @@ def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
 
 def test_a_machine_that_does_not_see_the_run_says_so(workspace, monkeypatch) -> None:
     monkeypatch.setattr(cluster.visible, "__defaults__", (0.0,))
-    job = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
-    asked = replace(request(), directory=str(workspace), folder="/elsewhere", job=job)
+    asked = replace(request(), directory=str(workspace), folder="/elsewhere")
     message = cluster.run_here(asked, "7")["message"]
     assert re.match(
         r"slurm job 7 on \S+ does not see /elsewhere; keep it on a file system", message
