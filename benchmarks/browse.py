@@ -24,10 +24,10 @@ from pyarrow.parquet import read_metadata
 
 from benchmarks.timing import Row
 from benchmarks.trajectories import _context, generate
-from pipeline.browse.filters import PAGE_SIZE
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair
-from pipeline.stages.files.trajectory_columns import FILE
+from pipeline.core.trajectory_file import FILE
+from pipeline.look.browse.filters import PAGE_SIZE
 
 REPEATS = 9
 _LISTS = ("pairs", "trajectories")
@@ -45,7 +45,7 @@ def write_run(count: int, folder: Path) -> Path:
     """The store of a run with ``count`` generated trajectories and their pairs, made once."""
     store = folder / "runs" / "generated" / "store"
     if not store.is_dir():
-        from pipeline.stages.pair import run
+        from tasks.pair import run
 
         work = folder / "work"
         generate(count, work)
@@ -119,8 +119,8 @@ def measure(count: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Generate a run below ``folder``, open it, and measure its pages."""
     from starlette.testclient import TestClient
 
-    from pipeline.browse.app import create_app
-    from pipeline.browse.site import RunEntry, Site
+    from pipeline.look.browse.app import create_app
+    from pipeline.look.browse.site import RunEntry, Site
 
     store = write_run(count, folder)
     shutil.rmtree(folder / "cache", ignore_errors=True)

@@ -21,12 +21,13 @@ import typer
 from pipeline.core.columns import Columns
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Question
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.factory import open_retriever
-from pipeline.sft_data.templates import fill, fluent
-from pipeline.stages.files.trajectory_columns import iterate_trajectories
-from tasks.base import StageTask
-from tasks.run import run, task_for
+from pipeline.core.trajectory_file import iterate_trajectories
+from pipeline.engine.run import run
+from pipeline.engine.stage import StageTask
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.factory import open_retriever
+from pipeline.training.sft_data.templates import fill, fluent
+from tasks import task_for
 
 SPLITS = ("sampling", "validation", "test")
 Items = list[set[str]]  # ids of the items of each query; chunks and triplets have different ids

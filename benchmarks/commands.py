@@ -129,7 +129,7 @@ def steep(*words: str) -> str:
 
 def _finished(directory: Path, options: Sequence[str], *, complete: bool) -> Run:
     """The run in ``directory``; with ``complete`` no stage of it would run again."""
-    from tasks.run import task_for
+    from tasks import task_for
 
     if (directory / "config.yaml").is_file():
         run = Run.from_directory(directory)

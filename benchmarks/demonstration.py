@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from pipeline.core.errors import InputError
-from pipeline.run.store import newest_outputs
+from pipeline.engine.store import newest_outputs
 
 STAGES = ("corpus", "graph", "questions-sampling", "questions-test", "score", "pair",
           "evaluate-policy", "evaluate")  # fmt: skip

@@ -32,11 +32,10 @@ from benchmarks.index import LEAST_COMPRESSED, search_in_batches
 from benchmarks.measured_process import Measured, cached_figures, run_measured
 from benchmarks.timing import Row, alternate, per
 from pipeline.core.columns import Columns
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.raw_records import Document
-from pipeline.graph.adjacency import Adjacency
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.stages.corpus import write_chunks
+from pipeline.knowledge.corpus.chunk import chunk_documents, write_chunks
+from pipeline.knowledge.corpus.raw_records import Document
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.index.faiss_index import VectorIndex
 
 TRIPLETS_PER_CHUNK = 10
 _WORDS = 100

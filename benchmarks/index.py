@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks import vectors
 from benchmarks.timing import Row, alternate, per
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.index.kinds import Kind
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.index.kinds import Kind
 
 NEIGHBORS = 20  # retrieved per query
 BATCH = 64

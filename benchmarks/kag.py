@@ -25,8 +25,14 @@ import numpy as np
 from benchmarks.peers import Missing, peer, version
 from benchmarks.steps import make_steps, material
 from benchmarks.timing import Row, alternate, per
-from pipeline.graph.entities import entity_key
-from pipeline.retrieval.kag import KEY_ENTITY_RESTART, Candidates, RankedNode, rank_all, sigmoid
+from pipeline.knowledge.graph.entities import entity_key
+from pipeline.knowledge.retrieval.kag import (
+    KEY_ENTITY_RESTART,
+    Candidates,
+    RankedNode,
+    rank_all,
+    sigmoid,
+)
 
 TAU, ALPHA = 0.2, 0.5
 TIED = 1e-8

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.graph.links import Links, write_links
-from pipeline.index.bm25 import Bm25
-from pipeline.retrieval import linked
+from pipeline.knowledge.graph.links import Links, write_links
+from pipeline.knowledge.index.bm25 import Bm25
+from pipeline.knowledge.retrieval import linked
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprstvz" for b in "aeiou" for c in "bdfgklmnprstvz"] * 20
 DIMENSION, QUERIES = 384, 200

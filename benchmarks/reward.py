@@ -24,11 +24,11 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.shipped import DEMONSTRATION
 from pipeline.core.similarity import Lexical
+from pipeline.knowledge.retrieval.rerank import CachedReranker, RerankerSimilarity
 from pipeline.methods.tearag.evidence_match import item_text
 from pipeline.methods.tearag.method import knowledge_scorer
 from pipeline.methods.tearag.reward import PAPER
-from pipeline.retrieval.rerank import CachedReranker, RerankerSimilarity
-from pipeline.stages.score import with_rewards
+from tasks.score import with_rewards
 
 TRAJECTORIES_PER_BATCH = 512  # as in the stage score
 BATCH_SIZE = 64  # default of reranker.batch_size

@@ -6,10 +6,10 @@ all, repeat. The engine alone generates the same segments at once, as if every o
 known in advance. All three must give the same tokens.
 
 `rows` opens the run's engine and its retriever. If both compute on the same cores, overlapping them
-gains little. `simulated` therefore replays the recorded segments and contexts
-with the times of an accelerator. A step of an 8B model on an A100 takes as long as reading its
-weights and the cache of every sequence in it (`tasks.planning.clock`). A query takes as long as the
-run's retriever needs when nothing else computes. Both wait in wall time.
+gains little. `simulated` therefore replays the recorded segments and contexts with the times of an
+accelerator. A step of an 8B model on an A100 takes as long as reading its weights and the cache of
+every sequence in it (`pipeline.engine.plan.clock`). A query takes as long as the run's retriever
+needs when nothing else computes. Both wait in wall time.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pipeline.api import Run
 from pipeline.config import Config, load
 from pipeline.core.model_shapes import DTYPE_BYTES, PUBLISHED
 from pipeline.core.records import ContextItem, Question, Trajectory
-from pipeline.grammars.base import Grammar, grammar
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import control_tokens, segment_text
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
-from pipeline.retrieval.base import Query
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import control_tokens, segment_text
 from pipeline.rollout import sampler
+from pipeline.rollout.grammars.base import Grammar, grammar
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings, read_policy
 from pipeline.rollout.sampler import Rollout, roll_out
 from pipeline.rollout.tags import TaggedText
-from pipeline.run.context import StageContext
 
 MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
 _BATCH = 8  # queries that the sampler sends together when many trajectories run
@@ -164,7 +164,7 @@ class SimulatedRetriever:
 
 def accelerator_step(tokens: float) -> Callable[[int], float]:
     """Seconds of a step of `MODEL` on an A100, by its sequences of ``tokens`` tokens."""
-    from tasks.planning.clock import Rates
+    from pipeline.engine.plan.clock import Rates
 
     shape, width = PUBLISHED[MODEL], DTYPE_BYTES["bfloat16"]
     weights = shape.parameters * width
@@ -298,7 +298,7 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
     ``questions`` are rolled out on this machine, and twice as many in the simulation. Raises
     StoreError when the run is not finished.
     """
-    from pipeline.stages.sample import open_rollout
+    from tasks.sample import open_rollout
 
     run = Run.from_directory(directory)
     config = load(directory / "config.yaml")
@@ -339,9 +339,9 @@ def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count:
     A question is left out if a malformed trajectory has a last context that belongs to no step,
     because that trajectory cannot be replayed.
     """
-    from pipeline.grammars.tokenizer import model_tokenizer
-    from pipeline.stages.sample import rollout_settings
+    from pipeline.llm.tokenizer import model_tokenizer
     from pipeline.training.lora import locate_base
+    from tasks.sample import rollout_settings
 
     unknown = {
         item.question_id

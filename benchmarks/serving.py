@@ -61,7 +61,7 @@ def rows(directory: Path, repeats: int) -> list[Row]:
 def turns(url: str, directory: Path, run: Run, questions: Sequence[str], repeats: int) -> list[Row]:
     """One row for each number of clients. Raises AssertionError when the texts differ."""
     from pipeline.rollout.policy import read_policy
-    from tasks.serve import decoding_of, policy_tokenizer
+    from pipeline.serving.serve import decoding_of, policy_tokenizer
 
     config = load(directory / "config.yaml")
     decoding = decoding_of(config, config.evaluation.temperature)
@@ -211,8 +211,8 @@ def dense_server(run: str, index: str, corpus: str, port: str) -> None:
 
     from pipeline.core.columns import Records
     from pipeline.core.records import Chunk
-    from pipeline.index.embed import KEY
-    from pipeline.index.models import locate
+    from pipeline.knowledge.index.embed import KEY
+    from pipeline.llm.locate import locate
 
     settings = load(Path(run) / "config.yaml").index.embedder
     source = str(locate(settings.model, KEY))

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from pipeline.core.records import Chunk, Triplet
 from pipeline.core.text import tokenize
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import read_documents
-from pipeline.graph.build import Extracted, build_graph
-from pipeline.graph.entities import entity_key
-from pipeline.graph.sources import read_openie
-from pipeline.retrieval.base import ScoredChunk, ScoredTriplet
-from pipeline.retrieval.kag import Candidates
+from pipeline.knowledge.corpus.chunk import chunk_documents
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.graph.build import Extracted, build_graph
+from pipeline.knowledge.graph.entities import entity_key
+from pipeline.knowledge.graph.sources import read_openie
+from pipeline.knowledge.retrieval.base import ScoredChunk, ScoredTriplet
+from pipeline.knowledge.retrieval.kag import Candidates
 
 CHUNKS, TRIPLETS = 5, 10
 SCALE, OFFSET = 16.8, -7.75  # configs/embedded.yaml, retrieval.reranker

@@ -31,10 +31,10 @@ from benchmarks.peers import Missing, peer, version
 from benchmarks.timing import Row, alternate, per
 from pipeline.core.columns import Columns
 from pipeline.core.records import Triplet
-from pipeline.graph.adjacency import Adjacency
-from pipeline.graph.build import Edge, Extracted, Graph
-from pipeline.graph.entities import EntityTable
-from pipeline.graph.tables import write_triplets
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.graph.build import Edge, Extracted, Graph
+from pipeline.knowledge.graph.entities import EntityTable
+from pipeline.knowledge.graph.tables import write_triplets
 
 MEAN_DEGREE = 5.13  # TeaRAG table 5: ends of triplets per entity
 QUERY = 5  # entities

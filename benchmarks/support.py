@@ -19,8 +19,8 @@ from pipeline.closed_world.truth import Truth
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Trajectory
-from pipeline.stages.files.trajectory_columns import FILE
-from tasks.run import task_for
+from pipeline.core.trajectory_file import FILE
+from tasks import task_for
 
 
 def main(

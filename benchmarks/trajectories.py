@@ -23,9 +23,9 @@ from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Question, Span, Step, TokenCounts, Trajectory
 from pipeline.core.verdicts import Verdict
+from pipeline.engine.context import StageContext
+from pipeline.engine.files.checkpoints import write_tables
 from pipeline.methods.tearag.reward import TeaRagRewards
-from pipeline.run.context import StageContext
-from pipeline.stages.files.checkpoints import write_tables
 
 SAMPLES = 8
 DISTINCT = 8_000  # trajectories that differ in more than their ids
@@ -162,7 +162,7 @@ def _context(folder: Path, stage: str) -> StageContext:
 def _end_of_sample(folder: Path) -> None:
     """From the checkpoints of all questions to ``trajectories.parquet``."""
     from pipeline.core.record_io import iterate_records
-    from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
+    from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 
     class NoEngine:
         seconds = 0.0
@@ -182,13 +182,13 @@ def _end_of_sample(folder: Path) -> None:
 def _score(folder: Path) -> None:
     from pipeline.core.similarity import Lexical
     from pipeline.methods.tearag.method import METHOD, knowledge_scorer
-    from pipeline.stages.score import score_file
+    from tasks.score import score_file
 
     score_file(_context(folder, "score"), knowledge_scorer(Lexical()), METHOD.terms, 512)
 
 
 def _pair(folder: Path) -> None:
-    from pipeline.stages.pair import run
+    from tasks.pair import run
 
     run(_context(folder, "pair"))
 
@@ -197,7 +197,7 @@ def _judge(folder: Path) -> None:
     from pipeline.core.content_cache import digest
     from pipeline.judges.cases import Judge, JudgeCall
     from pipeline.judges.closed_book import ClosedBookAnswer
-    from pipeline.stages.judge import StepsOfFile, judge_to
+    from tasks.judge import StepsOfFile, judge_to
 
     class NoJudge(Judge):
         model = "none"
@@ -220,7 +220,7 @@ def _judge(folder: Path) -> None:
 def _evaluate(folder: Path) -> None:
     """Measuring and merging two policies; the trajectories of one question share its id."""
     from pipeline.core.record_io import iterate_records
-    from pipeline.stages.evaluate import merge_policies, write_measured
+    from pipeline.evaluation.measured import merge_policies, write_measured
 
     class OneQuestion(dict[str, Question]):
         def __missing__(self, key: str) -> Question:
@@ -243,10 +243,10 @@ def _with_own_question(item: Trajectory) -> Trajectory:
 
 
 def _report(folder: Path) -> None:
+    from pipeline.look.report import recall_section as recall
+    from pipeline.look.report.data import pair_kinds
+    from pipeline.look.report.rewards_section import reward_terms
     from pipeline.methods import method
-    from pipeline.report import recall_section as recall
-    from pipeline.report.data import pair_kinds
-    from pipeline.report.rewards_section import reward_terms
 
     inputs = {"score-1": folder / "score-1", "pair-1": folder / "outputs" / "pair"}
     inputs["questions-sampling"] = folder / "questions"

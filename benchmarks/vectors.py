@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measured_process import Measured, cached_figures, run_measured
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.index.kinds import Kind
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.index.kinds import Kind
 
 DIMENSIONS = 384
 _PER_TOPIC = 50

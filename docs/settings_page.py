@@ -10,8 +10,9 @@ from typing import Any, Literal
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+import tasks as tasks  # declares the stages
 from pipeline.config.lookup import BlockSettings, Setting, all_blocks
-from tasks.settings_reference import setting_stages
+from pipeline.engine.settings_reference import setting_stages
 
 _HEAD = """\
 # Settings

@@ -1,6 +1,7 @@
 """steep: teach language models to search well, offline.
 
-The flow, one stage per step, each cached on disk (``pipeline.run.store``, chained in ``tasks/``)::
+The flow, one stage per step, each cached on disk (``pipeline.engine.store``, chained in
+``tasks/``)::
 
     corpus -> graph -> index -+
     sft-data -> sft ----------+-> round 1: sample -> score -> pair -> train -> round 2 ...

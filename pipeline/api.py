@@ -24,12 +24,12 @@ from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.run.store import Depth, newest_outputs, problems, sound_manifest
+from pipeline.engine.store import Depth, newest_outputs, problems, sound_manifest
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.run.context import StageContext
-    from tasks.base import StageTask
+    from pipeline.engine.context import StageContext
+    from pipeline.engine.stage import StageTask
 
 Rewards = dict[str, Any]
 
@@ -67,7 +67,7 @@ def compare_runs(runs: Iterable[Path | str]) -> dict[str, Any]:
 
     >>> tests = compare_runs(["runs/embedded", "runs/no-process"])["tests"]
     """
-    from pipeline.report.finished_run import compare
+    from pipeline.look.report.finished_run import compare
 
     return compare(map(str, runs)).to_json()
 
@@ -107,8 +107,8 @@ class Run:
 
         >>> run = Run.open("embedded", overrides=["seed=1", "name=embedded-seed1"])
         """
-        from tasks.run import task_for
-        from tasks.status import complete_outputs
+        from pipeline.engine.status import complete_outputs
+        from tasks import task_for
 
         choose_kernels()
         root = None if data is None else str(Path(data).absolute())
@@ -259,7 +259,7 @@ class Run:
         >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)
         >>> print(trajectory.answer, [step.subquery for step in trajectory.steps])
         """
-        from pipeline.stages.sample import roll_out_policy
+        from tasks.sample import roll_out_policy
 
         policy = self._policy(policy)
         records = [_question(question) for question in questions]
@@ -293,8 +293,8 @@ class Run:
         >>> print(trajectory.answer, [step.context for step in trajectory.steps])
         """
         from pipeline.rollout.answering import question_record
-        from pipeline.stages.sample import open_answering
-        from tasks.asking import asked_policies
+        from pipeline.serving.asking import asked_policies
+        from pipeline.serving.opening import open_answering
 
         records = [question_record(question) for question in questions]
         [asked] = asked_policies(self._opened(), [] if policy is None else [str(policy)])
@@ -322,8 +322,8 @@ class Run:
 
         >>> rows = run.evaluate(["base", 3], "2wiki_dev.json", limit=200)
         """
-        from tasks.evaluations import evaluate
-        from tasks.question_sets import QuestionChoice
+        from pipeline.serving.evaluations import evaluate
+        from pipeline.serving.question_sets import QuestionChoice
 
         report = self._opened()
         file = None if questions is None else Path(questions)
@@ -346,7 +346,7 @@ class Run:
 
         >>> scored = run.score(run.roll_out(list(run.questions("test")), policy=3, samples=8))
         """
-        from pipeline.stages.score import run as run_score
+        from tasks.score import run as run_score
 
         judged = self._settings(round).rewards.judged
         if judged and verdicts is None:
@@ -372,7 +372,7 @@ class Run:
 
         >>> pairs = run.select_pairs(scored)
         """
-        from pipeline.stages.pair import run as run_pair
+        from tasks.pair import run as run_pair
 
         with TemporaryDirectory(prefix="steep-pair-") as name:
             folder = Path(name)
@@ -421,8 +421,8 @@ class Run:
 
         ``replaced`` are input directories that take the place of the run's.
         """
-        from pipeline.run.context import StageContext
-        from tasks.base import STAGES
+        from pipeline.engine.context import StageContext
+        from tasks import STAGES
 
         config, report = self._settings(round), self._opened()
         task: StageTask = report.clone(STAGES[stage], round=round)

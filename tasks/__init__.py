@@ -1,16 +1,16 @@
-"""Luigi tasks, one module per stage; the computation of a stage is in ``pipeline/``.
+"""The stages of a run, one module each: its declaration, and ``run(context)``, which does it.
 
 ``luigi --module tasks Report --config configs/embedded.yaml --local-scheduler`` does the same as
 ``make run``. The stages are imported in the order of a run, which is the order of
-`tasks.base.STAGES`.
+`pipeline.engine.stage.STAGES`.
 """
 
 # isort: off
-from tasks import light_luigi as light_luigi
+from pipeline.engine.stage import STAGES as STAGES, task_for as task_for
 from tasks.world import World as World
 from tasks.corpus import Corpus as Corpus
 from tasks.graph import Graph as Graph
-from tasks.graph import Hypergraph as Hypergraph
+from tasks.hypergraph import Hypergraph as Hypergraph
 from tasks.index import HyperIndex as HyperIndex, Index as Index
 from tasks.questions import QuestionsSampling as QuestionsSampling
 from tasks.questions import QuestionsSft as QuestionsSft
@@ -21,8 +21,9 @@ from tasks.sft_data import SftData as SftData
 from tasks.sft import Sft as Sft
 from tasks.policy import GivenPolicy as GivenPolicy, Start as Start
 from tasks.sample import Sample as Sample, SftSample as SftSample
-from tasks.candidates import Candidates as Candidates, Explore as Explore
-from tasks.candidates import PassageIndex as PassageIndex
+from tasks.candidates import Candidates as Candidates
+from tasks.explore import Explore as Explore
+from tasks.passage_index import PassageIndex as PassageIndex
 from tasks.evaluate_policy import EvaluatePolicy as EvaluatePolicy
 from tasks.judge import Judge as Judge, JudgePolicy as JudgePolicy
 from tasks.score import Score as Score

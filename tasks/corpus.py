@@ -1,17 +1,39 @@
-"""Chunks."""
+"""Stage ``corpus``: documents to chunks (TeaRAG 4.1, table 4).
+
+Input: the files of the configuration's ``corpus`` block. Output: ``chunks.parquet``, the same rows
+uncompressed in ``chunks.arrow``, for memory-mapping, and ``skipped.json``: the files that were not
+read and the numbers of malformed rows, with the reasons. With ``corpus.add_gold`` the questions are
+inputs, and ``added_gold.json`` has title and file of every gold passage that was added.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pipeline import config
 from pipeline.config import CorpusFile
+from pipeline.core.atomic import write_json
+from pipeline.core.errors import DependencyError, InputError
+from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
-from tasks.base import StageTask
-from tasks.opened import Opened, Work
-from tasks.planning.clock import Clock
-from tasks.planning.sizes import CHUNK_BYTES
+from pipeline.core.row_files import BadRows
+from pipeline.core.text import file_name
+from pipeline.engine.opened import Opened, Work
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.plan.sizes import CHUNK_BYTES
+from pipeline.engine.stage import StageTask
+from tasks.questions import question_files, questions_by_split
 from tasks.world import DataTask
+
+if TYPE_CHECKING:
+    from pipeline.core.content_cache import ContentCache
+    from pipeline.engine.context import StageContext
+    from pipeline.knowledge.corpus.raw_records import Document
 
 
 class Corpus(DataTask):
@@ -20,7 +42,6 @@ class Corpus(DataTask):
     stage = "corpus"
     help = "passages of the documents"
     version = 5
-    entry = "pipeline.stages.corpus:run"
     reads = ("corpus", "data.root")
 
     @property
@@ -29,7 +50,7 @@ class Corpus(DataTask):
         documents = tuple(file.path for file in self.settings.corpus.files)
         if not self.settings.corpus.add_gold:
             return documents
-        from pipeline.stages.questions import question_files
+        from tasks.questions import question_files
 
         return (*documents, *(file.path for file in question_files(self.settings)))
 
@@ -45,9 +66,9 @@ class Corpus(DataTask):
         raw = super().files()
         if not raw:  # the closed world has them
             return raw
-        from pipeline.corpus.documents import is_read
-        from pipeline.corpus.folders import find_files
-        from pipeline.corpus.prose import missing_package
+        from pipeline.knowledge.corpus.documents import is_read
+        from pipeline.knowledge.corpus.folders import find_files
+        from pipeline.knowledge.corpus.prose import missing_package
 
         return {
             found.name: f"{missing} (not installed)" if missing else found.path
@@ -64,14 +85,14 @@ class Corpus(DataTask):
         return Work(disk=CHUNK_BYTES * clock.sizes.chunks)
 
     def faults(self) -> Iterator[str]:
-        from pipeline.corpus.first_records import document_faults
+        from pipeline.knowledge.corpus.first_records import document_faults
 
         for file in self._raw_files():
             yield from document_faults(self._root, file, strict=self.settings.corpus.strict)
 
     def notes(self) -> Iterator[str]:
         """A sentence for each reason to skip files."""
-        from pipeline.corpus.first_records import skipped_documents
+        from pipeline.knowledge.corpus.first_records import skipped_documents
 
         for file in self._raw_files():
             for reason, count in skipped_documents(self._root, file).items():
@@ -84,11 +105,10 @@ class Corpus(DataTask):
         None if the files have more than 64 MiB, must be converted, or are not written yet. Raises
         InputError.
         """
-        from pipeline.corpus.chunk import chunk_documents
-        from pipeline.corpus.first_records import is_small
-        from pipeline.corpus.folders import find_files
-        from pipeline.corpus.prose import is_converted
-        from pipeline.stages.corpus import read_corpus
+        from pipeline.knowledge.corpus.chunk import chunk_documents
+        from pipeline.knowledge.corpus.first_records import is_small
+        from pipeline.knowledge.corpus.folders import find_files
+        from pipeline.knowledge.corpus.prose import is_converted
 
         files = self.settings.corpus.files
         found = (one for file in files for one in find_files(self._root, file.path))
@@ -108,3 +128,137 @@ class Corpus(DataTask):
     @property
     def _root(self) -> Path:
         return Path(self.settings.data.root or ".")
+
+
+Skipped = dict[str, str | int]  # file and reason; rows if only so many rows were left out
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the stage's files and return the counts of files, documents and chunks.
+
+    Raises InputError when a file is unusable that must not be skipped (`skips`), or when the corpus
+    has no text.
+    """
+    from pipeline.core.content_cache import open_cache
+    from pipeline.knowledge.corpus.chunk import chunk_documents, write_chunks
+
+    counts = {"files": 0, "documents": 0, "documents_without_text": 0, "duplicate_passages": 0}
+    skipped: list[Skipped] = []
+    for file in context.config.corpus.files:
+        context.resolve(file.path)
+    kept = cache(lambda: open_cache(context.config.cache_dir))
+    settings = context.config.corpus
+    documents = read_corpus(settings, context.data_root, counts, skipped, kept)
+    context.progress.start(None, "chunks")
+    if settings.add_gold:
+        chunks = _with_gold(context, documents, counts)
+    else:
+        chunks = chunk_documents(documents, settings.chunk_words, counts)
+    counts["chunks"] = write_chunks(context.output, counted(chunks, context.progress))
+    rows = [one for one in skipped if "rows" in one]
+    counts["skipped_files"] = len(skipped) - len(rows)
+    write_json(context.output / "skipped.json", skipped)
+    first = f"{skipped[0]['file']}: {skipped[0]['reason']}" if skipped else ""
+    if counts["chunks"] == 0:
+        reason = f"; {len(skipped):,} files have faults, the first: {first}" if skipped else ""
+        raise InputError(f"corpus.files: no document has any text{reason}; name other files")
+    if files := counts["skipped_files"]:
+        first = next(f"{one['file']}: {one['reason']}" for one in skipped if "rows" not in one)
+        print(f"corpus.files: {files:,} files skipped (skipped.json); the first: {first}")
+    if rows:
+        counts["skipped_rows"] = sum(int(one["rows"]) for one in rows)
+        first = f"{rows[0]['file']}: {rows[0]['reason']}"
+        noun = "row" if counts["skipped_rows"] == 1 else "rows"
+        print(
+            f"corpus.files: {counts['skipped_rows']:,} malformed {noun} left out (skipped.json); "
+            f"the first: {first}"
+        )
+    if repeated := counts["duplicate_passages"]:
+        print(f"corpus.files: {repeated:,} passages repeat the title and text of another; merged")
+    return counts
+
+
+def read_corpus(
+    settings: config.Corpus,
+    root: Path,
+    counts: dict[str, int],
+    skipped: list[Skipped],
+    kept: Callable[[], ContentCache | None] = lambda: None,
+) -> Iterator[Document]:
+    """The documents of a corpus; ``kept`` opens the cache of converted files.
+
+    Adds to the counts of files and documents, and to the skipped files. Raises InputError and
+    DependencyError for files that must not be skipped.
+    """
+    from pipeline.knowledge.corpus.documents import is_streamed, read_documents, skips
+    from pipeline.knowledge.corpus.folders import find_files
+    from pipeline.knowledge.corpus.prose import is_converted
+
+    for file in settings.files:
+        for found in find_files(root, file.path):
+            bad = BadRows()
+            try:
+                if not found.named and is_streamed(found.path):
+                    # A file of a folder that is broken at its end is skipped whole.
+                    deque(read_documents(found, file.format, file.dataset), maxlen=0)
+                cached = kept() if is_converted(found.path) else None
+                for document in read_documents(found, file.format, file.dataset, cached, bad):
+                    counts["documents"] += 1
+                    counts["documents_without_text"] += not document.text.strip()
+                    yield document
+                counts["files"] += 1
+            except (InputError, DependencyError) as error:
+                if not skips(found, strict=settings.strict):
+                    raise
+                skipped.append({"file": found.name, "reason": _reason(error, found.path)})
+                continue
+            if bad.first is not None:
+                if settings.strict:
+                    raise bad.first
+                reason = _reason(bad.first, found.path)
+                skipped.append({"file": found.name, "rows": bad.count, "reason": reason})
+
+
+def _reason(error: Exception, path: Path) -> str:
+    reason = str(error).removeprefix(file_name(path)).lstrip(": ")
+    return f"line {reason}" if reason[:1].isdigit() else reason
+
+
+def _with_gold(
+    context: StageContext, documents: Iterator[Document], counts: dict[str, int]
+) -> Iterator[Chunk]:
+    """The chunks of all documents, then of the gold passages that these lack."""
+    from pipeline.knowledge.corpus.chunk import chunk_documents
+    from pipeline.knowledge.corpus.coverage import ADDED, GoldCoverage
+    from pipeline.knowledge.corpus.raw_records import Document
+
+    coverage = GoldCoverage(questions_by_split(context.inputs))
+    added: list[dict[str, str]] = []
+
+    def gold() -> Iterator[Document]:
+        for file in question_files(context.config):
+            for document in _paragraphs(context.resolve(file.path), file.dataset):
+                if coverage.find_gold(document.title, document.text):
+                    added.append({"title": document.title, "file": file.path})
+                    yield Document(document.title, document.text, source=file.path)
+
+    # gold() begins after the chunks of all other documents.
+    everything = chain(documents, gold())
+    for chunk in chunk_documents(everything, context.config.corpus.chunk_words, counts):
+        coverage.find_gold(chunk.title, chunk.text)
+        yield chunk
+    counts["gold_passages_added"] = len(added)
+    write_json(context.output / ADDED, added)
+    print(f"corpus.add_gold: {len(added):,} gold passages of question files added ({ADDED})")
+
+
+def _paragraphs(path: Path, dataset: str) -> Iterator[Document]:
+    """The paragraphs of a question file; none, and a line in the log, if it holds none."""
+    from pipeline.knowledge.corpus.questions.load import read_contexts
+
+    documents = read_contexts(path, dataset)
+    try:
+        yield from islice(documents, 1)
+    except InputError as error:
+        print(f"corpus.add_gold: {error}")
+    yield from documents

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-import luigi
-
 from pipeline.config import Config
 from pipeline.config.evaluation import BASE
 from pipeline.core.model_files import adapter_directory
-from tasks.base import StageTask
+from pipeline.engine.fingerprint import content_of
+from pipeline.engine.luigi_adapter import luigi
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.stage import StageTask
 from tasks.evaluate_policy import EvaluatePolicy
+from tasks.evaluate_policy import merge as merge
+from tasks.evaluate_policy import run as run
 from tasks.index import searched
-from tasks.planning.clock import Clock
 from tasks.policy import given_faults
 from tasks.sample import RollOutTask
 
@@ -30,8 +31,6 @@ class EvaluateAny(RollOutTask):
     stage = "evaluate-any"
     help = "metrics of any policy on any questions"
     named = False
-    entry = "pipeline.stages.evaluate:run"
-    merge_entry = "pipeline.stages.evaluate:merge_shards"
     reads = (
         "evaluation.temperature",
         *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
@@ -74,7 +73,7 @@ class EvaluateAny(RollOutTask):
         if self._policy_dir is None:
             return {}
         adapter = adapter_directory(self._policy_dir)
-        return self.content_of({str(adapter): adapter}) if adapter.is_dir() else {}
+        return content_of(self.settings, {str(adapter): adapter}) if adapter.is_dir() else {}
 
     def faults(self) -> Iterator[str]:
         """Adds why the policy cannot be used."""
@@ -93,10 +92,9 @@ class EvaluateAny(RollOutTask):
     def label(self) -> str:
         return f"evaluate-{self.title}"
 
-    def run_command(self, *more: str) -> str:
-        command = ["steep", "evaluate", "--policy", self.policy or BASE, "--questions"]
-        command.append(f"{self.questions}/questions.parquet")
-        return shlex.join([*command, *more, *self.options])
+    def command(self) -> list[str]:
+        questions = f"{self.questions}/questions.parquet"
+        return ["steep", "evaluate", "--policy", self.policy or BASE, "--questions", questions]
 
     def input_directories(self) -> dict[str, str]:
         inputs = {**super().input_directories(), "questions": str(self.questions)}

@@ -1,45 +1,38 @@
-"""Trajectories of one policy over the test questions."""
+"""The stage ``evaluate-policy``: greedy trajectories of one policy over the test questions.
+
+`run` reads the questions of a held-out split, or one shard of them, and a policy. It writes
+``trajectories.parquet`` and ``rows.json`` (`pipeline.evaluation.measured`). The stages
+``evaluate-any`` and ``explore`` do the same for other questions and policies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-
-import luigi
+from typing import TYPE_CHECKING
 
 from pipeline.config import Config
-from tasks.base import StageTask
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
+from pipeline.core.records import Question
+from pipeline.engine.luigi_adapter import luigi
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.stage import PolicyTask, StageTask
 from tasks.index import searched
-from tasks.planning.clock import Clock
 from tasks.policy import policy
 from tasks.questions import questions
-from tasks.sample import ROLL_OUT, RollOutTask
+from tasks.sample import ROLL_OUT, RollOutTask, roll_out_policy
+
+if TYPE_CHECKING:
+    from pipeline.engine.context import StageContext
 
 
-class OfPolicy(StageTask):
-    """A stage of policy ``number`` of the run."""
-
-    number = luigi.IntParameter(
-        default=0, description="policy: 0 is the first, n the one that round n trained"
-    )
-
-    @cached_property
-    def settings(self) -> Config:
-        return self.run_settings.for_evaluation()
-
-    @property
-    def round_number(self) -> int | None:
-        return int(self.number)
-
-
-class EvaluatePolicy(OfPolicy, RollOutTask):
+class EvaluatePolicy(PolicyTask, RollOutTask):
     """Greedy trajectories of one policy over the test questions, and their metrics."""
 
     stage = "evaluate-policy"
     help = "trajectories and metrics of one policy"
     version = 3
-    entry = "pipeline.stages.evaluate:run"
-    merge_entry = "pipeline.stages.evaluate:merge_shards"
     reads = (
         "evaluation.temperature",
         "evaluation.split",
@@ -88,8 +81,8 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
     def findings(self) -> Iterator[str]:
         """EM with its interval, and the gain over the policy before if that is evaluated."""
         from pipeline.evaluation.compare import interval_text
+        from pipeline.evaluation.measured import average
         from pipeline.evaluation.policy_names import policy_in_text
-        from pipeline.stages.evaluate import average
 
         own = average(self.directory, self.settings.seed)
         interval = interval_text(own["ci"]["em"], scale=100)
@@ -103,3 +96,70 @@ class EvaluatePolicy(OfPolicy, RollOutTask):
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions[self.settings.evaluation.split]
+
+
+_ANY_QUESTIONS = "questions"  # the split that ``evaluate-any`` records
+_QUESTIONS = "questions.parquet"
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Sample one trajectory of ``inputs["policy"]`` per held-out question and measure it.
+
+    Except for the temperature the sampling settings are as in training, so a policy is evaluated
+    under the conditions of its training. Without a policy the base model is evaluated. Raises
+    InputError when there are no questions.
+    """
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.engine.files.malformed import warn_of_malformed
+    from pipeline.evaluation.measured import write_measured
+
+    split, questions = _split(context), _questions(context)
+    if not questions:
+        path = context.inputs["questions"] / _QUESTIONS
+        raise InputError.at(path, f"no questions to evaluate on; add files to data.{split}")
+    questions = questions[context.shard :: context.shards]
+    trajectories, seconds = roll_out_policy(
+        context,
+        questions,
+        context.inputs.get("policy"),
+        temperature=context.config.evaluation.temperature,
+        samples=1,
+    )
+    by_id = {question.question_id: question for question in questions}
+    counts = write_measured(context.output, trajectories, by_id, split=split, seconds=seconds)
+    warn_of_malformed(context, context.output / FILE)
+    return {"questions": len(questions), **counts}
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Join the trajectories and outcomes of the shards of `run`; their seconds are added up.
+
+    Raises what `join_trajectories` raises.
+    """
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.engine.files.malformed import warn_of_malformed
+    from pipeline.engine.files.shards import added, join_trajectories, shard_directories
+    from pipeline.evaluation.measured import ROWS, rows_file
+
+    questions = [question.question_id for question in _questions(context)]
+    rows = [read_json(shard / ROWS) for shard in shard_directories(context)]
+    seconds = added([of_shard["seconds"] for of_shard in rows])
+    owners = join_trajectories(context, [(question_id, 0) for question_id in questions])
+    warn_of_malformed(context, context.output / FILE)
+    outcomes = [iter(of_shard["outcomes"]) for of_shard in rows]
+    with rows_file(context.output, _split(context), seconds) as add:
+        for owner in owners:
+            add(next(outcomes[owner]))
+    return {"questions": len(questions), "trajectories": len(owners)}
+
+
+def _questions(context: StageContext) -> list[Question]:
+    from pipeline.core.record_io import read_records
+
+    return read_records(context.inputs["questions"] / _QUESTIONS, Question)
+
+
+def _split(context: StageContext) -> str:
+    """The recorded name of the questions; ``evaluate-any`` and ``explore`` take any questions."""
+    any_questions = context.stage.startswith(("evaluate-any", "explore"))
+    return _ANY_QUESTIONS if any_questions else context.config.evaluation.split

@@ -1,30 +1,40 @@
-"""The facts of all chunks: triplets and entities, or n-ary facts."""
+"""Stage ``graph``: chunks to triplets and entities (TeaRAG 4.1).
+
+Input: the corpus stage, and triples from one of four sources: annotations, OpenIE results, a
+language model, or mentions of titles in other passages. With the stage ``candidates`` as an input
+only the triples of its chunks are taken, and a model reads these alone. Output: the graph's tables
+(`graph.tables`), ``statistics.json``, ``rejects.jsonl`` (rejected triples with reasons), and for a
+language model ``chat.json`` (calls, tokens, cost).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import luigi
-
-from pipeline import config
-from tasks.base import STAGES, StageTask
+from pipeline.core.atomic import write_json
+from pipeline.core.errors import InputError
+from pipeline.core.progress import counted
+from pipeline.core.records import Chunk
+from pipeline.engine.fingerprint import model_identity
+from pipeline.engine.luigi_adapter import luigi
+from pipeline.engine.opened import Opened, Work, chat
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.plan.sizes import ANSWER_BYTES, ENTITY_BYTES, TRIPLET_BYTES
+from pipeline.engine.shards import DivisibleTask
+from pipeline.engine.stage import STAGES, StageTask
 from tasks.corpus import Corpus
-from tasks.fingerprint import model_identity
-from tasks.opened import Opened, Work, chat
-from tasks.planning.clock import Clock
-from tasks.planning.sizes import (
-    ANSWER_BYTES,
-    ENTITY_BYTES,
-    HYPEREDGE_BYTES,
-    TRIPLET_BYTES,
-)
-from tasks.sharding import DivisibleTask
 from tasks.world import DataTask
 
+if TYPE_CHECKING:
+    from pipeline import config
+    from pipeline.core.columns import Records
+    from pipeline.engine.context import StageContext
+    from pipeline.knowledge.graph.build import Extracted, Reject
 
-class _Facts(DataTask, DivisibleTask):
+
+class FactsTask(DataTask, DivisibleTask):
     """Base of both: facts from a file, from a rule, or from a model that reads the chunks."""
 
     block: ClassVar[str]  # of the settings
@@ -69,7 +79,7 @@ class _Facts(DataTask, DivisibleTask):
         return chunks * clock.extraction(self.opens()) + Work(disk=disk)
 
     def faults(self) -> Iterator[str]:
-        from pipeline.corpus.first_records import source_faults
+        from pipeline.knowledge.corpus.first_records import source_faults
 
         listed = self.source.source == "annotated"
         for path in super().files().values():
@@ -94,16 +104,13 @@ class Explorable(StageTask):
         return "report" if self.explored else None
 
 
-class Graph(Explorable, _Facts):
+class Graph(Explorable, FactsTask):
     """The knowledge graph of all chunks, or of candidates."""
 
     stage = "graph"
     help = "knowledge graph of the passages"
     version = 4
     shard_version = 3  # the answers, whose reading is no part of a shard
-    entry = "pipeline.stages.graph:run"
-    shard_entry = "pipeline.stages.graph:run_shard"
-    merge_entry = "pipeline.stages.graph:merge"
     reads = ("graph", "data.root")
     block = "graph"
     file_sources = ("annotated", "openie")
@@ -121,21 +128,104 @@ class Graph(Explorable, _Facts):
         return sizes.extracted - sizes.reached if self.explored else sizes.reached
 
 
-class Hypergraph(_Facts):
-    """The hypergraph of all chunks."""
+def run(context: StageContext) -> dict[str, int]:
+    """Write the stage's files and return the counts of triplets, entities and rejects.
 
-    stage = "hypergraph"
-    help = "n-ary facts of the passages"
-    version = 3
-    shard_version = 2
-    entry = "pipeline.stages.hypergraph:run"
-    shard_entry = "pipeline.stages.hypergraph:run_shard"
-    merge_entry = "pipeline.stages.hypergraph:merge"
-    reads = ("hypergraph", "data.root")
-    block = "hypergraph"
-    file_sources = ("annotated",)
-    fact_kind, fact_bytes = "hyperedges", HYPEREDGE_BYTES
+    Raises InputError when every triple that the source yields is rejected. Without any triple the
+    graph is empty, and retrieval finds passages alone.
+    """
+    from pipeline.engine.files.extraction import chosen_chunks
 
-    def upstream(self) -> dict[str, StageTask]:
-        of_triplets = self.settings.hypergraph.source == "triplets"
-        return {**super().upstream(), **({"graph": self.clone(Graph)} if of_triplets else {})}
+    chunks = chosen_chunks(context)
+    return _build(context, chunks, _extracted(context, chunks))
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask the model about one shard of the chunks; returns the number of answers."""
+    from pipeline.engine.files.extraction import chosen_chunks, write_answers
+    from pipeline.knowledge.graph.extract import TRIPLETS
+
+    settings = context.config.graph
+    return write_answers(context, "graph", settings, chosen_chunks(context), TRIPLETS)
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the answers of the shards.
+
+    Raises StoreError when they are not on the chunks of the corpus.
+    """
+    from pipeline.engine.files.extraction import chosen_chunks
+
+    chunks = chosen_chunks(context)
+    return _build(context, chunks, _extracted(context, chunks, divided=True))
+
+
+def _build(
+    context: StageContext, chunks: Records[Chunk], extracted: Iterator[Extracted]
+) -> dict[str, int]:
+    from pipeline.knowledge.graph.build import Graph
+    from pipeline.knowledge.graph.tables import write_triplets
+
+    graph = Graph()
+    write_triplets(context.output, graph.edges(extracted), graph.entities)
+    if not graph.triplets and context.config.graph.source != "none":
+        nothing = f"graph.source is {context.config.graph.source}; it yields no triplet"
+        if graph.rejects:
+            raise InputError(f"{nothing}; {len(graph.rejects)} were rejected")
+        print(f"warning: {nothing}; retrieval will find passages alone")
+    write_statistics(context, chunks, graph.statistics(), graph.rejects)
+    return {
+        "triplets": graph.triplets,
+        "entities": len(graph.entities),
+        "rejects": len(graph.rejects),
+    }
+
+
+def write_statistics(
+    context: StageContext,
+    chunks: Records[Chunk],
+    counts: Mapping[str, int | float],
+    rejects: Sequence[Reject],
+) -> None:
+    """Write and print the counts of a graph or hypergraph, and write the rejected items."""
+    from pipeline.core.record_io import write_jsonl
+
+    statistics = {"documents": chunks.distinct("doc_id"), "chunks": len(chunks), **counts}
+    write_jsonl(context.output / "rejects.jsonl", rejects)
+    write_json(context.output / "statistics.json", statistics)
+    for name, value in statistics.items():
+        print(f"{name}: {value:,}")
+
+
+def _extracted(
+    context: StageContext, chunks: Sequence[Chunk], *, divided: bool = False
+) -> Iterator[Extracted]:
+    from pipeline.engine.files.extraction import extract_by_shards
+    from pipeline.knowledge.graph.sources import link_titles
+
+    settings = context.config.graph
+    if divided:
+        yield from extract_by_shards(context, settings, chunks)
+    elif settings.source not in ("titles", "none"):
+        yield from _from_source(context, chunks)
+    if settings.source == "titles" or settings.titles:
+        context.progress.start(None, "links between titles")
+        yield from counted(link_titles(chunks), context.progress)
+
+
+def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
+    from pipeline.engine.files.extraction import corpus_chunks, extract_by_model
+    from pipeline.knowledge.graph.extract import TRIPLETS
+    from pipeline.knowledge.graph.sources import read_annotated, read_openie
+
+    settings = context.config.graph
+    if settings.path is not None and settings.source != "llm":
+        path = context.resolve(settings.path)
+        read = read_annotated if settings.source == "annotated" else read_openie
+        context.progress.start(None, "triples")
+        triples = counted(read(path, corpus_chunks(context)), context.progress)
+        if "candidates" not in context.inputs:
+            return triples
+        chosen = {chunk.id for chunk in chunks}
+        return (triple for triple in triples if triple.chunk_id in chosen)
+    return extract_by_model(context, "graph", settings, chunks, TRIPLETS)

@@ -1,23 +1,47 @@
-"""Verdicts of judges."""
+"""Stage ``judge``: a verdict on every step of a round's trajectories (HiPRAG 3.2).
+
+Input: trajectories, the policy that sampled them, and the closed world if it is the judge. Output:
+``verdicts.parquet`` (one `Verdict` per step), ``calls.parquet`` (every distinct case with prompt,
+raw reply and verdict), ``statistics.json`` (counts) and ``chat.json`` (answers, tokens, cost).
+Replies are cached as they arrive (`llm.chat`), so a killed run continues. When too many verdicts
+are unknown, the stage fails and leaves its files in the checkpoint directory; a rerun requests only
+those verdicts. Steps are read from the file whenever they are needed; memory holds the distinct
+cases.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Judges
-from pipeline.core.errors import ConfigError
-from tasks.base import TRAJECTORIES, RoundTask, StageTask
-from tasks.evaluate_policy import EvaluatePolicy, OfPolicy
-from tasks.fingerprint import base_model_files, model_identity
-from tasks.opened import Opened, Work, judges, policy_engine
-from tasks.planning.clock import Clock
-from tasks.planning.sizes import ANSWER_BYTES
+from pipeline.core.atomic import write_json
+from pipeline.core.errors import ConfigError, JudgeError
+from pipeline.core.progress import Progress
+from pipeline.engine.fingerprint import base_model_files, model_identity
+from pipeline.engine.opened import Opened, Work, judges, policy_engine
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.plan.sizes import ANSWER_BYTES
+from pipeline.engine.shards import DivisibleTask
+from pipeline.engine.stage import TRAJECTORIES, PolicyTask, RoundTask, StageTask
+from tasks.evaluate_policy import EvaluatePolicy
 from tasks.policy import policy, policy_files
 from tasks.sample import Sample, sampled
-from tasks.sharding import DivisibleTask
 from tasks.world import World
+
+if TYPE_CHECKING:
+    from pipeline.core.verdicts import JudgedStep
+    from pipeline.engine.context import StageContext
+    from pipeline.judges.cases import CallRecord, Case, JudgeCall
+    from pipeline.judges.cases import Judge as AnyJudge
+    from pipeline.judges.judge_steps import Answerer, JudgingResult
+    from pipeline.judges.opening import PolicyAnswers
+    from pipeline.judges.search_errors import SearchErrors
+    from pipeline.llm.chat import Usage
+    from pipeline.llm.replies import ReplyExchange, ShardReplies
 
 
 def _required(task: StageTask, judges: Judges | None) -> Judges:
@@ -30,9 +54,6 @@ class _Judging(DivisibleTask):
     """Base of the tasks that judge a round or an evaluated policy."""
 
     version = 4
-    entry = "pipeline.stages.judge:run"
-    shard_entry = "pipeline.stages.judge:run_shard"
-    merge_entry = "pipeline.stages.judge:merge"
     reads: ClassVar[tuple[str, ...]] = (
         "grammar",
         "engine",
@@ -100,7 +121,7 @@ class Judge(_Judging, RoundTask):
         return sampled(self, clock)
 
 
-class JudgePolicy(OfPolicy, _Judging):
+class JudgePolicy(PolicyTask, _Judging):
     """Verdicts on the steps of one policy's evaluation."""
 
     stage = "judge-policy"
@@ -123,3 +144,218 @@ class JudgePolicy(OfPolicy, _Judging):
 
     def upstream(self) -> dict[str, StageTask]:
         return self.judged(self.clone(EvaluatePolicy), policy(self, int(self.number)))
+
+
+VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Judge the trajectories of ``inputs["paths"]``; returns counts of steps, calls and unknowns.
+
+    Raises ConfigError without judges, JudgeError when too many verdicts are unknown.
+    """
+    return _judge(context)
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask all models about one shard of the cases; returns the number of replies."""
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.judges.judge_steps import judge_steps
+    from pipeline.llm.replies import ReplyLog
+
+    steps = StepsOfFile(context.inputs["paths"] / FILE, context.shard, context.shards)
+    replies = ReplyLog()
+    answers, over, under = _opened(context, _settings(context), replies)
+    with over, under:
+        judge_steps(steps, answers, over, under, context.progress)
+    _report_usages(answers.usage, over, under)
+    return {"replies": replies.write(context.output)}
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the replies of the shards.
+
+    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a
+    usable reply to an endpoint again.
+    """
+    from pipeline.engine.files.shards import shard_directories
+    from pipeline.llm.replies import ShardReplies
+
+    failed_before = (context.checkpoint_dir / CALLS).exists()
+    return _judge(context, ShardReplies(shard_directories(context), retry=failed_before))
+
+
+def _settings(context: StageContext) -> Judges:
+    """The judges of the round, or of the evaluation for an evaluated policy."""
+    config = context.config
+    of_policy = context.stage.startswith("judge-policy")
+    judges = config.evaluation_judges if of_policy else config.judges
+    if judges is None:
+        raise ConfigError("the configuration has no block judges; add one")
+    return judges
+
+
+def _judge(context: StageContext, replies: ShardReplies | None = None) -> dict[str, int]:
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.llm.replies import ReplyExchange
+
+    settings = _settings(context)
+    steps = StepsOfFile(context.inputs["paths"] / FILE)
+    answers, over, under = _opened(context, settings, replies or ReplyExchange())
+    with over, under:
+        counts = judge_to(
+            context.output, context.checkpoint_dir, steps, answers, over, under,
+            ceiling=settings.unknown_ceiling, progress=context.progress,
+        )  # fmt: skip
+    usages = _report_usages(answers.usage, over, under)
+    total = {name: usage.total() for name, usage in usages.items()}
+    write_json(context.output / "chat.json", total)
+    return counts
+
+
+def _opened(
+    context: StageContext, settings: Judges, replies: ReplyExchange
+) -> tuple[PolicyAnswers, AnyJudge, AnyJudge]:
+    from pipeline.judges.opening import Judging, PolicyAnswers
+    from pipeline.rollout.grammars import grammar
+    from pipeline.rollout.policy import read_policy
+
+    config, world = context.config, context.inputs.get("world")
+    judging = Judging(settings, context.models, replies, context.progress, world)
+    adapter = read_policy(context.inputs["policy"]).adapter
+    policy_grammar = grammar(config.grammar, max_steps=config.sampling.max_steps)
+    return PolicyAnswers(judging, adapter, policy_grammar), *judging.judges()
+
+
+def _report_usages(policy: Usage, over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:
+    """Print the usage of each model; returns them by name."""
+    usages = {"policy": policy, **_usages(over, under)}
+    for name, usage in usages.items():
+        print(f"{name}: {usage.line()}")
+    return usages
+
+
+@dataclass(frozen=True)
+class StepsOfFile:
+    """The steps to judge of a file of trajectories, read anew by every iteration.
+
+    A shard has the steps of its share of the queries and, for steps without a search, of the cases.
+    Two shards therefore share no prompt.
+    """
+
+    path: Path
+    shard: int = 0
+    shards: int = 1
+
+    def __iter__(self) -> Iterator[JudgedStep]:
+        from pipeline.core.trajectory_file import iterate_trajectories
+        from pipeline.core.verdicts import steps_of
+
+        columns = ["trajectory_id", "stop", "steps"]
+        for trajectory in iterate_trajectories(self.path, columns):
+            for step in steps_of([trajectory]):
+                if self.shards == 1 or _share(step) % self.shards == self.shard:
+                    yield step
+
+
+def _share(step: JudgedStep) -> int:
+    """A number that is equal for steps that need the same answer or verdict."""
+    from pipeline.core.content_cache import digest
+
+    parts = (step.reasoning, step.conclusion) if step.query is None else (step.query,)
+    return int.from_bytes(digest(*parts), "little")
+
+
+def judge_to(
+    output: Path,
+    checkpoint_dir: Path,
+    steps: Iterable[JudgedStep],
+    answerer: Answerer,
+    over: AnyJudge,
+    under: AnyJudge,
+    *,
+    ceiling: float,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """Judge steps and write the stage's files to ``output``; returns counts.
+
+    ``steps`` is iterated several times. ``ceiling`` is the highest accepted share of unknown
+    verdicts. Above it, raises JudgeError and writes the files to ``checkpoint_dir`` instead.
+    """
+    from pipeline.core.record_io import write_parquet
+    from pipeline.core.verdicts import Verdict
+    from pipeline.judges.cases import CallRecord
+    from pipeline.judges.judge_steps import judge_steps
+    from pipeline.judges.search_errors import constant_verdicts, count_search_errors
+
+    judged = judge_steps(steps, answerer, over, under, progress)
+    errors = count_search_errors(judged.verdicts(steps))
+    fails = errors.unknown_share is not None and errors.unknown_share > ceiling
+    folder = checkpoint_dir if fails else output
+    count = write_parquet(folder / VERDICTS, judged.verdicts(steps), Verdict)
+    write_parquet(folder / CALLS, _records(judged.calls), CallRecord)
+    statistics = _statistics(judged, steps, errors)
+    write_json(folder / "statistics.json", statistics)
+    for name, value in statistics.items():
+        print(f"{name}: {value}")
+    for line in constant_verdicts(statistics):
+        print(line)
+    if fails:
+        unknown = errors.over.unknown + errors.under.unknown
+        faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())
+        raise JudgeError(
+            f"{unknown} of {count} steps have no verdict ({faults}); expected at most "
+            f"{ceiling:.1%} (judges.unknown_ceiling); see {folder / CALLS}, fix the judge and "
+            "rerun, which requests only the missing verdicts"
+        )
+    return {"steps": count, "calls": len(judged.calls), "unknown": statistics["unknown"]}
+
+
+def _statistics(
+    judged: JudgingResult, steps: Iterable[JudgedStep], errors: SearchErrors
+) -> dict[str, Any]:
+    """Counts of verdicts by kind, and reasons of unknown verdicts."""
+    faults = Counter(call.fault for call in map(judged.call, steps) if call.verdict == "unknown")
+    return {
+        "over": asdict(errors.over),
+        "under": asdict(errors.under),
+        "unknown": errors.over.unknown + errors.under.unknown,
+        "calls": dict(Counter(case.kind for case in judged.calls)),
+        "faults": dict(faults.most_common()),
+    }
+
+
+def _records(calls: Mapping[Case, JudgeCall]) -> Iterator[CallRecord]:
+    from pipeline.judges.cases import CallRecord
+
+    for case, call in calls.items():
+        yield CallRecord(
+            key=call.key,
+            kind=case.kind,
+            verdict=call.verdict,
+            fault=call.fault,
+            model=call.model,
+            query=getattr(case, "query", None),
+            answer=getattr(case, "answer", None),
+            reasoning=getattr(case, "reasoning", None),
+            conclusion=case.conclusion,
+            prompt=call.prompt,
+            reply=call.reply,
+        )
+
+
+def _usages(over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:
+    """Usage of the judges that are language models, by name."""
+    from pipeline.judges.cases import NoisyJudge
+    from pipeline.judges.llm_judge import LlmJudge
+
+    judges = {"judge": over} if over is under else {"over": over, "under": under}
+    without_noise = {
+        name: judge.inner if isinstance(judge, NoisyJudge) else judge
+        for name, judge in judges.items()
+    }
+    return {
+        name: judge.chat.usage
+        for name, judge in without_noise.items()
+        if isinstance(judge, LlmJudge)
+    }

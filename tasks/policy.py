@@ -1,26 +1,40 @@
-"""The task that makes a policy, and policies that no stage of the run trains.
+"""The stages ``start`` and ``given-policy``: a policy that no stage of the run trained.
 
-The base model, or an adapter from elsewhere, has a directory in the store like a trained policy, so
-other stages read it in the same way.
+Input: nothing for the base model, else ``inputs["adapter"]``, the directory of a LoRA adapter or of
+a policy. Output: ``lineage.json``, and a copy of the adapter in ``adapter/``. Later stages do not
+notice when the original changes or disappears. HiPRAG (arXiv 2510.07794) and ProGraph-R1 start from
+instruct models in this way, without supervised examples.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import ClassVar
-
-import luigi
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.config import Config
 from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
-from pipeline.core.errors import InputError, SteepError
-from pipeline.core.model_files import LINEAGE, adapter_directory, local_directory
-from tasks.base import STAGES, LightTask, StageTask
-from tasks.fingerprint import model_identity
-from tasks.sft import Sft
+from pipeline.core.errors import ConfigError, InputError, SteepError
+from pipeline.core.model_files import (
+    ADAPTER_SETTINGS,
+    ADAPTER_WEIGHTS,
+    LINEAGE,
+    UNTRAINED,
+    adapter_directory,
+    local_directory,
+    model_hash,
+)
+from pipeline.engine.fingerprint import model_identity
+from pipeline.engine.luigi_adapter import luigi
+from pipeline.engine.stage import STAGES, LightTask, StageTask
+from tasks.sft import Sft, written_form
+
+if TYPE_CHECKING:
+    from pipeline.engine.context import StageContext
+    from pipeline.rollout.policy import Policy
 
 
 class UntrainedPolicy(LightTask):
@@ -56,7 +70,6 @@ class UntrainedPolicy(LightTask):
 
     def notes(self) -> Iterator[str]:
         """A sentence for an adapter of unknown grammar."""
-        from pipeline.stages.given_policy import form_notes
 
         if self.given != BASE:
             yield from form_notes(Path(self.given))
@@ -67,7 +80,6 @@ class Start(UntrainedPolicy):
 
     stage = "start"
     help = "policy 0 without training: the base model or an adapter (the setting start)"
-    entry = "pipeline.stages.given_policy:run_start"
     reads = ("lora.r", "lora.alpha", "lora.targets")
     setting = "start"
 
@@ -83,7 +95,6 @@ class GivenPolicy(UntrainedPolicy):
     help = "the teacher of the cold start"
     named = False
     made_by = "sft-data"
-    entry = "pipeline.stages.given_policy:run"
     reads = ()
     setting = "sft_data.rejection_sampling.teacher"
     source = luigi.Parameter(description="base, or the directory of an adapter or policy")
@@ -105,7 +116,6 @@ def file_name(name: str) -> str:
 def given_faults(settings: Config, source: Path, setting: str) -> Iterator[str]:
     """Why a policy of the setting cannot be used with these settings; loads no base model."""
     # Here, because it imports the modules of training.
-    from pipeline.stages.given_policy import check_given, check_start
 
     if local_directory(settings.model.base) is None:
         return  # another check names it, or it is fetched first
@@ -132,3 +142,106 @@ def policy_files(made: StageTask) -> tuple[str, ...]:
     """The files that other stages read of a task's policy; the base model has no adapter."""
     is_base = isinstance(made, UntrainedPolicy) and made.given == BASE
     return (LINEAGE,) if is_base else ADAPTER
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the policy; returns whether it has an adapter.
+
+    Raises what `check_given` raises, and in the stage ``start`` what `check_start` raises.
+    """
+    from pipeline.training.lineage import Lineage, trained_form
+    from pipeline.training.lora import locate_base
+
+    source, model = context.inputs.get("adapter"), context.config.model
+    if context.stage == Start.stage:
+        check_start(context.config, source)
+    policy = check_given(context.config, source)
+    if policy.adapter is not None:
+        (context.output / "adapter").mkdir()
+        for name in (ADAPTER_SETTINGS, ADAPTER_WEIGHTS):
+            shutil.copyfile(policy.adapter / name, context.output / "adapter" / name)
+    if source is not None and (source / LINEAGE).is_file():
+        shutil.copyfile(source / LINEAGE, context.output / LINEAGE)
+    else:
+        Lineage(
+            policy=policy.fingerprint, base=model.base,
+            base_sha=model_hash(locate_base(model.base)), parent=None, reference=None, round=0,
+            method="given" if policy.adapter else UNTRAINED, settings={}, seed=context.seed,
+            counts={}, **trained_form(source),
+        ).write(context.output)  # fmt: skip
+    print(f"policy {policy.fingerprint}: {source or model.base}")
+    for note in form_notes(source):
+        print(note)
+    return {"adapters": int(policy.adapter is not None)}
+
+
+def check_given(config: Config, source: Path | None) -> Policy:
+    """The policy in ``source``; None is the base model. No weights of the base model are loaded.
+
+    Raises what `checked_policy`, `check_engine`, `check_adapter` and `check_lineage` raise.
+    """
+    from pipeline.llm.adapter_files import check_adapter, check_engine
+    from pipeline.training.lineage import checked_policy
+    from pipeline.training.lora import locate_base
+
+    policy = checked_policy(source, config.model.base, config.hashes_file)
+    if source is not None and policy.adapter is not None:
+        check_engine(policy.adapter, config.engine)
+        merged = config.engine.adapters == "merged"
+        check_adapter(policy.adapter, locate_base(config.model.base), merged=merged)
+    check_lineage(config, source)
+    return policy
+
+
+def check_lineage(config: Config, source: Path | None) -> None:
+    """Check that a policy was trained to write what the configuration reads.
+
+    Otherwise nearly all of its trajectories would be malformed. None is the base model, which may
+    be a policy that was merged. Where nothing tells the lineage nothing is checked. Raises
+    InputError for another grammar or format, ConfigError for another chat template.
+    """
+    from pipeline.training.lineage import trained_form
+    from pipeline.training.lora import load_tokenizer, locate_base
+
+    where = source or local_directory(config.model.base)
+    form = trained_form(where)
+    reads, writes = (config.grammar, config.format), (form["grammar"], form["format"])
+    if None not in writes and reads != writes:
+        raise InputError(
+            f"{where}: the policy was trained to write grammar {writes[0]} in format {writes[1]}, "
+            f"and the configuration has grammar {reads[0]} and format {reads[1]}, so its "
+            f"trajectories would be malformed; set grammar: {writes[0]}, rewards.kind: {writes[0]} "
+            f"and format: {writes[1]}, or name a policy that was trained for these"
+        )
+    if form["chat_template"] is None:
+        return
+    tokenizer = load_tokenizer(locate_base(config.model.base), config.model)
+    used = written_form(config, tokenizer)["chat_template"]
+    if used != form["chat_template"]:
+        raise ConfigError(
+            f"{where} was trained under the chat template {form['chat_template']}, and "
+            f"model.chat_template and model.thinking give {used}; set both as in its training"
+        )
+
+
+def check_start(config: Config, source: Path | None) -> None:
+    """Check the policy that the rounds continue.
+
+    Raises what `check_given` raises, and ConfigError for an adapter whose shape differs from the
+    block ``lora``.
+    """
+    from pipeline.training.lora import check_shape
+
+    if check_given(config, source).adapter is not None and source is not None:
+        check_shape(adapter_directory(source), config.lora)
+
+
+def form_notes(source: Path | None) -> Iterator[str]:
+    """A sentence for an adapter whose grammar and format nothing tells."""
+    from pipeline.training.lineage import trained_form
+
+    if source is not None and trained_form(source)["grammar"] is None:
+        yield (
+            f"{source} does not say which grammar and format it was trained to write; in another "
+            "than the configuration's, nearly all of its trajectories are malformed"
+        )

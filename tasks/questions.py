@@ -1,27 +1,37 @@
-"""Questions, one task per split.
+"""Stages ``questions-<split>``: question files to questions of one format (TeaRAG 4.3, table 2).
 
-The splits that train drop questions that repeat a held-out one, so they read the held-out splits.
-Their ``questions.parquet`` depends on held-out questions only through the dropped questions.
+Input: the files of one split in the configuration's ``data`` block; for the splits that train also
+the held-out questions, in the inputs ``questions-validation`` and ``questions-test``. Output:
+``questions.parquet``, which is empty for a split without files, and for the splits that train
+``overlap.json``: the questions that repeat a held-out question and are dropped. The splits that
+train leave out a question whose supporting facts name no sentence of its context, because rewards
+that match evidence would be zero for it, and a question whose answers normalize to nothing;
+held-out splits keep both. The notes of the manifest count the questions that were left out, have no
+golden evidence, or repeat another question of the split.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import luigi
-
 from pipeline.config import Config, QuestionFile
 from pipeline.config.run import SFT
+from pipeline.core.atomic import write_json
+from pipeline.core.errors import InputError
 from pipeline.core.records import Question
-from tasks.base import LightTask, StageTask
+from pipeline.engine.luigi_adapter import luigi
+from pipeline.engine.stage import LightTask, StageTask
 from tasks.world import DataTask
 
 if TYPE_CHECKING:
-    from pipeline.corpus.questions.load import Notes
+    from pipeline.engine.context import StageContext
+    from pipeline.knowledge.corpus.overlap import Overlap
+    from pipeline.knowledge.corpus.questions.load import Notes
 
 # Later stages read this file; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}
@@ -31,7 +41,6 @@ class Questions(DataTask, LightTask):
     """The questions of one split in one format."""
 
     version = 3
-    entry = "pipeline.stages.questions:run"
     split: ClassVar[str]
 
     @property
@@ -50,7 +59,7 @@ class Questions(DataTask, LightTask):
         return files
 
     def faults(self) -> Iterator[str]:
-        from pipeline.corpus.first_records import question_faults
+        from pipeline.knowledge.corpus.first_records import question_faults
 
         if not self._question_files and self.needed_split:
             yield f"data.{self.split} has no files, and the run needs its questions; add one"
@@ -63,8 +72,7 @@ class Questions(DataTask, LightTask):
         Every record is read, unless a file has more than 64 MiB or is not written yet. Raises
         InputError for a malformed record.
         """
-        from pipeline.corpus.questions.load import Notes
-        from pipeline.stages.questions import TRAINED, lines_of
+        from pipeline.knowledge.corpus.questions.load import Notes
 
         notes = Notes()
         if self.small(notes) is not None:
@@ -75,9 +83,8 @@ class Questions(DataTask, LightTask):
 
         The training splits still have the repetitions of held-out questions. Raises InputError.
         """
-        from pipeline.corpus.first_records import is_small
-        from pipeline.corpus.questions.load import Notes
-        from pipeline.stages.questions import read_split
+        from pipeline.knowledge.corpus.first_records import is_small
+        from pipeline.knowledge.corpus.questions.load import Notes
 
         files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
         if len(files) < len(self._question_files):
@@ -128,11 +135,10 @@ class QuestionsSampling(_TrainingQuestions):
 
     def notes(self) -> Iterator[str]:
         """The notes of every split, and which rewards the questions allow."""
-        from pipeline.corpus.first_records import is_small
-        from pipeline.corpus.questions.load import Notes
+        from pipeline.knowledge.corpus.first_records import is_small
+        from pipeline.knowledge.corpus.questions.load import Notes
         from pipeline.methods import method
         from pipeline.methods.advice import suited_method
-        from pipeline.stages.questions import read_split
 
         yield from super().notes()
         files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
@@ -224,3 +230,160 @@ def question_sets(task: StageTask) -> dict[str, Questions]:
             of_round = task.clone(QuestionsSampling, round=number)
             sets[f"questions-sampling-{number}"] = of_round
     return sets
+
+
+FILE = "questions.parquet"
+TRAINED = ("sft", "sampling")
+HELD_OUT = ("validation", "test")
+PREFIX = "questions-"
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the stage's files and return the count of questions, and of dropped overlaps.
+
+    The split is the part of the stage's name after ``questions-``. Raises InputError when an input
+    file is unusable, a question id is repeated, or all questions of a split that trains repeat
+    held-out questions.
+    """
+    from pipeline.core.record_io import write_parquet
+    from pipeline.knowledge.corpus.questions.load import Notes
+
+    split = context.stage.removeprefix(PREFIX)
+    files: Sequence[QuestionFile] = getattr(context.config.data, split)
+    context.progress.start(len(files), "files")
+    notes = Notes()
+    questions = read_split(split, _with_paths(context, files), context.seed, notes)
+    for line in lines_of(f"data.{split}", notes, for_training=split in TRAINED):
+        print(line)
+    context.notes["questions"] = {name: count for name, count in notes.counts.items() if count}
+    if split not in TRAINED:
+        return {"questions": write_parquet(context.output / FILE, questions, Question)}
+    questions, dropped = _without_overlaps(context, split, questions)
+    write_parquet(context.output / FILE, questions, Question)
+    _write_overlaps(context.output / "overlap.json", split, dropped)
+    overlaps = sum(len(found) for found in dropped.values())
+    return {"questions": len(questions), "overlaps": overlaps}
+
+
+def _with_paths(
+    context: StageContext, files: Iterable[QuestionFile]
+) -> Iterator[tuple[QuestionFile, Path]]:
+    for file in files:
+        yield file, context.resolve(file.path)
+        context.progress.advance()
+
+
+def read_split(
+    split: str, files: Iterable[tuple[QuestionFile, Path]], seed: int, notes: Notes
+) -> list[Question]:
+    """The questions of the files of a split, in order; repeated questions are counted in ``notes``.
+
+    Raises InputError when a file is unusable or a question id is repeated.
+    """
+    from pipeline.knowledge.corpus.questions.load import load_questions
+
+    by_id: dict[str, Question] = {}
+    for number, (file, path) in enumerate(files):
+        for question in load_questions(
+            path,
+            file.dataset,
+            required=file.filter,
+            select=file.select,
+            limit=file.limit,
+            seed=seed + number,
+            for_training=split in TRAINED,
+            notes=notes,
+        ):
+            if question.question_id in by_id:
+                raise InputError.at(
+                    path,
+                    f"question id {question.question_id} occurs twice in data.{split}; name each "
+                    "file once per split, or make the ids distinct",
+                )
+            by_id[question.question_id] = question
+    questions = list(by_id.values())
+    notes.count_repeats(questions)
+    return questions
+
+
+def question_files(config: Config) -> list[QuestionFile]:
+    """The question files of all splits and rounds; a file that is named twice comes once."""
+    rounds = (config.of_round(number) for number in range(1, config.rounds + 1))
+    named = (
+        file
+        for settings in (config, *rounds)
+        for split in (*TRAINED, *HELD_OUT)
+        for file in getattr(settings.data, split)
+    )
+    return list({file.path: file for file in named}.values())
+
+
+def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator[str]:
+    """A sentence for each reason to leave out or notice questions of the set ``name``."""
+    from pipeline.knowledge.corpus.questions.load import REPEATED, UNANSWERABLE
+    from pipeline.knowledge.corpus.questions.native import NO_FACT_FOUND
+
+    for reason, count in notes.counts.items():
+        if not count:
+            continue
+        line = f"{name}: {count:,} {reason}"
+        if reason in (NO_FACT_FOUND, UNANSWERABLE) and for_training:
+            line += "; left out"
+        elif reason == UNANSWERABLE:
+            line += "; every prediction scores 0"
+        line += notes.first(reason)
+        if reason == REPEATED:
+            repeat, first = next(iter(notes.repeated.items()))
+            line += f"; all are kept; the first: {repeat}, as {first}"
+        yield line
+
+
+def _without_overlaps(
+    context: StageContext, split: str, questions: list[Question]
+) -> tuple[list[Question], dict[str, list[Overlap]]]:
+    """The questions that repeat no held-out question, and the overlaps by held-out split."""
+    from pipeline.core.record_io import read_records
+    from pipeline.knowledge.corpus.overlap import find_overlaps
+
+    dropped: dict[str, list[Overlap]] = {}
+    for heldout in HELD_OUT:
+        held = read_records(context.inputs[PREFIX + heldout] / FILE, Question)
+        dropped[heldout] = find_overlaps(questions, held) if questions and held else []
+        if count := len(dropped[heldout]):
+            print(f"data.{split}: {count:,} questions repeat one of data.{heldout}; left out")
+    ids = {overlap.question_id for overlaps in dropped.values() for overlap in overlaps}
+    kept = [question for question in questions if question.question_id not in ids]
+    if questions and not kept:
+        raise InputError(
+            f"data.{split}: every question repeats one of data.test or data.validation; "
+            "use other files, or fewer held-out questions of the same file (select: random)"
+        )
+    return kept, dropped
+
+
+def _write_overlaps(path: Path, split: str, dropped: Mapping[str, list[Overlap]]) -> None:
+    from pipeline.knowledge.corpus.overlap import THRESHOLD
+
+    pairs = [
+        {"split": split, "heldout_split": heldout, **dataclasses.asdict(overlap)}
+        for heldout, overlaps in dropped.items()
+        for overlap in overlaps
+    ]
+    counts = {
+        f"{split} in {heldout}": {
+            kind: sum(overlap.kind == kind for overlap in overlaps) for kind in ("exact", "near")
+        }
+        for heldout, overlaps in dropped.items()
+    }
+    write_json(path, {"threshold": THRESHOLD, "counts": counts, "dropped": pairs})
+
+
+def questions_by_split(inputs: Mapping[str, Path]) -> dict[str, Iterable[Question]]:
+    """The questions of the inputs ``questions-<split>``, by split."""
+    from pipeline.core.record_io import iterate_records
+
+    return {
+        name.removeprefix(PREFIX): iterate_records(directory / FILE, Question)
+        for name, directory in inputs.items()
+        if name.startswith(PREFIX)
+    }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.writing import differing_settings
 from pipeline.core.atomic import replacing
-from tasks.base import LightTask, StageTask
+from pipeline.engine.resolved import PUBLISHED
+from pipeline.engine.stage import LightTask, StageTask
 from tasks.coverage import Coverage
 from tasks.evaluate import Evaluate
 from tasks.evaluate_policy import EvaluatePolicy
@@ -16,12 +17,14 @@ from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
 from tasks.policy import policy
 from tasks.questions import SPLITS, questions
-from tasks.resolved import PUBLISHED
 from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
 from tasks.sft_data import SftData
 from tasks.train import Train
+
+if TYPE_CHECKING:
+    from pipeline.engine.context import StageContext
 
 
 class Report(LightTask):
@@ -30,7 +33,6 @@ class Report(LightTask):
     stage = "report"
     help = "the HTML report"
     version = 12  # titles of policies; pairs and the control of the reward first
-    entry = "pipeline.report.page:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included
 
@@ -90,3 +92,10 @@ class Report(LightTask):
             if not target.is_file() or target.read_bytes() != source.read_bytes():
                 with replacing(target) as temporary:
                     shutil.copyfile(source, temporary)
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the page and its numbers; returns the number of policies and of pairs."""
+    from pipeline.look.report.page import run
+
+    return run(context)

@@ -1,23 +1,55 @@
-"""Trajectories."""
+"""Stage ``sample``: R trajectories per question of one round (TeaRAG, arXiv 2511.05385, 4.3.2).
+
+Input: the questions of stage ``questions-sampling``, and the policy that samples. Output:
+``trajectories.parquet``, ``timing.json`` (seconds and generated tokens) and ``stops.json``
+(trajectories by stop reason).
+
+`roll_out_policy` serves the evaluation too, so that a policy is evaluated with the settings, prompt
+and stop rules it was sampled with, `PolicyContinuations` the Monte Carlo value estimates of
+ProGraph-R1 (eq. 11). Finished questions are saved in batches
+of ``sampling.batch`` without emptying the engine. Every trajectory has a seed that depends on its
+question and sample only, so a rollout that was killed and continues gives the same trajectories in
+the same order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config import Config
 from pipeline.config.policy import RejectionSampling
-from tasks.base import RoundTask, StageTask
-from tasks.fingerprint import base_model_files, model_identity
+from pipeline.core.atomic import write_json
+from pipeline.core.errors import EngineError, InputError, RetrievalUnavailable, StoreError, missing
+from pipeline.core.input_files import read_json
+from pipeline.core.records import Question, Trajectory
+from pipeline.engine.check.limits import roll_out_faults
+from pipeline.engine.fingerprint import base_model_files, model_identity
+from pipeline.engine.opened import Opened, Work, policy_engine, retrieval
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
+from pipeline.engine.shards import DivisibleTask
+from pipeline.engine.stage import RoundTask, StageTask
 from tasks.index import searched
-from tasks.limits import roll_out_faults
-from tasks.opened import Opened, Work, policy_engine, retrieval
-from tasks.planning.clock import Clock
-from tasks.planning.sizes import TRAJECTORY_BYTES
-from tasks.policy import GivenPolicy, policy, policy_files
+from tasks.policy import GivenPolicy, check_lineage, policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
-from tasks.sharding import DivisibleTask
+
+if TYPE_CHECKING:
+    from pipeline.engine.context import StageContext
+    from pipeline.engine.store import StageKey
+    from pipeline.knowledge.retrieval.base import Retriever
+    from pipeline.knowledge.retrieval.remote.client import RemoteRetriever
+    from pipeline.rollout.partial import PartialTrajectory
+    from pipeline.rollout.policy import Policy, RolloutSettings
+    from pipeline.rollout.sampler import Rollout
 
 ROLL_OUT = (
     "retrieval",
@@ -93,8 +125,6 @@ class Sample(RoundTask, RollOutTask):
     help = "trajectories of a round"
     version = 2
     shards_block = "sampling"
-    entry = "pipeline.stages.sample:run"
-    merge_entry = "pipeline.stages.sample:merge"
     reads = ("sampling", *ROLL_OUT)
 
     @property
@@ -139,8 +169,6 @@ class SftSample(RollOutTask):
     stage = "sft-sample"
     help = "trajectories of the base model or of a teacher, for the cold start"
     shards_block = "sampling"
-    entry = "pipeline.stages.sample:run"
-    merge_entry = "pipeline.stages.sample:merge"
     reads = ("sampling", *ROLL_OUT)
     reads_at_times = ("sft_data.rejection_sampling",)  # the rest of it is merged into ``sampling``
 
@@ -165,3 +193,321 @@ class SftSample(RollOutTask):
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions["sft"] * self._own.samples
+
+
+_LIMITS = {
+    "top_p", "max_steps", "max_segment_tokens", "max_total_tokens", "max_context_tokens",
+}  # fmt: skip
+_STOPS, _TIMING = "stops.json", "timing.json"
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Sample ``inputs["policy"]`` over this shard of the sampling questions; returns counts.
+
+    Raises InputError when there are no questions, and what `roll_out_policy` raises.
+    """
+    from pipeline.core.record_io import read_records
+
+    if context.config.sampling.recorded is not None:
+        return _write(context, _recorded(context), {})
+    path = context.inputs["questions"] / "questions.parquet"
+    all_questions = read_records(path, Question)
+    if not all_questions:
+        raise InputError.at(path, "no questions to sample; name files under data.sampling")
+    questions = all_questions[context.shard :: context.shards]
+    trajectories, seconds = roll_out_policy(
+        context,
+        questions,
+        context.inputs["policy"],
+        temperature=context.config.sampling.temperature,
+        samples=context.config.sampling.samples,
+    )
+    return _write(context, trajectories, seconds)
+
+
+def _write(
+    context: StageContext, trajectories: Iterable[Trajectory], seconds: dict[str, float]
+) -> dict[str, int]:
+    from pipeline.core.record_io import write_parquet
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.engine.files.malformed import warn_of_malformed
+
+    stops: Counter[str] = Counter()
+    questions: set[str] = set()
+    generated, malformed = 0, 0
+    read = _passages_with_triplets(context)
+    shown: Counter[bool] = Counter()  # passages in steps, by whether they are among these
+
+    def counted() -> Iterator[Trajectory]:
+        nonlocal generated, malformed
+        for trajectory in trajectories:
+            questions.add(trajectory.question_id)
+            generated += trajectory.tokens.thinking
+            stops[trajectory.stop] += 1
+            malformed += trajectory.malformed_calls
+            items = (item for step in trajectory.steps for item in step.context)
+            shown.update(item.id in read for item in items if item.kind == "chunk" and read)
+            yield trajectory
+
+    write_parquet(context.output / FILE, counted(), Trajectory)
+    write_json(context.output / _TIMING, {**seconds, "generated_tokens": generated})
+    write_json(context.output / _STOPS, dict(sorted(stops.items())))
+    warn_of_malformed(context, context.output / FILE)
+    print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
+    answered = {}
+    if context.config.sampling.malformed_calls == "answer":
+        answered["malformed_calls"] = malformed
+    if read:
+        answered |= {"shown_passages": shown.total(), "shown_without_triplets": shown[False]}
+    return {"questions": len(questions), "trajectories": stops.total(), **answered}
+
+
+def _passages_with_triplets(context: StageContext) -> frozenset[str]:
+    """Ids of the passages with triplets if the graph is one of candidates, else none."""
+    from pipeline.core.columns import Columns
+
+    config = context.config
+    if config.graph.scope != "candidates" or config.retrieval.over_hypergraph:
+        return frozenset()
+    return frozenset(Columns(context.inputs["graph"] / "triplets.arrow", ("chunk_id",)).column(0))
+
+
+def _recorded(context: StageContext) -> Iterator[Trajectory]:
+    """The trajectories of ``sampling.recorded``.
+
+    Raises InputError for a trajectory without token ids, or of another policy than
+    ``inputs["policy"]``: its log-probabilities would not be those of the reference.
+    """
+    from pipeline.core.record_io import iterate_records
+    from pipeline.rollout.policy import read_policy
+
+    path = context.config.sampling.recorded or ""
+    policy = read_policy(context.inputs["policy"]).fingerprint
+    number = 0
+    for number, trajectory in enumerate(iterate_records(path, Trajectory), start=1):
+        if not (trajectory.token_ids and trajectory.prompt_ids):
+            problem = "token_ids: missing; training needs the ids that were sampled"
+        elif trajectory.policy != policy:
+            problem = (
+                f"policy: {trajectory.policy[:12]}, and round {context.round} trains "
+                f"{policy[:12]}; record with the policy before this round"
+            )
+        else:
+            yield trajectory
+            continue
+        raise InputError.at(path, problem, number)
+    if not number:
+        raise InputError.at(path, "no trajectories; record some with gold answers or rewards")
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Join the trajectories of the shards, and add up their seconds and counts.
+
+    Raises what `join_trajectories` raises.
+    """
+    from pipeline.core.columns import Columns
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.engine.files.malformed import warn_of_malformed
+    from pipeline.engine.files.shards import (
+        added,
+        join_trajectories,
+        shard_counts,
+        shard_directories,
+    )
+
+    questions = Columns(context.inputs["questions"] / "questions.parquet", ("question_id",))
+    samples = range(context.config.sampling.samples)
+    join_trajectories(context, list(itertools.product(questions.column(0), samples)))
+    warn_of_malformed(context, context.output / FILE)
+    shards = shard_directories(context)
+    stops = added([read_json(shard / _STOPS) for shard in shards])
+    write_json(context.output / _STOPS, dict(sorted(stops.items())))
+    write_json(context.output / _TIMING, added([read_json(shard / _TIMING) for shard in shards]))
+    return shard_counts(context)
+
+
+def roll_out_policy(
+    context: StageContext,
+    questions: Sequence[Question],
+    policy_dir: Path | None,
+    *,
+    temperature: float,
+    samples: int,
+) -> tuple[Iterator[Trajectory], dict[str, float]]:
+    """Roll a policy out over questions: trajectories by question and sample, and seconds.
+
+    The trajectories are read from their checkpoints while they are consumed, with a check that each
+    question has each sample once.
+
+    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
+    generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
+    for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
+    rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
+    fails for every trajectory of a batch, RetrievalUnavailable when no query can be answered,
+    StoreError when checkpoints vanish or are damaged meanwhile, and what `check_lineage` and
+    `open_rollout` raise.
+    """
+    from pipeline.core.content_cache import digest
+    from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
+    from pipeline.rollout.sampler import roll_out
+    from pipeline.training.lineage import policy_in
+
+    question_ids = [question.question_id for question in questions]
+    repeated = [name for name, count in Counter(question_ids).items() if count > 1]
+    if repeated:
+        raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
+    model = context.config.model.base
+    policy = policy_in(policy_dir, model, context.config.hashes_file)
+    check_lineage(context.config, policy_dir)
+    name = policy.fingerprint
+    settings = rollout_settings(context.config, temperature=temperature)
+    # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
+    deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
+    identity = digest(name, deciding, str(context.seed), str(context.round))
+    checkpoints = RolloutCheckpoints(
+        context.checkpoint_dir / "paths" / identity.hex(),
+        question_ids,
+        samples=samples,
+        batch=context.config.sampling.batch,
+    )
+    remaining = [questions[number] for number in checkpoints.remaining()]
+    total = len(questions) * samples
+    context.progress.start(total, "trajectories", done=total - len(remaining) * samples)
+    log = logging.getLogger(__name__)
+    rest = f"{len(remaining)} of {len(questions)} questions to roll out"
+    log.info("policy %s: %s, %d trajectories each", name, rest, samples)
+    if remaining:
+        start = time.perf_counter()
+        with open_rollout(context, policy, settings) as rollout:
+            checkpoints.seconds["engine_start"] += time.perf_counter() - start
+            timer = RolloutTimer(
+                start, rollout.engine, rollout.retriever, dict(checkpoints.seconds)
+            )
+            opened, generated = time.perf_counter(), 0
+            try:
+                number = context.round or 0
+                for trajectory in roll_out(
+                    rollout, remaining, samples=samples, seed=context.seed, round_number=number
+                ):
+                    checkpoints.add(trajectory, timer)
+                    generated += trajectory.tokens.thinking
+                    seconds = max(time.perf_counter() - opened, 1e-3)
+                    context.progress.show(tokens_per_second=generated / seconds)
+                    context.progress.advance()
+                checkpoints.flush(timer)
+            except (EngineError, RetrievalUnavailable):
+                checkpoints.flush(timer)  # these questions finished before the outage
+                raise
+    seconds_spent = {name: round(value, 1) for name, value in checkpoints.seconds.items()}
+    log.info("seconds: %s", seconds_spent)
+    return checkpoints.read(), checkpoints.seconds
+
+
+class PolicyContinuations:
+    """Continues partial trajectories with the policy, settings and prompt that sampled them.
+
+    Each call with at least one trajectory opens the engine and the retriever, and closes them after
+    it. ``policy`` is the policy's fingerprint.
+    """
+
+    def __init__(self, context: StageContext, policy_dir: Path) -> None:
+        from pipeline.rollout.policy import read_policy
+
+        self._context = context
+        self._policy = read_policy(policy_dir)
+        self.policy = self._policy.fingerprint
+
+    def __call__(self, trajectories: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
+        """Trajectories as they finish; raises what engines and retrievers raise."""
+        from pipeline.rollout.sampler import continue_trajectories
+
+        remaining = iter(trajectories)
+        first = next(remaining, None)
+        if first is None:
+            return
+        config = self._context.config
+        settings = rollout_settings(config, temperature=config.sampling.temperature)
+        with open_rollout(self._context, self._policy, settings) as rollout:
+            yield from continue_trajectories(rollout, itertools.chain([first], remaining))
+
+
+def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
+    """The rollout settings of a configuration; sampling and evaluation differ in temperature."""
+    from pipeline.rollout.policy import RolloutSettings
+
+    sampling = config.sampling
+    return RolloutSettings(
+        system=config.prompt.system,
+        temperature=temperature,
+        **sampling.model_dump(include=_LIMITS),
+        in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,
+        single_retrieval=config.retrieval.rounds == "single",
+        prompt_retrieval=config.retrieval.rounds == "prompt",
+    )
+
+
+@contextmanager
+def open_rollout(
+    context: StageContext, policy: Policy, settings: RolloutSettings
+) -> Iterator[Rollout]:
+    """The engine, the retriever (None for variant ``none``) and the format, closed on exit.
+
+    Raises what `open_engine`, `open_retriever`, `open_remote_retriever` and `Format.open` raise.
+    """
+    from pipeline.rollout.sampler import Rollout
+
+    with ExitStack() as stack:
+
+        def opened_retriever() -> Retriever | None:
+            retriever = _open_retriever(context)
+            if retriever is not None:
+                stack.callback(retriever.close)
+            return retriever
+
+        # Connecting to a retrieval service first reports an outage before the engine starts, which
+        # takes minutes. A local retriever is opened after the engine.
+        remote = context.config.retrieval.service is not None
+        retriever = opened_retriever() if remote else None
+        engine = context.models.policy_engine(policy.adapter)
+        stack.callback(engine.close)
+        yield Rollout(
+            engine=engine,
+            format=context.format.open(engine.tokenizer, context.config.sampling.max_steps),
+            retriever=retriever if remote else opened_retriever(),
+            settings=settings,
+            policy=policy.fingerprint,
+        )
+
+
+def _open_retriever(context: StageContext) -> Retriever | None:
+    config = context.config
+    if config.retrieval.variant == "none":
+        return None
+    if config.retrieval.service is not None:
+        return open_remote_retriever(config, context.key)
+    from pipeline.knowledge.retrieval.factory import open_retriever
+
+    knowledge = [context.inputs[name] for name in ("corpus", "graph", "index")]
+    return open_retriever(config.retrieval, config.index, *knowledge, cache_dir=config.cache_dir)
+
+
+def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriever:
+    """The client of ``retrieval.service``.
+
+    ``key`` has the fingerprints of the expected corpus, graph and index. Raises
+    RetrievalUnavailable when the service is down or its identity differs, StoreError without
+    ``key``: a stage outside a store has no fingerprints. Raises DependencyError when a package of
+    the client is missing.
+    """
+    from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
+
+    try:
+        from pipeline.knowledge.retrieval.remote.client import RemoteRetriever
+    except ImportError as error:
+        raise missing(f"retrieval.service needs {error.name}", "serve") from None
+
+    settings = config.retrieval
+    if key is None or settings.service is None:
+        raise StoreError("retrieval.service needs the fingerprints of a store; use steep run")
+    identity = RetrievalIdentity.from_settings(settings, key.inputs, key.files.get("reranker"))
+    return RemoteRetriever(settings.service, identity, patience=settings.service_patience)

@@ -1,21 +1,53 @@
-"""Task of stage ``sft-data``: supervised trajectories."""
+"""Stage ``sft-data``: supervised trajectories from decomposed questions (TeaRAG 4.3.1, table 1).
+
+Input: the questions of stage ``questions-sft``, the chunks of stage ``corpus``, and the triplets of
+stage ``graph``, or the facts of the hypergraph if the retrieval of ProGraph-R1 shows those. Output:
+``train.parquet`` and ``test.parquet`` (`SftExample` with character loss spans, eq. 4) and
+``statistics.json``: the numbers of examples requested, available and taken, how gold paragraphs
+were found, and the reasons for leaving hops out. The method (`pipeline.methods`) builds the steps
+and their turns. With ``sft_data.rejection_sampling`` the input is the output of stage
+``sft-sample`` instead, whose right trajectories are kept
+(`pipeline.training.sft_data.rejection_sampling`).
+
+If the corpus lacks a gold paragraph, the question's own paragraph takes its place
+(`sft_data.paragraphs`). A model extracts its triplets: the model of ``graph`` if the triplets come
+from there, else the model of ``sft_data``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipeline.config import Config
+from pipeline.config.policy import RejectionSampling
+from pipeline.core.atomic import write_json, write_text
+from pipeline.core.errors import InputError
 from pipeline.core.formats import DEFAULT_FORMAT
-from tasks.base import STAGES, TRAJECTORIES, StageTask
+from pipeline.core.progress import counted
+from pipeline.core.records import Chunk, Question, SftExample, Step, Triplet
+from pipeline.engine.fingerprint import base_model_files, model_identity, tool_files
+from pipeline.engine.opened import Opened, Work, chat, policy_engine
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.plan.sizes import ANSWER_BYTES
+from pipeline.engine.shards import DivisibleTask
+from pipeline.engine.stage import STAGES, TRAJECTORIES, StageTask
 from tasks.corpus import Corpus
-from tasks.fingerprint import base_model_files, model_identity, tool_files
-from tasks.graph import Graph, Hypergraph
-from tasks.opened import Opened, Work, chat, policy_engine
-from tasks.planning.clock import Clock
-from tasks.planning.sizes import ANSWER_BYTES
+from tasks.graph import Graph
+from tasks.hypergraph import Hypergraph
 from tasks.questions import QUESTIONS_READ, questions
-from tasks.sharding import DivisibleTask
+
+if TYPE_CHECKING:
+    from pipeline.engine.context import StageContext
+    from pipeline.llm.replies import ReplyExchange
+    from pipeline.rollout.formats import Format
+    from pipeline.training.sft_data.known_facts import KnownFacts
+    from pipeline.training.sft_data.paragraphs import Paragraphs
+    from pipeline.training.sft_data.split import Example, SupervisedTrajectory
+    from pipeline.training.sft_data.steps import Fact, Hop
 
 
 class SftData(DivisibleTask):
@@ -25,9 +57,6 @@ class SftData(DivisibleTask):
     help = "supervised trajectories"
     version = 6
     shards_block = "sft_data"
-    entry = "pipeline.stages.sft_data:run"
-    shard_entry = "pipeline.stages.sft_data:run_shard"
-    merge_entry = "pipeline.stages.sft_data:merge"
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
         *("format", "retrieval.variant", "engine", "model"),
@@ -131,3 +160,408 @@ class SftData(DivisibleTask):
         shared = {"calls": a.helper_calls, "repeated": a.instruction_tokens}
         answers = (clock.answer(one, a.helper_tokens, a.helper_written, **shared) for one in asked)
         return examples * sum(answers, Work(disk=10 * ANSWER_BYTES))
+
+
+_CLOSED_BOOK_TOKENS = 32  # of an answer to a closed-book question
+_SAMPLED_COLUMNS = [
+    "trajectory_id", "question_id", "dataset", "question", "answers", "answer", "output", "spans",
+    "prompt_ids", "token_ids", "token_spans", "steps", "stop", "format_ok", "policy",
+]  # fmt: skip
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the stage's files; returns the numbers of training and test examples.
+
+    Raises InputError when fewer training examples could be built than ``sft_data.min_share``, or
+    rejection sampling keeps none.
+    """
+    from pipeline.llm.replies import ReplyExchange
+
+    if context.config.sft_data.rejection_sampling is not None:
+        return _keep_sampled(context, context.config.sft_data.rejection_sampling)
+    return _run(context, ReplyExchange())
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask all models about the hops of one shard of the questions; returns the number of replies.
+
+    Raises InputError as `run` does, as far as it is known before the models answer.
+    """
+    from pipeline.llm.replies import ReplyLog
+
+    _, hops = _hops(context)
+    usable = _usable(hops[context.shard :: context.shards])
+    replies = ReplyLog()
+    _supporting(context, usable, Counter(), replies)
+    if context.config.sft_data.memory is not None:
+        _ask_base_model(context, usable, replies)
+    return {"replies": replies.write(context.output)}
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the replies of the shards."""
+    from pipeline.engine.files.shards import shard_directories
+    from pipeline.llm.replies import ShardReplies
+
+    return _run(context, ShardReplies(shard_directories(context)))
+
+
+def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[str, int]:
+    """Write the sampled trajectories that are kept, with counts and a card."""
+    from pipeline.core.record_io import read_records, write_parquet
+    from pipeline.core.trajectory_file import FILE as TRAJECTORIES
+    from pipeline.core.trajectory_file import iterate_trajectories
+    from pipeline.engine.card import CARD
+    from pipeline.training.export.directory import card
+    from pipeline.training.sft_data import rejection_sampling
+
+    config = context.config
+    context.progress.start(None, "trajectories")
+    written = context.format
+    others: Counter[str] = Counter()
+    if settings.file is None:
+        source = context.inputs["trajectories"] / TRAJECTORIES
+        trajectories = iterate_trajectories(source, _SAMPLED_COLUMNS)
+    else:
+        questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
+        trajectories = rejection_sampling.of_file(
+            settings.file, questions, written.grammar.name, written.name, others
+        )
+    kept = rejection_sampling.keep(counted(trajectories, context.progress), settings)
+    rows = kept.table()
+    sums = sum(kept.outcomes.values(), others)
+    counts = ", ".join(f"{outcome}: {count:,}" for outcome, count in sums.most_common())
+    train, test = rejection_sampling.split(kept.trajectories, settings.test_share, context.seed)
+    if not train:
+        raise InputError(
+            f"none of the {sums.total():,} trajectories of {rejection_sampling.TEACHER} "
+            f"({settings.teacher}) can be trained on ({counts or 'no trajectories'}); raise "
+            "sft_data.rejection_sampling.samples, lower its min_f1 or test_share, name another "
+            "teacher, or say in prompt.system what the format is"
+        )
+    print(f"{sums.total():,} trajectories: {counts}")
+    for name, part in (("train", train), ("test", test)):
+        examples = (
+            rejection_sampling.example(
+                one, written.grammar.messages(config.prompt.system, one.question), written.tools
+            )
+            for one in part
+        )
+        write_parquet(context.output / f"{name}.parquet", examples, SftExample)
+    write_json(context.output / "statistics.json", {"datasets": rows, **others})
+    about = card(
+        "rejection-sampling.md.j2", rows=rows, train=len(train), test=len(test),
+        base=config.model.base, seed=context.seed, policies=sorted(kept.policies),
+        settings=settings.model_dump(),
+    )  # fmt: skip
+    write_text(context.output / CARD, about)
+    return {"train": len(train), "test": len(test)}
+
+
+def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
+    """The questions and the hops of each. Raises InputError when they are too few."""
+    from pipeline.core.record_io import read_records
+    from pipeline.knowledge.graph.locate import Locator
+    from pipeline.training.sft_data.paragraphs import Paragraphs
+    from pipeline.training.sft_data.split import check_supply
+
+    questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
+    hyperedges = context.config.teaches_hyperedges
+    corpus, graph = context.inputs["corpus"], context.inputs["graph"]
+    chunks, facts = _evidence(questions, corpus, graph, hyperedges)
+    settings = context.config.sft_data
+    own = settings.triplets == "llm" or _extracts_from_own(context.config)
+    paragraphs = Paragraphs(Locator(chunks), context.config.corpus.chunk_words, own=own)
+    hops = collect_hops(questions, paragraphs, facts)
+    check_supply(hops, settings)
+    return questions, hops
+
+
+def _usable(hops: Sequence[Sequence[Hop]]) -> list[Hop]:
+    return [hop for of_question in hops for hop in of_question if hop.fault is None]
+
+
+def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
+    """Write the stage's files; returns the numbers of questions and of examples."""
+    from pipeline.core.record_io import write_parquet
+    from pipeline.methods import method
+    from pipeline.training.sft_data.known_facts import KnownFacts, select_known_facts
+    from pipeline.training.sft_data.split import check_examples, split, supply
+
+    questions, hops = _hops(context)
+    usable = _usable(hops)
+    settings = context.config.sft_data
+    faults: Counter[str] = Counter()
+    supporting = _supporting(context, usable, faults, replies)
+    known_facts = KnownFacts()
+    if settings.memory is not None:
+        known_facts = select_known_facts(
+            usable,
+            _ask_base_model(context, usable, replies),
+            search_share=settings.memory.searched,
+            num_closed_book=settings.memory.rehearsed,
+            seed=context.seed,
+        )
+    trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
+    chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
+    written, turns = context.format, method(context.config.grammar).turns
+    system = context.config.prompt.system
+    done = {
+        name: list(filter(None, (_written(one, written, turns, system, faults) for one in part)))
+        for name, part in zip(("train", "test"), chosen, strict=True)
+    }
+    statistics = _statistics(context, trajectories, done, faults) | known_facts.statistics()
+    statistics |= _sources(usable)
+    available = supply(trajectories)
+    check_examples(len(done["train"]), available, settings, len(questions), faults)
+    if known_facts.closed_book:
+        done["train"] += known_facts.closed_book
+        random.Random(f"{context.seed}:order").shuffle(done["train"])
+    for name, examples in done.items():
+        write_parquet(context.output / f"{name}.parquet", examples, SftExample)
+    write_json(context.output / "statistics.json", statistics)
+    for name, count in statistics.items():
+        print(f"{name}: {count:,}")
+    return {name: len(part) for name, part in done.items()}
+
+
+def _evidence(
+    questions: Sequence[Question], corpus: Path, graph: Path, hyperedges: bool
+) -> tuple[list[Chunk], Sequence[Fact]]:
+    """Chunks with the title of a supporting paragraph, and the facts of those chunks.
+
+    Other chunks and facts are skipped on disk: the paper's triplets would take 92 GB as Python
+    objects.
+    """
+    from pipeline.core.columns import Records
+    from pipeline.knowledge.graph.tables import read_hyperedges
+
+    chunks = titled_chunks(questions, corpus)
+    names = {chunk.id for chunk in chunks}
+    if hyperedges:
+        return chunks, read_hyperedges(graph, names)
+    return chunks, Records(graph / "triplets.arrow", Triplet).where("chunk_id", names)
+
+
+def titled_chunks(questions: Sequence[Question], corpus: Path) -> list[Chunk]:
+    """The chunks of the corpus with the title of a supporting paragraph."""
+    from pipeline.core.columns import Records
+    from pipeline.knowledge.graph.entities import display
+
+    titles = {
+        display(part.support_title)
+        for question in questions
+        for part in question.decomposition
+        if part.support_title is not None
+    }
+    return Records(corpus / "chunks.arrow", Chunk).where("title", titles)
+
+
+def collect_hops(
+    questions: Sequence[Question], paragraphs: Paragraphs, facts: Sequence[Fact]
+) -> list[list[Hop]]:
+    """The hops of every question, with gold chunks and their facts, or with a ``fault``."""
+    from pipeline.training.sft_data.steps import Hop
+    from pipeline.training.sft_data.templates import fill, fluent
+
+    by_chunk: dict[str, list[Fact]] = {}
+    for fact in facts:
+        by_chunk.setdefault(fact.chunk_id, []).append(fact)
+    hops_by_question = []
+    for question in questions:
+        hops: list[Hop] = []
+        answers = [part.answer for part in question.decomposition]
+        for number, part in enumerate(question.decomposition, start=1):
+            filled = fill(part.question, answers[: number - 1])
+            hop = Hop(question.question_id, number, fluent(filled or part.question), part.answer)
+            hop.earlier_answers = tuple(
+                answer for n, answer in enumerate(answers, 1) if f"#{n}" in part.question
+            )
+            if filled is None:
+                hop.fault = "placeholder of a later hop"
+            elif part.support_title is None or part.support_text is None:
+                hop.fault = "no supporting paragraph"
+            else:
+                hop.title = part.support_title
+                placed = paragraphs.place(part.support_title, part.support_text, part.answer)
+                if placed is None:
+                    hop.fault = "paragraph not in the corpus"
+                else:
+                    hop.source, hop.chunks = placed.source, list(placed.chunks)
+                hop.facts = [fact for chunk in hop.chunks for fact in by_chunk.get(chunk.id, [])]
+            hops.append(hop)
+        hops_by_question.append(hops)
+    return hops_by_question
+
+
+def _trajectories(
+    context: StageContext,
+    questions: Sequence[Question],
+    per_question: Sequence[list[Hop]],
+    supporting: Mapping[str, list[Fact]],
+    known_facts: KnownFacts,
+    faults: Counter[str],
+) -> list[SupervisedTrajectory]:
+    from pipeline.training.sft_data.split import SupervisedTrajectory
+
+    trajectories = []
+    context.progress.start(len(questions), "questions")
+    for question, hops in zip(counted(questions, context.progress), per_question, strict=True):
+        if not hops:
+            faults["question without decomposition"] += 1
+            continue
+        steps = tuple(
+            _step(context, hop, hops, supporting[hop.id], known_facts)
+            if hop.fault is None
+            else None
+            for hop in hops
+        )
+        faults.update(f"hop: {hop.fault}" for hop in hops if hop.fault is not None)
+        answers = tuple(hop.answer for hop in hops)
+        text = question.question
+        trajectories.append(
+            SupervisedTrajectory(question.question_id, text, question.answers[0], steps, answers)
+        )
+    return trajectories
+
+
+def _step(
+    context: StageContext,
+    hop: Hop,
+    hops: Sequence[Hop],
+    supporting: Sequence[Fact],
+    known_facts: KnownFacts,
+) -> Step | None:
+    """The cold-start step of a hop, as the configured method builds it."""
+    from pipeline.methods import method
+    from pipeline.training.sft_data.steps import StepOptions
+
+    settings = context.config.sft_data
+    rng = random.Random(f"{context.seed}:{hop.id}")
+    others = [other for other in hops if other is not hop]
+    options = StepOptions(
+        others=others,
+        other_paragraph=settings.other_paragraph,
+        other_facts=settings.other_triplets,
+        kinds=context.config.retrieval.shows,
+        from_memory=hop.id in known_facts.from_memory,
+    )
+    return method(context.config.grammar).build_step(hop, supporting, rng, options)
+
+
+def _supporting(
+    context: StageContext, hops: Sequence[Hop], faults: Counter[str], replies: ReplyExchange
+) -> dict[str, list[Fact]]:
+    """Supporting facts by hop id, by rules or by the models of the paper, as configured.
+
+    ``replies`` takes part in the requests to the models.
+    """
+    from pipeline.training.sft_data.steps import supporting_facts
+
+    settings = context.config.sft_data
+    own = [hop for hop in hops if hop.source == "own"]
+    if own and settings.triplets == "graph":
+        faults["rejected triplets"] += _extract_as_graph(context, own, replies)
+    if "llm" in (settings.triplets, settings.selector, settings.rewriter):
+        from pipeline.training.sft_data.by_model import extract_triplets, rewrite, select_supporting
+
+        with context.models.chat("sft_data", settings) as chat:
+            selected: dict[str, list[Fact]] | None = None
+            chat.progress = context.progress
+            replies.attach("chat", chat)
+            if settings.triplets == "llm":
+                context.progress.start(None, "chunks with triplets")
+                faults["rejected triplets"] += extract_triplets(hops, chat)
+            if settings.rewriter == "llm":
+                context.progress.start(len(hops), "rewritten hops")
+                rewrite(hops, chat, faults)
+            if settings.selector == "llm":
+                context.progress.start(len(hops), "hops with supporting facts")
+                selected = select_supporting(hops, chat, faults)
+        print(chat.usage.line())
+        chat.usage.write(context.output)
+        if selected is not None:
+            return {hop.id: selected.get(hop.id, []) for hop in hops}
+    return {hop.id: supporting_facts(hop) for hop in hops}
+
+
+def _extracts_from_own(config: Config) -> bool:
+    """Whether the model of ``graph`` extracts from paragraphs that the corpus does not hold."""
+    return config.graph.source == "llm" and not config.teaches_hyperedges
+
+
+def _extract_as_graph(context: StageContext, hops: Sequence[Hop], replies: ReplyExchange) -> int:
+    """Extract the hops' triplets with the model of the graph; the number of rejected triplets."""
+    from pipeline.training.sft_data.by_model import extract_triplets
+
+    with context.models.chat("graph", context.config.graph) as chat:
+        replies.attach("graph", chat)
+        rejected = extract_triplets(hops, chat)
+    print(chat.usage.line())
+    write_json(context.output / "extraction_chat.json", chat.usage.total())
+    return rejected
+
+
+def _ask_base_model(
+    context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
+) -> dict[str, str]:
+    """The base model's greedy closed-book answer to each hop's question, by question.
+
+    ``replies`` takes part in the requests, as "policy". Raises the errors of the base model's
+    engine.
+    """
+    from pipeline.judges.closed_book import closed_book_answers
+
+    context.progress.start(len({hop.question for hop in hops}), "closed-book answers")
+    with context.models.policy_chat(None) as chat:
+        chat.progress = context.progress
+        replies.attach("policy", chat)
+        asked, written = [hop.question for hop in hops], context.format.grammar
+        answers = closed_book_answers(asked, chat, written, max_tokens=_CLOSED_BOOK_TOKENS)
+        print(chat.usage.line())
+    return {question: answer.text for question, answer in answers.items()}
+
+
+def _sources(hops: Sequence[Hop]) -> dict[str, int]:
+    """Hops by the way in which their gold paragraph was found."""
+    found = Counter(hop.source for hop in hops)
+    return {
+        "hops with a paragraph found by text": found["text"],
+        "hops with a paragraph found by overlap": found["overlap"],
+        "hops with the question's own paragraph": found["own"],
+    }
+
+
+def _written(
+    example: Example,
+    written: Format,
+    turns: Callable[[Sequence[Step]], Sequence[Step]],
+    system: str,
+    faults: Counter[str],
+) -> SftExample | None:
+    """The example in the format; None and a fault if the format's parser refuses it."""
+    fields, parsed = written.example(example.question, example.steps, example.answer, turns)
+    if not parsed.format_ok:
+        faults[f"example: {(parsed.format_error or '').split(' at offset')[0]}"] += 1
+        return None
+    prompt = written.grammar.messages(system, example.question)
+    return SftExample(example.id, example.question_id, len(example.steps), prompt, **fields)
+
+
+def _statistics(
+    context: StageContext,
+    trajectories: Sequence[SupervisedTrajectory],
+    done: dict[str, list[SftExample]],
+    faults: Counter[str],
+) -> dict[str, int]:
+    settings = context.config.sft_data
+    requested = {"train": settings.sizes, "test": settings.test_sizes}
+    complete = sum(trajectory.complete for trajectory in trajectories)
+    counts = {"questions": len(trajectories), "complete questions": complete}
+    for name, examples in done.items():
+        taken = Counter(example.hops for example in examples)
+        for hops in sorted({*taken, *requested[name]}):
+            counts[f"{name} {hops}-hop"] = taken[hops]
+            counts[f"{name} {hops}-hop asked for"] = requested[name].get(hops, 0)
+    counts.update({f"left out: {reason}": count for reason, count in sorted(faults.items())})
+    return counts

@@ -1,22 +1,35 @@
-"""One round of training: DPO+SFT on pairs, or GRPO on all scored trajectories."""
+"""The stage ``train``: one round of training, DPO+SFT on pairs or GRPO on all trajectories.
+
+Input: ``policy``, which may be the base model, and ``pair`` (Pair; also ``sft`` if it is the
+reference) or, for objective ``grpo``, ``score`` (Trajectory). Output: as of stage ``sft``. Round n
+continues policy n - 1 on its own pairs (TeaRAG, arXiv 2511.05385, eq. 15-17), or on all its scored
+trajectories (ProGraph-R1, eq. 16). The data is encoded once
+(`pipeline.engine.files.training_data`), before the training processes start.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import for_round
-from tasks.base import TRAJECTORIES, RoundTask, StageTask
-from tasks.fingerprint import base_model_files
-from tasks.limits import over_long_faults, trainer_faults
-from tasks.opened import Opened, Work, training
+from pipeline.core.model_files import model_hash
+from pipeline.engine.check.limits import over_long_faults, trainer_faults
+from pipeline.engine.fingerprint import base_model_files
+from pipeline.engine.opened import Opened, Work, training
+from pipeline.engine.plan.clock import Clock
+from pipeline.engine.stage import TRAJECTORIES, RoundTask, StageTask
 from tasks.pair import Pair
-from tasks.planning.clock import Clock
 from tasks.policy import ADAPTER, policy, policy_files
 from tasks.questions import questions
 from tasks.score import Score
-from tasks.sft import Sft
+from tasks.sft import Sft, tracking_of, trained_policy, write_policy, written_form
+
+if TYPE_CHECKING:
+    from pipeline.engine.context import StageContext
+    from pipeline.training.lineage import Lineage
+    from pipeline.training.trl_types import PeftModel, TrlTrainer
 
 _SHARED = ("objective", "lora", "model", "seed")
 
@@ -27,7 +40,6 @@ class Train(RoundTask):
     stage = "train"
     help = "the policy that a round trains"
     version = 8
-    entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
     reads = _SHARED
     reads_at_times = ("dpo", "grpo", "sampling.temperature")
@@ -100,3 +112,175 @@ class Train(RoundTask):
         settings = self.settings
         yield from trainer_faults(settings.objective, settings.trainer)
         yield from over_long_faults(settings)
+
+
+_METHODS = {"sigmoid": "dpo+sft", "apo_zero": "apo-zero+sft", "sft": "rejection-sampling"}
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Stage ``train``: policy ``context.round``. Returns counts of records and of tokens."""
+    from pipeline.engine.files.training_data import encode_pair_data, encode_trajectory_data
+    from pipeline.engine.process.launch import launch, with_processes
+
+    objective = context.config.objective
+    context, grpo = with_processes(context, objective), objective == "grpo"
+    settings = context.config.trainer
+    encode, train_stage = (
+        (encode_trajectory_data, train_grpo) if grpo else (encode_pair_data, train_dpo)
+    )
+    _check_data(context)
+    encode(context)
+    if settings.processes > 1:
+        return launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
+    return train_stage(context)
+
+
+def _check_data(context: StageContext) -> None:
+    """Check the pairs of a round, or its trajectories for ``grpo``."""
+    from pipeline.engine.files.training_data import report
+    from pipeline.training.preflight import recorded_facts
+
+    config, objective = context.config, context.config.objective
+    questions = {
+        name: path for name, path in context.inputs.items() if name.startswith("questions-")
+    }
+    if objective == "grpo":
+        file = context.inputs["score"] / "trajectories.parquet"
+    else:
+        file = context.inputs["pair"] / "pairs.parquet"
+    report(context, recorded_facts(file, objective, config.trainer.max_length, questions))
+
+
+def train_dpo(context: StageContext) -> dict[str, int]:
+    """Train the policy of ``context.round`` on encoded pairs, or with loss "sft" on chosen sides.
+
+    Every process calls it. Raises TrainingError for a reference over another base, when the stop
+    rule applies, and when nothing is trained.
+    """
+    from pipeline.engine.files.training_data import TRAINING, TrainingData
+    from pipeline.training.change import trained_weights, training_record
+    from pipeline.training.dpo import dpo_trainer
+    from pipeline.training.encode import EncodedPair, EncodedSft
+    from pipeline.training.encoded_file import EncodedFile
+    from pipeline.training.history import History
+    from pipeline.training.lineage import Lineage, check_base, read_lineage
+    from pipeline.training.lora import load_tokenizer
+    from pipeline.training.sft import sft_trainer
+    from pipeline.training.trainer_args import on_main, train
+
+    config, settings, number = context.config, context.config.dpo, context.round or 1
+    data = TrainingData.read(context.checkpoint_dir)
+    path = context.checkpoint_dir / TRAINING
+    base, sha, parent = _parent(context)
+    reference = parent
+    if settings.reference == "sft":
+        reference = read_lineage(context.inputs["sft"])
+        check_base(reference, sha)
+    chosen_alone = settings.loss == "sft"
+    lengths = EncodedFile(path, EncodedSft if chosen_alone else EncodedPair).lengths
+    model = _previous_policy(context, base, max(lengths))
+    tokenizer = load_tokenizer(base, config.model)
+    before, history = trained_weights(model), History(context.progress)
+    is_parent = reference.policy == parent.policy
+    shared: dict[str, Any] = {
+        "number": number, "seed": context.seed, "checkpoint_dir": context.checkpoint_dir,
+        "history": history, "tracking": tracking_of(context),
+    }  # fmt: skip
+    trainer: TrlTrainer = (
+        sft_trainer(model, tokenizer, EncodedFile(path, EncodedSft), settings, **shared)
+        if chosen_alone
+        else dpo_trainer(
+            model, tokenizer, EncodedFile(path, EncodedPair), settings, **shared,
+            reference_name=f"{reference.base_sha} {reference.policy}",
+            reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
+        )
+    )  # fmt: skip
+    train(trainer, history, context.checkpoint_dir)
+    lineage = Lineage(
+        policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
+        reference=None if chosen_alone else reference.policy, round=number,
+        method=_METHODS[settings.loss], seed=context.seed, counts=data.counts,
+        settings={
+            **settings.deciding(),
+            "eta": for_round(settings.eta, number),
+            "epochs": for_round(settings.round_epochs, number),
+            "lora": config.lora.model_dump(),
+            "pairs_from": data.policies,
+        },
+        training=training_record(before, trained_policy(trainer), history, "dpo"),
+        **written_form(config, tokenizer),
+    )  # fmt: skip
+    on_main(trainer, lambda: write_policy(context, trainer, history, lineage, {}))
+    return data.counts
+
+
+def train_grpo(context: StageContext) -> dict[str, int]:
+    """Train the policy of ``context.round`` on encoded trajectories; every process calls it.
+
+    Raises TrainingError when the base model has too few positions and when nothing is trained.
+    """
+    from pipeline.engine.files.training_data import TRAINING, TrainingData
+    from pipeline.training.advantages import EncodedTrajectory
+    from pipeline.training.change import trained_weights, training_record
+    from pipeline.training.encoded_file import EncodedFile
+    from pipeline.training.grpo import grpo_trainer
+    from pipeline.training.history import History
+    from pipeline.training.lineage import Lineage
+    from pipeline.training.lora import load_tokenizer
+    from pipeline.training.trainer_args import on_main, train
+
+    config, settings = context.config, context.config.grpo
+    assert settings is not None
+    data = TrainingData.read(context.checkpoint_dir)
+    trajectories = EncodedFile(context.checkpoint_dir / TRAINING, EncodedTrajectory)
+    base, sha, parent = _parent(context)
+    model = _previous_policy(context, base, max(trajectories.lengths))
+    tokenizer = load_tokenizer(base, config.model)
+    before, history = trained_weights(model), History(context.progress)
+    trainer = grpo_trainer(
+        model, tokenizer, trajectories, settings,
+        temperature=config.sampling.temperature, seed=context.seed,
+        checkpoint_dir=context.checkpoint_dir, history=history,
+        tracking=tracking_of(context),
+    )  # fmt: skip
+    train(trainer, history, context.checkpoint_dir)
+    lineage = Lineage(
+        policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
+        reference=parent.policy if settings.beta else None, round=context.round or 1,
+        method="grpo", seed=context.seed, counts=data.counts,
+        settings={
+            **settings.deciding(),
+            "temperature": config.sampling.temperature,
+            "lora": config.lora.model_dump(),
+            "paths_from": data.policies,
+        },
+        training=training_record(before, trained_policy(trainer), history, "grpo"),
+        **written_form(config, tokenizer),
+    )  # fmt: skip
+    on_main(trainer, lambda: write_policy(context, trainer, history, lineage, {}))
+    return data.counts
+
+
+def _parent(context: StageContext) -> tuple[Path, str, Lineage]:
+    """The base model's directory and hash, and the lineage of policy n - 1."""
+    from pipeline.training.lineage import check_base, read_lineage
+    from pipeline.training.lora import locate_base
+
+    base = locate_base(context.config.model.base)
+    sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
+    check_base(parent, sha)
+    return base, sha, parent
+
+
+def _previous_policy(context: StageContext, base: Path, longest: int) -> PeftModel:
+    """Policy n - 1 with a trainable adapter; ``longest`` is the length of the longest sequence."""
+    from pipeline.rollout.policy import read_policy
+    from pipeline.training.lora import check_positions, continue_adapter, load_base, new_adapter
+
+    config = context.config
+    model = load_base(base, config.trainer, config.objective)
+    check_positions(model, longest, config.objective)
+    adapter = read_policy(context.inputs["policy"]).adapter
+    if adapter is None:  # the base model (``start``)
+        return new_adapter(model, config.lora, context.seed)
+    return continue_adapter(model, adapter, config.lora)

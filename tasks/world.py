@@ -1,8 +1,4 @@
-"""The closed world, and the base of stages that read its files or raw files.
-
-With a closed world, relative paths name files that the stage ``world`` writes; all other paths name
-raw files, whose content enters fingerprints.
-"""
+"""Stage ``world``: writes the closed world's corpus and questions in native data formats."""
 
 from __future__ import annotations
 
@@ -10,9 +6,14 @@ import glob
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.run.store import Store
-from tasks.base import LightTask, StageTask
+from pipeline.core.errors import ConfigError
+from pipeline.engine.stage import LightTask, StageTask
+
+if TYPE_CHECKING:
+    from pipeline.engine.context import StageContext
+    from pipeline.engine.store import Store
 
 
 class World(LightTask):
@@ -23,11 +24,12 @@ class World(LightTask):
 
     stage = "world"
     help = "documents and questions of the closed world"
-    entry = "pipeline.stages.world:run"
     reads = ("data.closed_world",)
 
     @cached_property
     def store(self) -> Store:
+        from pipeline.engine.store import Store
+
         return Store(Path("data") / "closed_world")
 
 
@@ -56,3 +58,30 @@ class DataTask(StageTask):
         if self.settings.data.closed_world is None:
             return []
         return [path for path in self.paths if not Path(path).is_absolute()]
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write documents, annotations and questions of the configured world.
+
+    Returns the number of records per file. Raises `ConfigError` when ``data.closed_world`` is not
+    set, and InputError when the world is too small for its questions.
+    """
+    from pipeline.closed_world.fact_generation import NearMisses
+    from pipeline.closed_world.write import write_closed_world
+
+    settings = context.config.data.closed_world
+    if settings is None:
+        raise ConfigError("data.closed_world is not set; the stage `world` needs it; set its sizes")
+    shares = {"famous_share", "comparison_share", *NearMisses._fields}
+    sizes = settings.model_dump(exclude={"seed", "documents", *shares})
+    print(f"seed {settings.seed}, {settings.documents:,} documents, questions: {sizes}")
+    return write_closed_world(
+        context.output,
+        seed=settings.seed,
+        documents=settings.documents,
+        sizes=sizes,
+        famous_share=settings.famous_share,
+        comparison_share=settings.comparison_share,
+        near_misses=NearMisses(settings.common_share, settings.family_share),
+        progress=context.progress,
+    )

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import tasks as tasks  # declares the stages
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile(
     "steep",

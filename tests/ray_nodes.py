@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.run.progress import read_progress
+from pipeline.engine.progress import read_progress
 
 STORE_BYTES = 80_000_000  # of each node's object store; a stage puts nothing into it
 

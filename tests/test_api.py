@@ -13,9 +13,10 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question
+from pipeline.engine.run import walk
+from pipeline.engine.stage import StageTask
 from pipeline.training.lineage import Lineage
-from tasks.base import StageTask
-from tasks.run import task_for, walk
+from tasks import task_for
 from tests.llm.small_models import small_adapter, small_model
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import trajectory

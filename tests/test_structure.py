@@ -26,22 +26,22 @@ READING_MODULES = {
     "pipeline/core/input_files.py",
     "pipeline/core/row_files.py",  # rows of Parquet and Arrow
     "pipeline/core/columns.py",  # tables of the graph; the stage's inputs were checked
-    "pipeline/stages/index.py",  # the same
-    "pipeline/stages/files/checkpoints.py",  # checkpoints whose hash was checked
+    "tasks/index.py",  # the same
+    "pipeline/engine/files/checkpoints.py",  # checkpoints whose hash was checked
 }
 TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/cli/ask.py",  # a line of standard input
     "pipeline/core/atomic.py",  # the beginning of a file that an output would replace
-    "pipeline/run/worker.py",
-    "pipeline/run/fork_server.py",  # a socket, and standard input
-    "pipeline/run/supervisor.py",
+    "pipeline/engine/process/worker.py",
+    "pipeline/engine/process/fork_server.py",  # a socket, and standard input
+    "pipeline/engine/process/supervisor.py",
     "pipeline/config/yaml_files.py",  # text that `read_text` has read
-    "pipeline/corpus/prose.py",  # the front matter of a Markdown file
+    "pipeline/knowledge/corpus/prose.py",  # the front matter of a Markdown file
     "pipeline/llm/chat.py",
-    "pipeline/conversations/messages.py",
-    "pipeline/conversations/forms.py",  # arguments of calls in a log
+    "pipeline/rollout/conversations/messages.py",
+    "pipeline/rollout/conversations/forms.py",  # arguments of calls in a log
     "pipeline/methods/prograph/grammar.py",
-    "tasks/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
+    "pipeline/engine/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
 }
 
 

@@ -13,8 +13,8 @@ from docs.tables_page import Command, page, rows
 from pipeline.cli.app import app
 from pipeline.config import Config, load
 from pipeline.config.variants import variants
-from tasks.base import STAGES, walk
-from tasks.run import task_for
+from pipeline.engine.stage import walk
+from tasks import STAGES, task_for
 
 ROWS = rows()
 COMMANDS = sorted(

@@ -17,10 +17,10 @@ from benchmarks.gpu_check.models import (
     shape_of,
 )
 from pipeline.config import Reranker
-from pipeline.index.embed import Embedder
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.index.kinds import Kind
-from pipeline.retrieval.rerank import CrossEncoderModel, FlagModel, PairModel
+from pipeline.knowledge.index.embed import Embedder
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.index.kinds import Kind
+from pipeline.knowledge.retrieval.rerank import CrossEncoderModel, FlagModel, PairModel
 
 _PASSAGE_WORDS = 100
 _QUERY_WORDS = 12

@@ -36,24 +36,24 @@ from pipeline.core.columns import Columns
 from pipeline.core.content_cache import open_cache
 from pipeline.core.gpus import GIB, Gpu
 from pipeline.core.records import Chunk, Question, Span, Trajectory
-from pipeline.grammars.base import Finish, NextAction, Retrieve
-from pipeline.grammars.tokens import control_tokens
-from pipeline.graph.build import Extracted, Graph
-from pipeline.graph.tables import write_triplets
-from pipeline.index.embed import open_embedder
-from pipeline.index.faiss_index import VectorIndex
+from pipeline.engine.opened import policy_engine, retrieval
+from pipeline.engine.plan.memory import peak, searched
+from pipeline.engine.plan.sizes import sizes_of
+from pipeline.knowledge.corpus.chunk import write_chunks
+from pipeline.knowledge.graph.build import Extracted, Graph
+from pipeline.knowledge.graph.tables import write_triplets
+from pipeline.knowledge.index.embed import open_embedder
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.retrieval.factory import open_retriever
+from pipeline.knowledge.retrieval.retriever import VariantRetriever
 from pipeline.llm.engine import Engine
 from pipeline.llm.open_engine import open_engine
+from pipeline.llm.tokens import control_tokens
 from pipeline.methods.tearag.grammar import TeaRag
-from pipeline.retrieval.factory import open_retriever
-from pipeline.retrieval.retriever import VariantRetriever
+from pipeline.rollout.grammars.base import Finish, NextAction, Retrieve
 from pipeline.rollout.sampler import Rollout, roll_out
 from pipeline.rollout.tags import TaggedText
-from pipeline.stages.corpus import write_chunks
-from pipeline.stages.sample import rollout_settings
-from tasks.opened import policy_engine, retrieval
-from tasks.planning.memory import peak, searched
-from tasks.planning.sizes import sizes_of
+from tasks.sample import rollout_settings
 
 _STEPS = 2
 

@@ -59,7 +59,7 @@ def ask(
 
     only = None if question is None else question_record(question)
     task = chosen.task("evaluate")
-    from tasks.asking import asked_policies, opened
+    from pipeline.serving.asking import asked_policies, opened
 
     asked = asked_policies(task, names)
     if len(asked) < len(names):
@@ -134,7 +134,7 @@ def _typed() -> Iterator[str]:
 
 def _sources(answered: Answered, corpus: Path | None) -> list[Chunk]:
     """The passages of an answer's search results; none if a retrieval service has the corpus."""
-    from pipeline.retrieval.origins import passages
+    from pipeline.knowledge.retrieval.origins import passages
 
     items = [item for step in answered.trajectory.steps for item in step.context]
     return [] if corpus is None else passages(items, corpus)

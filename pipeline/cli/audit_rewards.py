@@ -45,9 +45,9 @@ def audit_rewards(
     if source is not None:
         refuse_options(context, ["round"], "with FILE; remove one of them")
     from pipeline.closed_world.truth import Truth
+    from pipeline.core.trajectory_file import FILE
     from pipeline.evaluation.reward_audit import audit, audited, tables
     from pipeline.methods import method
-    from pipeline.stages.files.trajectory_columns import FILE
 
     config = chosen.load()
     if config.data.closed_world is None:

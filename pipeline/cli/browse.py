@@ -17,10 +17,10 @@ from pipeline.cli.options import Chosen, refuse_options, with_configuration
 from pipeline.core.errors import SteepError, StoreError, missing
 
 if TYPE_CHECKING:
-    from pipeline.browse.site import RunEntry, Site
     from pipeline.config import Config
+    from pipeline.engine.stage import StageTask
+    from pipeline.look.browse.site import RunEntry, Site
     from pipeline.rollout.answering import PolicyProcess
-    from tasks.base import StageTask
 
 PORT = 8766
 _DEMONSTRATION = (
@@ -57,8 +57,8 @@ def browse(
 
 def demonstration(cache: Path) -> Site:
     """The run that comes with steep. It is read where it is; ``cache`` gets the side table."""
-    from pipeline.browse.site import RunEntry, Site
     from pipeline.core.shipped import DEMONSTRATION, TINY_READER
+    from pipeline.look.browse.site import RunEntry, Site
 
     reason = "the demonstration run comes without its policies and indexes, so it cannot be asked; "
     entry = RunEntry(
@@ -72,7 +72,7 @@ def demonstration(cache: Path) -> Site:
 
 def open_site(task: StageTask) -> Site:
     """The runs of the directory ``runs_dir``, the configuration's run first."""
-    from pipeline.browse.site import RunEntry, Site
+    from pipeline.look.browse.site import RunEntry, Site
 
     settings = task.run_settings
     first = RunEntry(
@@ -93,8 +93,8 @@ def open_site(task: StageTask) -> Site:
 
 def _current(task: StageTask) -> list[Path] | None:
     """The outputs that the configuration names today; None if it names a missing file."""
-    from tasks.base import walk
-    from tasks.outputs import Outputs
+    from pipeline.engine.outputs import Outputs
+    from pipeline.engine.stage import walk
 
     outputs = Outputs()
     try:
@@ -119,9 +119,9 @@ def _other(folder: Path) -> RunEntry:
     In a copied or renamed folder ``config.yaml`` names the original run. The policies of that run
     are not offered under the name of the folder.
     """
-    from pipeline.browse.site import RunEntry
     from pipeline.config import load
-    from tasks.resolved import RESOLVED
+    from pipeline.engine.resolved import RESOLVED
+    from pipeline.look.browse.site import RunEntry
 
     entry, file = RunEntry(folder.name, folder / "store"), folder / RESOLVED
     if not file.is_file():
@@ -142,21 +142,21 @@ def _other(folder: Path) -> RunEntry:
 
 @dataclass(frozen=True)
 class RunPolicies:
-    """The policies of a configuration, as `pipeline.browse.asking.Policies`."""
+    """The policies of a configuration, as `pipeline.look.browse.asking.Policies`."""
 
     config: str
     overrides: tuple[str, ...]
     data: str | None
 
     def _task(self) -> StageTask:
-        from tasks.run import task_for
+        from tasks import task_for
 
         return task_for("evaluate", self.config, self.overrides, self.data)
 
     def names(self) -> tuple[list[str], str]:
         """The base model and the trained policies, and a reason if there are none."""
         from pipeline.config.evaluation import BASE
-        from tasks.named_policies import complete_policies
+        from pipeline.serving.named_policies import complete_policies
 
         try:
             trained = [policy.name for policy in complete_policies(self._task())]
@@ -167,8 +167,8 @@ class RunPolicies:
     def opened(
         self, names: Sequence[str], tell: Callable[[str], None]
     ) -> AbstractContextManager[Sequence[PolicyProcess]]:
-        """The processes of the policies, as `tasks.asking.opened` gives them."""
-        from tasks.asking import asked_policies, opened
+        """The processes of the policies, as `pipeline.serving.asking.opened` gives them."""
+        from pipeline.serving.asking import asked_policies, opened
 
         task = self._task()
         return opened(task, asked_policies(task, names), tell)
@@ -177,10 +177,10 @@ class RunPolicies:
 def _serve(site: Site, host: str, port: int) -> None:
     _ = site.first  # its errors end the command
     try:
-        from pipeline.browse.app import create_app
-        from pipeline.browse.asking import Desk
-        from pipeline.retrieval.remote.hosts import is_loopback
-        from pipeline.retrieval.remote.server import Server, bind_socket, serve
+        from pipeline.knowledge.retrieval.remote.hosts import is_loopback
+        from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, serve
+        from pipeline.look.browse.app import create_app
+        from pipeline.look.browse.asking import Desk
     except ImportError as error:
         raise missing(f"steep browse needs {error.name}", "browse") from None
     token = None if is_loopback(host) else secrets.token_urlsafe(24)

@@ -59,7 +59,7 @@ def calibrate(
         refuse_options(context, names, "with FILE, which runs no stage; remove one of them")
     else:
         tasks = [chosen.task("judge", round, judges) for judges in ((), EXACT_JUDGE)]
-        from tasks.run import run
+        from pipeline.engine.run import run
 
         judged, truth = (run(task) / "verdicts.parquet" for task in tasks)
     show(compare(judged, truth), as_json=as_json)

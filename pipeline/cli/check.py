@@ -27,8 +27,9 @@ def check(
     and GPU plan is printed. Nothing is written. The network is used only to ask the hub whether it
     gives the missing models.
     """
-    from tasks.checks.collect import check_run
-    from tasks.checks.machine import machine_of
+    import tasks as tasks  # declares the stages
+    from pipeline.engine.check.collect import check_run
+    from pipeline.engine.check.machine import machine_of
 
     faults = []
     try:

@@ -95,7 +95,8 @@ def explain(
 
 def _facts(field: Field, settings: Config) -> dict[str, Any]:
     """The known facts about a setting, as JSON values."""
-    from tasks.settings_reference import setting_stages
+    import tasks as tasks  # declares the stages
+    from pipeline.engine.settings_reference import setting_stages
 
     facts: dict[str, Any] = {"key": field.place, "description": field.info.description}
     if field.below is not None:

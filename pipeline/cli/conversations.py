@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cli.records import Record
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import parse_json
-from pipeline.corpus.raw_records import encodable
+from pipeline.knowledge.corpus.raw_records import encodable
 
 if TYPE_CHECKING:
-    from pipeline.conversations.chat_template import ChatTemplate
-    from pipeline.grammars.tokenizer import Tokenizer
+    from pipeline.llm.tokenizer import Tokenizer
+    from pipeline.rollout.conversations.chat_template import ChatTemplate
 
 
 @dataclasses.dataclass
@@ -37,8 +37,8 @@ def parsed_messages(
 
     ``search_tools`` and ``whole`` are as in `pipeline.rollout.importers.iterate_outputs`.
     """
-    from pipeline.conversations.messages import name_searches, read_messages
-    from pipeline.conversations.steps import parse, tool_format
+    from pipeline.rollout.conversations.messages import name_searches, read_messages
+    from pipeline.rollout.conversations.steps import parse, tool_format
 
     form = tool_format(grammar)
     name_searches(messages := read_messages(view.messages), form.name, search_tools)
@@ -58,8 +58,8 @@ class ConversationMasks:
 
     def fields(self, view: ConversationView) -> Record:
         """``prompt_ids``, ``token_ids``, ``token_spans``, ``mismatch``, ``trained``, ``masked``."""
-        from pipeline.conversations.messages import read_messages
-        from pipeline.grammars.tokens import decode_mask
+        from pipeline.llm.tokens import decode_mask
+        from pipeline.rollout.conversations.messages import read_messages
 
         if not encodable([view.messages, view.tools]):
             raise InputError("half of a surrogate pair has no tokens; replace it")
@@ -71,7 +71,7 @@ class ConversationMasks:
         return dataclasses.asdict(built) | dataclasses.asdict(decoded)
 
     def _template(self, tools: list[dict[str, Any]] | str) -> ChatTemplate:
-        from pipeline.conversations.chat_template import ChatTemplate
+        from pipeline.rollout.conversations.chat_template import ChatTemplate
 
         declared = parse_json(tools, "tools") if isinstance(tools, str) else tools
         if not isinstance(declared, list):

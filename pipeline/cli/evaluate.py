@@ -31,7 +31,7 @@ from pipeline.core.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tasks.evaluations import Evaluation
+    from pipeline.serving.evaluations import Evaluation
 
 _TESTED = ("em", "f1", "cem", "words", "steps", "total")  # measures whose tests the terminal shows
 
@@ -81,8 +81,8 @@ def evaluate(
             "steep evaluate: name --policy, --questions or both; steep run evaluate runs the stage"
         )
     task = chosen.task("evaluate")
-    from tasks.evaluations import evaluate as evaluate_policies
-    from tasks.question_sets import QuestionChoice
+    from pipeline.serving.evaluations import evaluate as evaluate_policies
+    from pipeline.serving.question_sets import QuestionChoice
 
     with contextlib.redirect_stdout(sys.stderr):  # progress, apart from the rows
         done = evaluate_policies(
@@ -182,7 +182,7 @@ def compare(
     """
     check_markdown(output)
     from pipeline.evaluation.comparison_tables import tables
-    from pipeline.report.finished_run import compare as compare_finished
+    from pipeline.look.report.finished_run import compare as compare_finished
 
     comparison = compare_finished(runs)
     shown = tables(comparison, dataset)

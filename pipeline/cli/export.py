@@ -16,15 +16,15 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.records import Pair
 
 if TYPE_CHECKING:
-    from pipeline.export.model import TrainedPolicy
-    from pipeline.export.sources import Source
-    from tasks.base import StageTask
+    from pipeline.engine.stage import StageTask
+    from pipeline.training.export.model import TrainedPolicy
+    from pipeline.training.export.sources import Source
 
 app = typer.Typer(no_args_is_help=True)
 
 
 class To(StrEnum):
-    """Forms of pairs (`pipeline.export.pairs.Form`)."""
+    """Forms of pairs (`pipeline.training.export.pairs.Form`)."""
 
     TRL = "trl"
     LLAMA_FACTORY = "llama-factory"
@@ -67,7 +67,7 @@ def pairs(
 ) -> None:
     """Export the pairs of a round, or of a FILE of steep pair, as a data set with its card."""
     from pipeline.core.record_io import iterate_records
-    from pipeline.export.pairs import export_pairs
+    from pipeline.training.export.pairs import export_pairs
 
     if (source is None) == (round is None):
         raise InputError("steep export pairs: name one of --round and FILE")
@@ -84,21 +84,22 @@ def pairs(
 
 def _complete(task: StageTask) -> Path:
     """The output of a stage. Raises StoreError when it is not complete, or damaged."""
-    from pipeline.run.store import Depth
+    from pipeline.engine.job import check_output, run_command
+    from pipeline.engine.store import Depth
 
     if not task.complete():
         raise StoreError(
             f"{task.label} of {task.settings.run_dir} is not complete; make it with "
-            f"`{task.run_command()}`"
+            f"`{run_command(task)}`"
         )
-    task.check_output(Depth.SIZES)
+    check_output(task, Depth.SIZES)
     return task.directory
 
 
 def _sources(score: StageTask, corpus: StageTask) -> dict[str, list[Source]]:
     """The passages that each trajectory of a round retrieved, as far as their stages are there."""
-    from pipeline.export.sources import with_sources
-    from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
+    from pipeline.core.trajectory_file import FILE, iterate_trajectories
+    from pipeline.training.export.sources import with_sources
 
     if not (score.complete() and corpus.complete()):
         return {}
@@ -133,7 +134,7 @@ def model(
     dtype: Annotated[Dtype, typer.Option(help="numbers of a merged model")] = Dtype.FLOAT32,
 ) -> None:
     """Export a policy of the run with its tokenizer, chat template, lineage and model card."""
-    from pipeline.export.model import export_adapter, export_merged
+    from pipeline.training.export.model import export_adapter, export_merged
 
     trained = _trained(chosen.task("report"), policy)
     silence_model_loading()
@@ -147,10 +148,10 @@ def model(
 def _trained(task: StageTask, policy: str | None) -> TrainedPolicy:
     """The named policy, or the last one of the run."""
     from pipeline.evaluation.policy_names import policy_in_text
-    from pipeline.export.model import TrainedPolicy
+    from pipeline.serving.named_policies import complete_policies, find_policy
+    from pipeline.training.export.model import TrainedPolicy
     from pipeline.training.lineage import checked_policy, read_lineage
     from pipeline.training.lora import locate_base
-    from tasks.named_policies import complete_policies, find_policy
 
     named = complete_policies(task)[-1] if policy is None else find_policy(task, policy)
     settings = task.settings
@@ -191,8 +192,8 @@ def answers(
     """Export an evaluated policy's answers in FlashRAG's form (intermediate_data.json)."""
     from pipeline.core.record_io import iterate_records
     from pipeline.core.records import Trajectory
-    from pipeline.export.flashrag import export_answers
-    from pipeline.stages.files.trajectory_columns import FILE
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.training.export.flashrag import export_answers
 
     evaluated = _complete(chosen.task("evaluate-policy", round)) / FILE
     corpus = _complete(chosen.task("corpus"))
@@ -209,7 +210,7 @@ def publish(
     yes: Annotated[bool, typer.Option("--yes", help="upload; else only list the files")] = False,
 ) -> None:
     """Publish an exported directory on the Hugging Face hub; without --yes a dry run."""
-    from pipeline.export import publish as hub
+    from pipeline.training.export import publish as hub
 
     wanted = hub.publication(directory, repo)
     for name, size in wanted.files.items():
@@ -227,7 +228,7 @@ def publish(
 def _metrics(task: StageTask, policy: str) -> list[dict[str, object]]:
     """The rows of the policy over whole splits, if the run has been evaluated."""
     from pipeline.core.input_files import read_json
-    from tasks.base import STAGES
+    from tasks import STAGES
 
     evaluated = task.clone(STAGES["evaluate"])
     if not evaluated.complete():

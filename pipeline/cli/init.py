@@ -21,8 +21,8 @@ from pipeline.core.shipped import (
     shipped_configuration,
 )
 from pipeline.core.text import one_line
-from pipeline.corpus.fetch import fetch
-from pipeline.corpus.official import DATASETS, OFFICIAL
+from pipeline.knowledge.corpus.fetch import fetch
+from pipeline.knowledge.corpus.official import DATASETS, OFFICIAL
 
 if TYPE_CHECKING:
     from pipeline.cli.own import OwnConfiguration, Wanted

@@ -18,7 +18,7 @@ from pipeline.core.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from tasks.base import StageTask
+    from pipeline.engine.stage import StageTask
 
 DEFAULT_CONFIGURATION = "embedded"
 
@@ -39,7 +39,7 @@ def complete_variants(incomplete: str) -> list[str]:
 
 def complete_stages(incomplete: str) -> list[str]:
     """Stages that ``steep run`` takes."""
-    from tasks.base import STAGES
+    from tasks import STAGES
 
     return [name for name, kind in STAGES.items() if kind.named and name.startswith(incomplete)]
 
@@ -110,15 +110,17 @@ class Chosen:
         Relative paths in a configuration, such as ``runs_dir``, are below the current directory.
         Raises ConfigError for an unknown stage or an impossible round.
         """
-        from tasks.run import task_for
+        from tasks import task_for
 
         return task_for(stage, self.config, (*self.overrides, *overrides), self.root, round)
 
     def finished(self, stage: str, round: int | None = None) -> Path:
         """The output of a stage. Raises StoreError, which names its command, if it is not done."""
+        from pipeline.engine.job import run_command
+
         task = self.task(stage, round)
         if not task.complete():
-            raise StoreError(f"{task.label} is not done; run: {task.run_command()}")
+            raise StoreError(f"{task.label} is not done; run: {run_command(task)}")
         return task.directory
 
 

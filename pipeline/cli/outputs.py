@@ -32,11 +32,11 @@ from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import iterate_records, write_jsonl
 from pipeline.core.records import GrammarName, HopType, Question, Span, Trajectory
 from pipeline.core.text import visible
-from pipeline.corpus.raw_records import encodable
 from pipeline.evaluation.failures import Diagnosis, FailureMode, diagnose
+from pipeline.knowledge.corpus.raw_records import encodable
 
 if TYPE_CHECKING:
-    from pipeline.grammars.tokenizer import Tokenizer
+    from pipeline.llm.tokenizer import Tokenizer
 
 _REASONS_SHOWN = 100  # lines left out that `steep import` names; the rest are counted
 
@@ -99,8 +99,8 @@ def parse(
     answer: _Answer = "marker",
 ) -> None:
     """Add steps, answer, format_ok and format_error, parsed from output or messages."""
-    from pipeline import grammars
-    from pipeline.conversations.steps import load_tools
+    from pipeline.rollout import grammars
+    from pipeline.rollout.conversations.steps import load_tools
 
     calls_tools = format in CALL_TOOLS
     if not calls_tools and (tools is not None or search_tool or answer == "whole"):
@@ -223,7 +223,7 @@ def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, 
         raise InputError.at(
             directory, "no such directory; --tokenizer takes the directory of a model"
         )
-    from pipeline.grammars.tokenizer import model_tokenizer
+    from pipeline.llm.tokenizer import model_tokenizer
 
     if chat_template is not None and not chat_template.is_file():
         raise InputError.at(chat_template, "no such file; --chat-template takes a template")
@@ -234,8 +234,8 @@ def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, 
 
 
 def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
-    from pipeline.grammars import grammar
-    from pipeline.grammars.tokens import decode, decode_mask, mask_mismatch, tokenize_spans
+    from pipeline.llm.tokens import decode, decode_mask, mask_mismatch, tokenize_spans
+    from pipeline.rollout.grammars import grammar
     from pipeline.training.checks import same_text
 
     spans = view.spans or grammar(view.grammar).spans(view.output)
@@ -263,7 +263,7 @@ def import_outputs(
     answer: _Answer = "marker",
 ) -> None:
     """Convert outputs of other systems, or logs of agents, into trajectories."""
-    from pipeline.conversations.steps import load_tools
+    from pipeline.rollout.conversations.steps import load_tools
     from pipeline.rollout.importers import iterate_outputs
     from pipeline.rollout.recorded import recorded_trajectories
 

@@ -25,11 +25,11 @@ from pipeline.core.errors import InputError, SteepError, check_name
 from pipeline.core.records import Question
 from pipeline.core.row_files import BadRows
 from pipeline.core.text import SPACELESS
-from pipeline.corpus.documents import is_read, read_documents
-from pipeline.corpus.first_records import skipped_documents
-from pipeline.corpus.folders import find_files
-from pipeline.corpus.questions.load import UNKNOWN_HOPS, Notes, dataset_of, load_questions
-from pipeline.corpus.raw_records import Document
+from pipeline.knowledge.corpus.documents import is_read, read_documents
+from pipeline.knowledge.corpus.first_records import skipped_documents
+from pipeline.knowledge.corpus.folders import find_files
+from pipeline.knowledge.corpus.questions.load import UNKNOWN_HOPS, Notes, dataset_of, load_questions
+from pipeline.knowledge.corpus.raw_records import Document
 from pipeline.methods.advice import suited_method
 
 SEED = 0

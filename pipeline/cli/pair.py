@@ -26,12 +26,12 @@ from pipeline.cli.options import (
     with_configuration,
 )
 from pipeline.cli.records import File, Record, check_spans, parse_view, read_each
-from pipeline.conversations.steps import tool_format
 from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Message, Pair, PairKind, Span, Stop
+from pipeline.rollout.conversations.steps import tool_format
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Pairs

@@ -49,10 +49,11 @@ def preview(
     InputError when ``directory`` holds no run and for other overrides, ConfigError for invalid
     settings, StoreError when the scored trajectories are not complete or damaged.
     """
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.engine.job import check_output
+    from pipeline.engine.store import Depth
     from pipeline.pairs.funnel import PairingOutcome
-    from pipeline.run.store import Depth
-    from pipeline.stages.files.trajectory_columns import FILE
-    from tasks.run import task_for
+    from tasks import task_for
 
     if STDOUT in (output, funnel):
         raise InputError("--from prints counts to standard output; name a file for the records")
@@ -72,7 +73,7 @@ def preview(
             f"configuration of the run with --config, or run: steep run score --round {number} "
             f"--config {file}"
         )
-    score.check_output(Depth.SIZES)
+    check_output(score, Depth.SIZES)
     with TemporaryDirectory(prefix="steep-pair-") as name:
         scored, folder = score.directory, Path(name)
         before = own.directory
@@ -97,8 +98,8 @@ def preview(
 
 def _form(settings: Config, number: int, scored: Path, output: Path) -> Path:
     """Form the pairs of a round of scored trajectories in the new directory ``output``."""
-    from pipeline.run.context import StageContext
-    from pipeline.stages.pair import run
+    from pipeline.engine.context import StageContext
+    from tasks.pair import run
 
     output.mkdir()
     inputs = {"score": scored}

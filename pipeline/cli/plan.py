@@ -26,9 +26,9 @@ from pipeline.core.errors import SteepError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tasks.base import StageTask
-    from tasks.opened import Requests
-    from tasks.planning.plan import Plan
+    from pipeline.engine.opened import Requests
+    from pipeline.engine.plan.plan import Plan
+    from pipeline.engine.stage import StageTask
 
 _HOUR = 3600
 
@@ -46,9 +46,9 @@ def plan(
     The data may be missing; then the plan covers the whole run. What does not fit the machine, and
     a paid endpoint without a ceiling, is a line on standard error, and the exit status is 2.
     """
-    from tasks.checks.machine import machine_of
-    from tasks.planning.plan import make_plan
-    from tasks.planning.sizes import sizes_of
+    from pipeline.engine.check.machine import machine_of
+    from pipeline.engine.plan.plan import make_plan
+    from pipeline.engine.plan.sizes import sizes_of
 
     task = chosen.task(stage, round)
     running, unknown = _running(task)
@@ -81,7 +81,7 @@ def _print(running: Sequence[StageTask], unknown: str | None, made: Plan) -> Non
 
 def _running(task: StageTask) -> tuple[list[StageTask], str | None]:
     """The stages that would run, without their shards; and the reason when that is unknown."""
-    from tasks.base import walk, walk_configured
+    from pipeline.engine.stage import walk, walk_configured
 
     stages = list(walk_configured(task))
     try:
@@ -99,7 +99,7 @@ def _named(tasks: Iterable[StageTask]) -> str:
 
 def plan_json(plan: Plan | None) -> dict[str, Any] | None:
     """The plan with bytes and GPU hours; None without one."""
-    from tasks.planning.money import totals
+    from pipeline.engine.plan.money import totals
 
     if plan is None:
         return None
@@ -137,7 +137,7 @@ def _asked_json(asked: Requests) -> dict[str, Any]:
 
 def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -> None:
     """Print the table of a plan, and below it the facts that the table leaves out."""
-    from tasks.planning.plan import summary
+    from pipeline.engine.plan.plan import summary
 
     if not plan.stages:
         return
@@ -153,7 +153,7 @@ def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -
 
 def _requests(plan: Plan) -> Table:
     """One row for each endpoint of a stage."""
-    from tasks.planning.money import totals
+    from pipeline.engine.plan.money import totals
 
     made = table(("stage", "endpoint", "model"), ("requests", "tokens read", "written", "cost"))
     for one in totals(plan.asked):
@@ -165,7 +165,7 @@ def _requests(plan: Plan) -> Table:
 
 def _table(plan: Plan) -> Table:
     """One row for each stage."""
-    from tasks.planning.memory import gib
+    from pipeline.engine.plan.memory import gib
 
     on_gpus = ("GPUs", "on each", "GPU hours") if plan.gpu is not None else ()
     made = table(("stage",), (*on_gpus, "disk"))

@@ -20,7 +20,7 @@ from pipeline.core.records import ContextItem, GrammarName, HopType, Span, Step,
 from pipeline.core.verdicts import Ruling
 
 if TYPE_CHECKING:
-    from pipeline.grammars import ParsedOutput
+    from pipeline.rollout.grammars import ParsedOutput
 
 View = TypeVar("View")
 Parsed = TypeVar("Parsed")
@@ -60,7 +60,7 @@ def check_spans(
     sequence: str | list[int], spans: Sequence[Span], field: str, required: bool = False
 ) -> None:
     """Raise InputError unless the spans cover the sequence or, if not ``required``, are empty."""
-    from pipeline.grammars.spans import cover_error
+    from pipeline.core.spans import cover_error
 
     problem = cover_error(spans, len(sequence)) if spans or required else None
     if problem is not None:
@@ -120,9 +120,9 @@ class TrajectoryView(Trajectory):
 
 
 def _parsed(view: TrajectoryView) -> ParsedOutput:
-    from pipeline.conversations.messages import prompt_and_turns
-    from pipeline.conversations.steps import parse, tool_format
-    from pipeline.grammars import grammar
+    from pipeline.rollout.conversations.messages import prompt_and_turns
+    from pipeline.rollout.conversations.steps import parse, tool_format
+    from pipeline.rollout.grammars import grammar
 
     if not view.messages:
         return grammar(view.grammar).parse(view.output, view.spans)

@@ -91,8 +91,8 @@ def kag(source: Source, output: Output = "-") -> None:
 
 def _rank_nodes(view: RetrievedView) -> Record:
     """All nodes, best first, and the selected ids; raises InputError for impossible settings."""
-    from pipeline.retrieval.base import ScoredChunk, ScoredTriplet
-    from pipeline.retrieval.kag import rank
+    from pipeline.knowledge.retrieval.base import ScoredChunk, ScoredTriplet
+    from pipeline.knowledge.retrieval.kag import rank
 
     if not 0 < view.alpha < 1:
         raise InputError(f"alpha is {view.alpha}; expected 0 < alpha < 1")
@@ -124,7 +124,7 @@ def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
     """Ids and scores (ProGraph-R1 eq. 6 to 10), best first; checks the fields (InputError)."""
     import numpy as np
 
-    from pipeline.retrieval.informativeness import (
+    from pipeline.knowledge.retrieval.informativeness import (
         Incidence,
         best_edges,
         cosine_to_mean,
@@ -181,7 +181,7 @@ def recall(
     The default configuration is real-passages.
     """
     from pipeline.core.shipped import find_configuration
-    from pipeline.recall import run
+    from pipeline.look.recall import run
 
     documents = tuple(path.absolute() for path in corpus or ())
     files = run.InputFiles(documents, _absolute(questions), dataset)
@@ -213,7 +213,7 @@ def search(
 
     The query is also the key entity. Nothing of the run is made or changed.
     """
-    from tasks.asking import search as find
+    from pipeline.serving.asking import search as find
 
     if not query.strip():
         raise InputError("the query is empty; write what to search for")
@@ -265,7 +265,7 @@ def serve(
 ) -> None:
     """Serve a policy and the index to OpenAI clients, MCP agents and samplers."""
     task = chosen.task("index")
-    from tasks.serve import serve as serve_until_signal
+    from pipeline.serving.serve import serve as serve_until_signal
 
     silence_model_loading()
     serve_until_signal(task, policy, host, port, allow_host or ())
@@ -296,7 +296,7 @@ def record(
 ) -> None:
     """Serve a policy to agents with their own loop, and record it for training."""
     task = chosen.task("index")
-    from tasks.record import record as record_until_signal
+    from pipeline.serving.record import record as record_until_signal
 
     path = output or task.run_settings.run_dir / "recorded.jsonl"
     asked = (questions, dataset) if questions else None

@@ -30,7 +30,7 @@ from pipeline.core.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tasks.status import StageState
+    from pipeline.engine.status import StageState
 
 _COLORS = {
     "done": "green", "reused": "green", "running": "cyan", "missing": "dim", "stale": "yellow",
@@ -55,14 +55,14 @@ def run(
     A whole run ends with its result: EM of every policy, and where to look next.
     """
     if list_stages:
-        from tasks.base import STAGES
+        from tasks import STAGES
 
         for name, listed in STAGES.items():
             if listed.named:
                 typer.echo(f"{name:<20}  {listed.help}")
         return
     task = chosen.task(stage, round)
-    from tasks.run import run as run_task
+    from pipeline.engine.run import run as run_task
 
     directory = run_task(task, workers=workers, force=force, keep_config=True, check=not no_check)
     if stage != "report":
@@ -73,7 +73,7 @@ def run(
 
 def result_lines(run_dir: Path) -> Iterator[str]:
     """The lines of a run with a report. Raises StoreError when a file of the report is broken."""
-    from pipeline.run.store import read_output
+    from pipeline.engine.store import read_output
 
     rows: list[dict[str, Any]] = read_output(run_dir / "metrics.json")
     figures = read_output(run_dir / "report.json")
@@ -136,7 +136,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of every stage; with --why, the reason that one would run."""
-    from tasks import status as states
+    from pipeline.engine import status as states
 
     if why is not None:
         lines = states.why(chosen.task(*_stage_and_round(why)))

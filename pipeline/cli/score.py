@@ -80,7 +80,7 @@ def _open_inputs(name: str) -> tuple[Rewards, Any]:
         return Rewards(), SimpleNamespace(similarity=Lexical)
     from pipeline.config import load
     from pipeline.config.machine_choices import resolve_dtypes
-    from pipeline.retrieval.rerank import RerankerSimilarity, open_reranker
+    from pipeline.knowledge.retrieval.rerank import RerankerSimilarity, open_reranker
 
     config = resolve_dtypes(load(name)).settings
     reranker = config.rewards.reranker or config.retrieval.reranker
@@ -96,7 +96,7 @@ def _score_trajectories(
 ) -> Iterator[Record]:
     """Records with rewards that are computed from whole trajectories, with or without evidence."""
     from pipeline.methods import method
-    from pipeline.stages.score import with_rewards
+    from tasks.score import with_rewards
 
     evidence = method(reward).record_needs == "evidence"
     scorer = method(reward).scorer(settings, inputs)
@@ -189,7 +189,7 @@ def _turn_terms(settings: Rewards) -> TermsOf:
 
 def _turns(view: TrajectoryView, *, parsed: bool) -> list[Turn]:
     """The turns by the spans of a parsed output, or by the record's steps."""
-    from pipeline.grammars import grammar
+    from pipeline.rollout.grammars import grammar
     from pipeline.rollout.turns import Turn, turns_of
 
     if parsed:

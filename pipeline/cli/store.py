@@ -14,7 +14,7 @@ from pipeline.cli.printing import add_row, console, print_json, table
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from tasks.gc import Collection
+    from pipeline.engine.gc import Collection
 
 
 def fork(
@@ -26,8 +26,8 @@ def fork(
     Run it with --set name=NAME and the settings that differ: only stages after them run.
     """
     from pipeline.config.run import run_name
-    from pipeline.report.finished_run import find_run
-    from pipeline.run.store import fork as fork_store
+    from pipeline.engine.store import fork as fork_store
+    from pipeline.look.report.finished_run import find_run
 
     source = find_run(run)
     try:
@@ -43,7 +43,7 @@ def fork(
 @with_configuration
 def verify(chosen: Chosen, as_json: JsonOption = False) -> None:
     """Check the files of finished stages by their hashes; exit status 1 for damage."""
-    from tasks.status import verify as verify_outputs
+    from pipeline.engine.status import verify as verify_outputs
 
     rows = verify_outputs(chosen.task())
     damaged = [row for row in rows if row.damage]
@@ -92,7 +92,8 @@ def gc(
     named = chosen.given or runs is None or chosen.overrides or chosen.data
     choices = [chosen] if named else []
     choices += [dataclasses.replace(chosen, config=name) for name in also or ()]
-    from tasks.gc import collect
+    import tasks as tasks  # declares the stages
+    from pipeline.engine.gc import collect
 
     reports = [choice.task() for choice in choices]
     found = collect(reports, runs, removing=remove)
@@ -135,8 +136,8 @@ def _print(found: Collection, removing: bool) -> None:
 
 def _remove_incomplete(chosen: Chosen) -> None:
     task = chosen.task()
+    from pipeline.engine.run import clean
     from pipeline.llm.merged_adapter import merged_models, remove_unused
-    from tasks.run import clean
 
     cleaning = clean(task)
     removed = [*cleaning.removed, *remove_unused(merged_models(task.settings.cache_dir))]

@@ -59,8 +59,8 @@ def synthesise(
     Every reply is kept, so that an interrupted synthesis continues. The corpus and the graph of the
     run must be complete.
     """
-    from pipeline.synthesis.run import Wanted, synthesise
-    from tasks.named_policies import finished
+    from pipeline.serving.named_policies import finished
+    from pipeline.training.synthesis.run import Wanted, synthesise
 
     task = chosen.task("graph", overrides=_overrides(endpoint, model, api_key_env, token_ceiling))
     inputs = finished({"corpus": task.inputs["corpus"], "graph": task})
@@ -100,9 +100,9 @@ def decompose(
     The passages are those that the finished index of the run finds for a question. Questions
     without hops that hold are left out and counted. Every reply is kept.
     """
-    from pipeline.corpus.questions.load import load_questions
-    from pipeline.synthesis.decompose import decompose
-    from tasks.asking import found_passages
+    from pipeline.knowledge.corpus.questions.load import load_questions
+    from pipeline.serving.asking import found_passages
+    from pipeline.training.synthesis.decompose import decompose
 
     task = chosen.task("index", overrides=_overrides(endpoint, model, api_key_env, token_ceiling))
     asked = load_questions(questions, dataset, for_training=True)

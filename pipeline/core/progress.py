@@ -1,7 +1,8 @@
 """The interface by which long work reports its progress.
 
 Stages pass a `Progress` to the functions that do the work. This base class reports nothing, so that
-functions can always call it; `pipeline.run.progress.ProgressFile` writes the reports to a file.
+functions can always call it; `pipeline.engine.progress.ProgressFile` writes the reports to
+a file.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from pipeline.conversations.messages import by_turns, prompt_and_turns, uniform
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ChatMessage, Pair, Span, Trajectory, Writer
-from pipeline.grammars.spans import cover_error
+from pipeline.core.spans import cover_error
+from pipeline.rollout.conversations.messages import by_turns, prompt_and_turns, uniform
 
 
 class Segment(NamedTuple):

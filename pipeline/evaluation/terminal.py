@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError, Place
 from pipeline.core.records import ContextItem, Pair, Span, Step, Trajectory
+from pipeline.core.spans import cover_error
 from pipeline.core.text import one_line, visible
 from pipeline.evaluation.excerpts import Segment, pair_sides, question_of, text_of, texts_of
 from pipeline.evaluation.selection import EVERYTHING, Record, Selection, selected
-from pipeline.grammars.spans import cover_error
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -70,6 +70,23 @@ class JudgeCall:
     fault: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One row of ``calls.parquet``: a case with its verdict, prompt and reply."""
+
+    key: str
+    kind: Kind
+    verdict: Ruling
+    fault: str
+    model: str
+    query: str | None
+    answer: str | None
+    reasoning: str | None
+    conclusion: str
+    prompt: str
+    reply: str
+
+
 class Judge(ABC):
     """Decides cases. Close it after use, or use it in a ``with`` statement.
 

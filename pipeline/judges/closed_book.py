@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.core.records import Message
-from pipeline.grammars import Grammar
-from pipeline.grammars.closed_book import parse_answer
 from pipeline.llm.chat import Chat, Reply
+from pipeline.rollout.grammars import Grammar
+from pipeline.rollout.grammars.closed_book import parse_answer
 
 
 @dataclass(frozen=True, slots=True)

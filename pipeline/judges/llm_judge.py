@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from pipeline.core.records import Message
+from pipeline.core.sanitize import sanitize
 from pipeline.core.verdicts import Ruling
-from pipeline.grammars.sanitize import sanitize
 from pipeline.judges.cases import Case, EquivalenceCase, Judge, JudgeCall
 from pipeline.llm.chat import Chat, Reply
 

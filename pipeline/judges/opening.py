@@ -11,13 +11,13 @@ from pathlib import Path
 
 from pipeline.config.evaluation import JudgeModel, Judges
 from pipeline.core.progress import Progress
-from pipeline.grammars import Grammar
 from pipeline.judges.cases import Judge, NoisyJudge
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.chat import Usage
 from pipeline.llm.models import Models
 from pipeline.llm.replies import ReplyExchange
+from pipeline.rollout.grammars import Grammar
 
 _TRIES = 3  # requests of a case until an endpoint gives an answer that can be parsed
 

@@ -28,8 +28,8 @@ from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.progress import Progress
 from pipeline.core.records import Message
 from pipeline.core.shipped import find_model
-from pipeline.grammars.tokens import prompt_ids
 from pipeline.llm.engine import Engine, GenerationRequest
+from pipeline.llm.tokens import prompt_ids
 
 if TYPE_CHECKING:
     from pipeline.llm.replies import Replay

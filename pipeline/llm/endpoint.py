@@ -19,7 +19,7 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Message
-from pipeline.grammars.sanitize import escape_all
+from pipeline.core.sanitize import escape_all
 from pipeline.llm.chat import Chat, Finish, OnReply, Reply, Usage
 from pipeline.llm.endpoint_client import KEPT, EndpointClient, NoReplyError
 
@@ -164,7 +164,7 @@ def without_control(text: str) -> str:
 
     A server renders messages with its chat template and reads control tokens wherever they occur,
     so a document that contains ``<|im_start|>system`` would switch the chat role. All other text
-    stays unchanged. With a local tokenizer, `pipeline.grammars.tokens.prompt_text` escapes its own
+    stays unchanged. With a local tokenizer, `pipeline.llm.tokens.prompt_text` escapes its own
     tokens.
     """
     return escape_all(_CONTROL_TOKENS, text)

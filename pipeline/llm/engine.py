@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.core.errors import EngineError
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 
 
 class EngineEnded(EngineError):
@@ -32,7 +32,8 @@ class GenerationRequest:
 
     ``max_tokens`` bounds the segment alone. Generation ends at any string of ``stop``. Temperature
     0 is greedy decoding, for which ``top_p`` and ``seed`` are ignored. ``constraint`` is the
-    grammar of the segment, a structural tag of xgrammar (`pipeline.conversations.call_grammar`).
+    grammar of the segment, a structural tag of xgrammar
+    (`pipeline.rollout.conversations.call_grammar`).
     """
 
     id: str
@@ -53,7 +54,7 @@ class GenerationResult:
     log-probabilities in nats under the distribution that was sampled from (temperature and top-p
     applied; the unmodified distribution for greedy decoding), or None where the engine has none.
     ``text`` decodes the ids, including sampled control tokens but without the id that ended the
-    sequence (`pipeline.grammars.tokens.segment_text`). ``finish`` is "stop" for a stop string,
+    sequence (`pipeline.llm.tokens.segment_text`). ``finish`` is "stop" for a stop string,
     "length" for the token budget, "eos" for an end-of-sequence id and "error" where the grammar of
     a constraint could not be followed.
     """

@@ -35,9 +35,9 @@ from typing import IO, Any
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import ConfigError, EngineError, InputError, SteepError, model_problem
 from pipeline.core.model_files import model_hash
-from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.index.models import locate
 from pipeline.llm.adapter_files import UNMERGED, adapter_settings, check_adapter, merge
+from pipeline.llm.locate import locate
+from pipeline.llm.tokenizer import model_tokenizer
 
 _NAME = "merged-"
 _VERSION = "2"  # raised when the same adapter gives another merged model

@@ -13,12 +13,12 @@ from pipeline.config.base import AskedModel, EngineConfig
 from pipeline.config.policy import Model
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.model_files import model_hash
-from pipeline.grammars.tokenizer import read_template
 from pipeline.llm.chat import Chat, EngineChat, chat_cache, engine_identity
 from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import Engine
 from pipeline.llm.merged_adapter import merged_models
 from pipeline.llm.open_engine import open_engine
+from pipeline.llm.tokenizer import read_template
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,6 @@ def check_model(model: Path | str, key: str = "model.base") -> None:
         )
     if not any(path.suffix in TORCH_WEIGHTS for path in directory.iterdir()):
         raise InputError(
-            f"{directory} has no weights (expected model.safetensors); download or train the model "
-            f"(`python -m benchmarks.tiny_reader.train` for the tiny reader), or point {key} at a "
-            "complete directory"
+            f"{directory} has no weights (expected model.safetensors); download it, or point "
+            f"{key} at a complete directory"
         )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import EngineError, model_problem
 from pipeline.core.gpus import cuda_works
-from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.grammars.tokens import decode, segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.merged_adapter import Served
+from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokens import decode, segment_text
 
 if TYPE_CHECKING:
     import torch

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, cast
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import DependencyError, EngineError, model_problem
 from pipeline.core.model_files import model_hash
-from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.grammars.tokens import segment_text
 from pipeline.llm.adapter_files import LORA_RANKS, adapter_settings, lora_rank
 from pipeline.llm.engine import (
     Engine,
@@ -39,6 +37,8 @@ from pipeline.llm.engine_processes import (
 )
 from pipeline.llm.memory import BATCH_TOKENS
 from pipeline.llm.merged_adapter import Served
+from pipeline.llm.tokenizer import model_tokenizer
+from pipeline.llm.tokens import segment_text
 
 if TYPE_CHECKING:
     from vllm import RequestOutput

@@ -23,7 +23,7 @@ from typing import (
 from pipeline.config.policy import Rewards
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.sft_data.steps import Fact, Hop, StepOptions
+from pipeline.training.sft_data.steps import Fact, Hop, StepOptions
 
 if TYPE_CHECKING:
     from pipeline.core.similarity import Similarity

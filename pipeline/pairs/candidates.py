@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from pipeline.conversations.messages import prompt_and_turns, recorded
 from pipeline.core.errors import InputError
 from pipeline.core.records import ChatMessage, Message, Pair, PairKind
+from pipeline.rollout.conversations.messages import prompt_and_turns, recorded
 
 
 class CandidateTerms(TypedDict, total=False):

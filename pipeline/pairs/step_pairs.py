@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.conversations.messages import messages_before
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Span, Trajectory, Writer
+from pipeline.rollout.conversations.messages import messages_before
 from pipeline.rollout.turns import turns_of
 
 

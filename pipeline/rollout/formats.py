@@ -1,6 +1,6 @@
 """What the formats of trajectories have in common: text with tags, or messages with tool calls.
 
-`pipeline.run.context.policy_format` builds a `Format` from the configuration. Stages ask it for
+`pipeline.engine.context.policy_format` builds a `Format` from the configuration. Stages ask it for
 supervised examples, and the sampler for its `OpenFormat`, the same format under one tokenizer.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from pipeline.conversations.messages import Message
 from pipeline.core.formats import FormatName
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars.base import Finish, Grammar, ParsedOutput
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import control_tokens
+from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import GenerationResult
-from pipeline.retrieval.base import Query
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import control_tokens
+from pipeline.rollout.conversations.messages import Message
+from pipeline.rollout.grammars.base import Finish, Grammar, ParsedOutput
 from pipeline.rollout.partial import PartialTrajectory
 
 Steps: TypeAlias = Sequence[Step]

@@ -20,25 +20,25 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, get_args
 
-from pipeline.conversations.messages import (
+from pipeline.core.errors import InputError
+from pipeline.core.methods import DEFAULT_IMPORT
+from pipeline.core.records import GrammarName, HopType, Span, Trajectory
+from pipeline.core.row_files import iterate_rows
+from pipeline.core.spans import covering, extend
+from pipeline.knowledge.corpus.questions.answers import GOLD, gold_answers, literal
+from pipeline.knowledge.corpus.questions.native import HOP
+from pipeline.knowledge.corpus.questions.own import QUESTION, evidence_texts, question_text
+from pipeline.knowledge.corpus.questions.republished import prompted_question, with_answers
+from pipeline.knowledge.corpus.raw_records import RawRecord
+from pipeline.rollout.conversations.messages import (
     by_turns,
     name_searches,
     read_messages,
     split_turns,
     without_closing,
 )
-from pipeline.conversations.steps import parse, tool_format
-from pipeline.core.errors import InputError
-from pipeline.core.methods import DEFAULT_IMPORT
-from pipeline.core.records import GrammarName, HopType, Span, Trajectory
-from pipeline.core.row_files import iterate_rows
-from pipeline.corpus.questions.answers import GOLD, gold_answers, literal
-from pipeline.corpus.questions.native import HOP
-from pipeline.corpus.questions.own import QUESTION, evidence_texts, question_text
-from pipeline.corpus.questions.republished import prompted_question, with_answers
-from pipeline.corpus.raw_records import RawRecord
-from pipeline.grammars import Grammar, ParsedOutput, grammar
-from pipeline.grammars.spans import covering, extend
+from pipeline.rollout.conversations.steps import parse, tool_format
+from pipeline.rollout.grammars import Grammar, ParsedOutput, grammar
 from pipeline.rollout.imported_text import UncertainWriter, r1_searcher_messages, separate
 
 _MESSAGES = ("messages", "conversations", "conversation", "traj", "trajectory", "chat_history")

@@ -13,8 +13,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.conversations.chat_template import Frame
-from pipeline.conversations.messages import Message
 from pipeline.core.errors import EngineError
 from pipeline.core.formats import FormatName
 from pipeline.core.records import (
@@ -28,11 +26,13 @@ from pipeline.core.records import (
     Writer,
     asked,
 )
-from pipeline.grammars.base import ParsedOutput
-from pipeline.grammars.spans import extend
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import decode, mismatch, observation_ids
+from pipeline.core.spans import extend
 from pipeline.llm.engine import GenerationResult
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import decode, mismatch, observation_ids
+from pipeline.rollout.conversations.chat_template import Frame
+from pipeline.rollout.conversations.messages import Message
+from pipeline.rollout.grammars.base import ParsedOutput
 
 
 def stable_seed(*parts: str | int) -> int:

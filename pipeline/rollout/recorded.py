@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.conversations.messages import ROLES
-from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.errors import InputError, Place
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import (
@@ -33,10 +31,12 @@ from pipeline.core.records import (
     asked,
 )
 from pipeline.core.row_files import read_jsonl
-from pipeline.grammars.base import ParsedOutput
-from pipeline.grammars.spans import cover_error, extend
+from pipeline.core.spans import cover_error, extend
 from pipeline.llm.engine import FinishReason
 from pipeline.rollout.answering import LONGEST_QUESTION, question_record
+from pipeline.rollout.conversations.messages import ROLES
+from pipeline.rollout.conversations.steps import parse, tool_format
+from pipeline.rollout.grammars.base import ParsedOutput
 
 BEGINNINGS = ('{"turn": "', '{"conversation": "')  # of the lines that `steep record` appends
 _ENDS: dict[str, Stop] = {"length": "max_tokens", "stop": "malformed"}

@@ -25,11 +25,11 @@ from functools import partial
 
 from pipeline.core.errors import RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem, Question, Stop, Trajectory
-from pipeline.grammars.base import Finish
-from pipeline.grammars.tokens import observation_ids
+from pipeline.knowledge.retrieval.base import Query, Retriever
 from pipeline.llm.engine import Engine, EngineEnded, GenerationRequest, GenerationResult
-from pipeline.retrieval.base import Query, Retriever
+from pipeline.llm.tokens import observation_ids
 from pipeline.rollout.formats import OpenFormat
+from pipeline.rollout.grammars.base import Finish
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.tags import OneTurn

@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pipeline.conversations.messages import Message
 from pipeline.core.formats import FormatName
 from pipeline.core.records import Step
-from pipeline.grammars.base import Finish, Insert, ParsedOutput
-from pipeline.grammars.closed_book import parse_answer
-from pipeline.grammars.sanitize import first_control_token
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import observation_ids, prompt_ids
+from pipeline.core.sanitize import first_control_token
+from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import GenerationResult
-from pipeline.retrieval.base import Query
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import observation_ids, prompt_ids
+from pipeline.rollout.conversations.messages import Message
 from pipeline.rollout.formats import (
     Format,
     Items,
@@ -31,6 +29,8 @@ from pipeline.rollout.formats import (
     Turns,
     Written,
 )
+from pipeline.rollout.grammars.base import Finish, Insert, ParsedOutput
+from pipeline.rollout.grammars.closed_book import parse_answer
 from pipeline.rollout.partial import PartialTrajectory
 
 

@@ -13,9 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.messages import Call, Message, calls_of, recorded
-from pipeline.conversations.steps import (
+from pipeline.core.formats import FormatName
+from pipeline.core.records import Step
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.llm.engine import GenerationResult
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.messages import Call, Message, calls_of, recorded
+from pipeline.rollout.conversations.steps import (
     OWN_TOOLS,
     OwnTool,
     parse,
@@ -23,14 +28,8 @@ from pipeline.conversations.steps import (
     tool_format,
     write,
 )
-from pipeline.conversations.template_check import rewriting_note
-from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
-from pipeline.core.formats import FormatName
-from pipeline.core.records import Step
-from pipeline.grammars.base import Finish, ParsedOutput
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.llm.engine import GenerationResult
-from pipeline.retrieval.base import Query
+from pipeline.rollout.conversations.template_check import rewriting_note
+from pipeline.rollout.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.rollout.formats import (
     Format,
     Items,
@@ -40,6 +39,7 @@ from pipeline.rollout.formats import (
     Turns,
     Written,
 )
+from pipeline.rollout.grammars.base import Finish, ParsedOutput
 from pipeline.rollout.partial import PartialTrajectory
 
 NOTICE = "No further search is possible."

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.conversations.messages import Message, messages_before
-from pipeline.conversations.steps import tool_format
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import ContextItem, Question, Span, Trajectory, asked
+from pipeline.rollout.conversations.messages import Message, messages_before
+from pipeline.rollout.conversations.steps import tool_format
 from pipeline.rollout.partial import PartialTrajectory
 
 

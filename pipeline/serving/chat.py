@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from pipeline.conversations.messages import uniform
 from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
+from pipeline.rollout.conversations.messages import uniform
 from pipeline.serving.completions import Asked, Body, NotFound, completion, completion_routes
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import PlainModel, TurnRequest

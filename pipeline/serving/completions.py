@@ -22,7 +22,7 @@ from pydantic_core import from_json
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pipeline.core.errors import InputError, SteepError
-from pipeline.retrieval.remote.guard import log_failure, openai_error
+from pipeline.knowledge.retrieval.remote.guard import log_failure, openai_error
 from pipeline.serving.policy import Busy
 
 Body = dict[str, Any]

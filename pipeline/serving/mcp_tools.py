@@ -19,10 +19,10 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.routing import Route
 
 from pipeline.core.errors import InputError, SteepError
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.remote.batcher import Batcher
-from pipeline.retrieval.remote.guard import log_failure
-from pipeline.retrieval.remote.wire import MAX_BODY, MAX_TEXT
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.remote.batcher import Batcher
+from pipeline.knowledge.retrieval.remote.guard import log_failure
+from pipeline.knowledge.retrieval.remote.wire import MAX_BODY, MAX_TEXT
 from pipeline.serving.policy import ServedPolicy
 
 P = ParamSpec("P")
@@ -52,7 +52,7 @@ def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> No
             trajectory = await policy.answer(question)
             return {"answer": trajectory.answer, "sources": policy.sources(trajectory)}
 
-    # Requests of other sites were refused before (`pipeline.retrieval.remote.server`).
+    # Requests of other sites were refused before (`pipeline.knowledge.retrieval.remote.server`).
     mounted = server.streamable_http_app(
         stateless_http=True,
         json_response=True,

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Trajectory
+from pipeline.knowledge.retrieval.origins import passages
+from pipeline.knowledge.retrieval.remote.guard import log_failure
 from pipeline.llm.engine import GenerationRequest, GenerationResult
-from pipeline.retrieval.origins import passages
-from pipeline.retrieval.remote.guard import log_failure
 from pipeline.rollout.answering import PolicyProcess, question_record
 
 T = TypeVar("T")

@@ -35,17 +35,17 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, FiniteFloat
 from starlette.responses import JSONResponse, Response
 
-from pipeline.conversations.chat_template import Frame
-from pipeline.conversations.messages import REASONING, Message, uniform
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import EngineError, InputError, Place
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question, Span
+from pipeline.core.spans import common_length
 from pipeline.core.text import one_line
-from pipeline.corpus.raw_records import encodable
-from pipeline.grammars.spans import common_length
-from pipeline.grammars.tokens import mismatch
+from pipeline.knowledge.corpus.raw_records import encodable
 from pipeline.llm.engine import GenerationResult
+from pipeline.llm.tokens import mismatch
+from pipeline.rollout.conversations.chat_template import Frame
+from pipeline.rollout.conversations.messages import REASONING, Message, uniform
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.recorded import (
     RecordedReward,

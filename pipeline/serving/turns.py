@@ -2,8 +2,8 @@
 
 Input: a request for a chat completion, with ``messages`` and ``tools``. Output: the sampled turn in
 OpenAI's form. The conversation is rendered by the policy's own chat template, as roll-outs are
-(`pipeline.conversations`), and the sampled ids are parsed into text, reasoning and ``tool_calls``.
-A malformed turn is a message with its text and without calls.
+(`pipeline.rollout.conversations`), and the sampled ids are parsed into text, reasoning and
+``tool_calls``. A malformed turn is a message with its text and without calls.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Annotated, Any, Literal, TypeVar, TypeVarTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, TypeAdapter
 
-from pipeline.conversations.call_grammar import turn_grammar
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.json_schemas import check_schema, schema_problem
-from pipeline.conversations.messages import REASONING, Message, split_turns, uniform
-from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import parse_json
-from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.llm.engine import GenerationRequest, GenerationResult
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.rollout.conversations.call_grammar import turn_grammar
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.json_schemas import check_schema, schema_problem
+from pipeline.rollout.conversations.messages import REASONING, Message, split_turns, uniform
+from pipeline.rollout.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.serving.completions import Asked, completion
 from pipeline.serving.policy import ServedPolicy
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from pipeline.core.errors import TrainingError
 from pipeline.core.records import Trajectory
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import mismatch
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import mismatch
 from pipeline.rollout.turns import turns_of
 from pipeline.training.checks import check_control_tokens, check_ids, checked_ids
 from pipeline.training.encoded_file import EncodedFile

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from pipeline.core.errors import TrainingError
 from pipeline.core.records import ChatMessage, Span, Writer
-from pipeline.grammars.spans import pieces
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import control_ids, decode
+from pipeline.core.spans import pieces
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import control_ids, decode
 
 _IDS = 2**31  # ids are stored in 32 bits
 WRITERS: tuple[Writer, ...] = ("model", "observation")

@@ -24,7 +24,7 @@ from pipeline.config.base import for_round
 from pipeline.config.policy import Dpo
 from pipeline.core.atomic import save_array
 from pipeline.core.progress import Progress
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset
 from pipeline.training.encode import EncodedPair
 from pipeline.training.encoded_file import lengths_of

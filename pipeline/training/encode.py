@@ -17,14 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from pipeline.conversations.chat_template import ChatTemplate
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import parse_json
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ChatMessage, Pair, SftExample, Span, Writer
-from pipeline.grammars.spans import cover_error, extend, pieces
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import control_ids, decode, plain_ids, prompt_text
+from pipeline.core.spans import cover_error, extend, pieces
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import control_ids, decode, plain_ids, prompt_text
+from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.training.checks import (
     WRITERS,
     check_control_tokens,

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pipeline.config.policy import Grpo
 from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.advantages import EncodedTrajectory, questions_of
 from pipeline.training.collate import column_dataset, trajectory_collator
 from pipeline.training.encoded_file import lengths_of

@@ -29,8 +29,6 @@ from pipeline.core.gpus import cuda_works
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
-from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.index.models import locate
 from pipeline.llm.adapter_files import (
     adapter_settings,
     adapter_tensors,
@@ -38,6 +36,8 @@ from pipeline.llm.adapter_files import (
     does_not_fit,
     empty_model,
 )
+from pipeline.llm.locate import locate
+from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
 from pipeline.training.trl_types import CausalModel, PeftModel
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     kwargs: dict[str, object] = {"dtype": getattr(torch, settings.dtype)}
     device = pick_device(settings, block)
     if device == "cuda":
-        number = int(os.environ.get("LOCAL_RANK", 0))  # of `pipeline.run.launch`
+        number = int(os.environ.get("LOCAL_RANK", 0))  # of `pipeline.engine.process.launch`
         torch.cuda.set_device(number)  # PEFT loads adapters to the current device
         kwargs["device_map"] = {"": number}
     if settings.quantization != "none":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core.input_files import iterate_parquet, parquet_batches
 from pipeline.core.records import Question
-from pipeline.corpus.overlap import find_overlaps
+from pipeline.knowledge.corpus.overlap import find_overlaps
 from pipeline.training.encode import EncodedSft
 
 if TYPE_CHECKING:

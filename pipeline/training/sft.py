@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.policy import Dpo, Sft
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset
 from pipeline.training.encode import EncodedSft
 from pipeline.training.encoded_file import lengths_of

@@ -11,8 +11,8 @@ from benchmarks.__main__ import _markdown
 from benchmarks.peers import Missing
 from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
+from pipeline.knowledge.retrieval.kag import RankedNode
 from pipeline.llm.engine import GenerationRequest, GenerationResult
-from pipeline.retrieval.kag import RankedNode
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.training.encode import encode_pairs
 from pipeline.training.lora import load_base, new_adapter, save_adapter

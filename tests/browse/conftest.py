@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from pipeline.browse.app import create_app
-from pipeline.browse.site import RunEntry, Site
+from pipeline.look.browse.app import create_app
+from pipeline.look.browse.site import RunEntry, Site
 from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
 
 

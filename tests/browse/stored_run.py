@@ -25,10 +25,11 @@ from pipeline.core.records import (
     Triplet,
 )
 from pipeline.core.verdicts import Verdict
+from pipeline.evaluation.measured import merge_policies, write_measured
+from pipeline.judges.cases import CallRecord
+from pipeline.look.report.html_pages import BROWSER_LINKS
 from pipeline.pairs.funnel import PairingOutcome
-from pipeline.report.html_pages import BROWSER_LINKS
-from pipeline.stages.evaluate import merge_policies, write_measured
-from pipeline.stages.judge import CALLS, VERDICTS, CallRecord
+from tasks.judge import CALLS, VERDICTS
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import preference_pair, trajectory
 

@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from pipeline.browse.app import create_app
-from pipeline.browse.asking import Desk, Tell
-from pipeline.browse.security import LONGEST
-from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies, open_site
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.records import Question
+from pipeline.engine.resolved import write_resolved
+from pipeline.look.browse.app import create_app
+from pipeline.look.browse.asking import Desk, Tell
+from pipeline.look.browse.security import LONGEST
+from pipeline.look.browse.site import RunEntry, Site
 from pipeline.rollout.answering import (
     LONGEST_QUESTION,
     Answered,
     PolicyProcess,
     question_record,
 )
-from tasks.resolved import write_resolved
-from tasks.run import task_for
+from tasks import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings

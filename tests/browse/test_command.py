@@ -16,11 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pipeline.browse.index import open_index
-from pipeline.browse.queries import Queries
-from pipeline.browse.site import RunEntry, Site
-from pipeline.browse.sources import find_sources
 from pipeline.core.errors import StoreError
+from pipeline.look.browse.index import open_index
+from pipeline.look.browse.queries import Queries
+from pipeline.look.browse.site import RunEntry, Site
+from pipeline.look.browse.sources import find_sources
 from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
 from tests.waiting import LIMIT
 

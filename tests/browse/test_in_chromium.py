@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import uvicorn
 
-from pipeline.browse.app import create_app
-from pipeline.browse.asking import Desk
-from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies
-from pipeline.report import page as report
+from pipeline.look.browse.app import create_app
+from pipeline.look.browse.asking import Desk
+from pipeline.look.browse.site import RunEntry, Site
+from pipeline.look.report import page as report
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.contrast import low_contrast
 from tests.llm.small_models import small_model

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from pipeline.browse.app import create_app
-from pipeline.browse.site import RunEntry, Site
-from pipeline.browse.steps import StepView, first_difference, step_views
 from pipeline.cli.browse import open_site
 from pipeline.cli.options import Chosen
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, Step, Trajectory
+from pipeline.look.browse.app import create_app
+from pipeline.look.browse.site import RunEntry, Site
+from pipeline.look.browse.steps import StepView, first_difference, step_views
 from tests.browse.linked_pages import linked_pages
 from tests.browse.stored_run import CONTROL, NAME, VERDICT, write_stored_run
 from tests.smallest import small_trajectory, write_paired, write_scored

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from starlette.testclient import TestClient
 
-from pipeline.browse.app import create_app
-from pipeline.browse.site import Site
+from pipeline.look.browse.app import create_app
+from pipeline.look.browse.site import Site
 
 HOSTILE_PAGES = [
     "/run/stored/pair/round-1/0",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.browse.texts import Piece, pair_pieces, tokens, trained_pieces
+from pipeline.look.browse.texts import Piece, pair_pieces, tokens, trained_pieces
 from tests.browse.stored_run import TINY_READER
 from tests.stages.fabricated_run import trajectory
 

@@ -20,14 +20,14 @@ import pytest
 
 from pipeline.api import Run
 from pipeline.core.errors import EngineError
+from pipeline.engine.context import StageContext
+from pipeline.engine.execution.leases import LOCK_DIR, Request, held
+from pipeline.engine.stage import StageTask
 from pipeline.rollout.answering import LONGEST_QUESTION, Opening, PolicyProcess
 from pipeline.rollout.policy import Policy
-from pipeline.run.context import StageContext
-from pipeline.stages.sample import open_in_process
-from tasks.asking import asked_policies, opened
-from tasks.base import StageTask
-from tasks.execution.leases import LOCK_DIR, Request, held
-from tasks.run import task_for
+from pipeline.serving.asking import asked_policies, opened
+from pipeline.serving.opening import open_in_process
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings

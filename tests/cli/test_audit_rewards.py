@@ -13,9 +13,10 @@ from benchmarks.support import main as support
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.row_files import read_jsonl
-from pipeline.sft_data.templates import fill
-from tasks.resolved import write_resolved
-from tasks.run import run, task_for
+from pipeline.engine.resolved import write_resolved
+from pipeline.engine.run import run
+from pipeline.training.sft_data.templates import fill
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.cli.test_pair_preview import commit
 from tests.smallest import small_trajectory

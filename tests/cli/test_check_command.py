@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tasks.checks.collect import check_run
-from tasks.checks.machine import described_machine
+from pipeline.engine.check.collect import check_run
+from pipeline.engine.check.machine import described_machine
 from tests.cli.malformed_inputs import steep
 from tests.cli.test_cli import ROOT
 from tests.tasks.checks.published_files import write_lines, write_published_files
@@ -164,9 +164,9 @@ def test_a_folder_that_cannot_be_written_is_a_fault(folder):
 
 def test_checking_imports_no_heavy_package(data):
     code = (
-        "import sys\n"
-        "from tasks.checks.collect import check_run\n"
-        "from tasks.checks.machine import described_machine, this_machine\n"
+        "import sys\nimport tasks\n"
+        "from pipeline.engine.check.collect import check_run\n"
+        "from pipeline.engine.check.machine import described_machine, this_machine\n"
         f"there = described_machine('8x80')\n"
         f"assert not check_run('tearag-llama3-8b', (), {str(data)!r}, there).faults\n"
         "assert check_run('tearag-llama3-8b', (), None, this_machine()).faults\n"

@@ -66,7 +66,7 @@ def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
 def test_checking_what_is_done_imports_no_heavy_package(tmp_path):
     code = (
         "import sys; from pipeline.cli import app\n"
-        "from tasks.run import task_for, walk\n"
+        "from tasks import task_for; from pipeline.engine.stage import walk\n"
         f"task = task_for('report', 'embedded', ('runs_dir={tmp_path}',))\n"
         "assert not all(stage.complete() for stage in walk(task))\n"
         "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'pandas', 'scipy', 'openai',\n"

@@ -13,8 +13,9 @@ import pytest
 from pipeline import compare_runs
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question
-from pipeline.stages.evaluate import merge_policies
-from tasks.run import task_for, walk
+from pipeline.engine.run import walk
+from pipeline.evaluation.measured import merge_policies
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import preference_pair, trajectory, write_evaluation
 

@@ -87,7 +87,7 @@ def test_blocks_lists_and_rounds_are_found() -> None:
 
 def test_every_setting_can_be_explained() -> None:
     from pipeline.config.lookup import find_field
-    from tasks.settings_reference import setting_stages
+    from pipeline.engine.settings_reference import setting_stages
 
     names = list(all_names())
     assert len(names) > sum(len(block.settings) for block in all_blocks())

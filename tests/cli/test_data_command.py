@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.corpus.official import OFFICIAL
+from pipeline.knowledge.corpus.official import OFFICIAL
 from tests.cli.malformed_inputs import steep
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Question
-from pipeline.run.store import Store
-from tasks.base import StageTask
-from tasks.run import task_for, walk
+from pipeline.engine.run import walk
+from pipeline.engine.stage import StageTask
+from pipeline.engine.store import Store
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import trajectory, write_evaluation
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.run import task_for, walk
+from pipeline.engine.run import walk
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.tasks.small_run import commit_text
 

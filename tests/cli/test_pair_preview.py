@@ -12,10 +12,10 @@ import pytest
 
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Trajectory
-from pipeline.run.store import Store
-from tasks.base import StageTask
-from tasks.resolved import write_resolved
-from tasks.run import task_for
+from pipeline.engine.resolved import write_resolved
+from pipeline.engine.stage import StageTask
+from pipeline.engine.store import Store
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.smallest import write_scored
 from tests.stages.fabricated_run import trajectory

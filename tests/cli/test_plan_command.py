@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.run import task_for
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.tasks.small_run import commit
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.recall.run import InputFiles, run_recall, table
+from pipeline.look.recall.run import InputFiles, run_recall, table
 from tests.corpus.test_gold_passages import MUSIQUE
 from tests.retrieval.small_encoders import write_bi_encoder
 

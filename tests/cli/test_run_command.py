@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.cli.run import result_lines
-from tasks.run import task_for, walk
+from pipeline.engine.run import walk
+from tasks import task_for
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import commit, commit_policy, settings
 

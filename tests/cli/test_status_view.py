@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from pipeline.cli.run import notes_of, table_of
-from tasks.status import StageState
+from pipeline.engine.status import StageState
 
 ROWS = [
     StageState("sample-1", "running", {}, None, "runs/x", message="41 % (1,024 of 2,480 items)"),

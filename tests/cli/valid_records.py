@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars import grammar
+from pipeline.rollout.grammars import grammar
 from tests.conversations.shipped_templates import SEARCH, byte_tokenizer, template_files
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.config import for_round, load
 from pipeline.core.errors import ConfigError
-from pipeline.grammars import grammar
+from pipeline.rollout.grammars import grammar
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EMBEDDED = CONFIGS / "embedded.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 
 SCRIPTS = (
     "Ada", "Émile 12", "Лев Толстой", "東京", "القاهرة", "हिन्दी", "👩‍👩‍👧", "a < b > c", "&lt;", "x\n\ny",

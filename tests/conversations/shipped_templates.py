@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.turn_parser import TurnParser
 from pipeline.core.errors import InputError
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.turn_parser import TurnParser
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.conversations.call_grammar import turn_grammar
-from pipeline.conversations.messages import REASONING, Message
 from pipeline.core.errors import InputError
+from pipeline.rollout.conversations.call_grammar import turn_grammar
+from pipeline.rollout.conversations.messages import REASONING, Message
 from tests.conversations.shipped_templates import SEARCH, chat_template, template_files
 
 CALLED = {"query": 'Who is "Ené"\n?', "entities": ["a", "b"]}

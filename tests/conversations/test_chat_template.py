@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.conversations.chat_template import ChatTemplate, end_of_turn_ids
 from pipeline.core.errors import InputError
-from pipeline.grammars.spans import cover_error
-from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.grammars.tokens import decode
+from pipeline.core.spans import cover_error
+from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokens import decode
+from pipeline.rollout.conversations.chat_template import ChatTemplate, end_of_turn_ids
 from tests.conversations.generated import conversation, hostile
 from tests.conversations.shipped_templates import SEARCH, byte_tokenizer, template_files
 

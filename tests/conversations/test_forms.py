@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.conversations.messages import by_turns, calls_of, read_messages, uniform
-from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS
+from pipeline.rollout.conversations.messages import by_turns, calls_of, read_messages, uniform
+from pipeline.rollout.conversations.steps import parse, tool_format
 from pipeline.serving.turns import TurnRequest, numbered, received
 
 Log = list[dict[str, Any]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.grammars.tokens import markup
+from pipeline.llm.tokens import markup
 from tests.conversations.generated import conversation
 from tests.conversations.shipped_templates import chat_template, table, template_files, verdict
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.conversations.messages import Message
-from pipeline.conversations.steps import parse, tool_format, write
 from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars import ParsedOutput, grammar
+from pipeline.rollout.conversations.messages import Message
+from pipeline.rollout.conversations.steps import parse, tool_format, write
+from pipeline.rollout.grammars import ParsedOutput, grammar
 
 DOC = ContextItem("chunk", "", "Ada", "Born in London.", 0.0)
 LINE = 'Doc 1(Title: "Ada") Born in London.'

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import tool_format
-from pipeline.conversations.template_check import rewriting_note
 from pipeline.core.errors import InputError
-from pipeline.grammars.tokenizer import model_tokenizer
-from tasks.checks.models import template_note, template_notes
+from pipeline.engine.check.models import template_note, template_notes
+from pipeline.llm.tokenizer import model_tokenizer
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.steps import tool_format
+from pipeline.rollout.conversations.template_check import rewriting_note
 
 PACKAGE = "package:trl/chat_templates"
 

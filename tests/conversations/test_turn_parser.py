@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.messages import Call
-from pipeline.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.core.errors import InputError
-from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.messages import Call
+from pipeline.rollout.conversations.turn_parser import ParsedTurn, TurnParser
 from tests.conversations.shipped_templates import SEARCH, byte_tokenizer
 from tests.conversations.test_chat_template import FILES
 

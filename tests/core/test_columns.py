@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk
-from pipeline.stages.corpus import write_chunks
+from pipeline.knowledge.corpus.chunk import write_chunks
 
 COUNT = 10_000  # more rows than one block
 CHUNKS = [Chunk(f"c{n}", f"T{n % 7}", f"text {n}", f"d{n // 3}") for n in range(COUNT)]

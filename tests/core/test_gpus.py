@@ -21,7 +21,7 @@ from pipeline.core.gpus import (
     visible,
     visible_gpus,
 )
-from pipeline.index.models import resolve_device
+from pipeline.llm.locate import resolve_device
 from pipeline.llm.transformers_engine import TransformersEngine
 from pipeline.training.lora import pick_device
 

@@ -14,10 +14,10 @@ import pytest
 from pipeline.config import EngineConfig, Reranker
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.model_files import model_files, model_hash
-from pipeline.index.embed import Embedder
+from pipeline.knowledge.index.embed import Embedder
+from pipeline.knowledge.retrieval.rerank import CrossEncoderModel, FlagModel
 from pipeline.llm.chat import engine_identity
 from pipeline.llm.merged_adapter import merged_key
-from pipeline.retrieval.rerank import CrossEncoderModel, FlagModel
 from pipeline.training.lineage import policy_fingerprint
 
 LANGUAGE_MODEL = [

@@ -25,20 +25,20 @@ import yaml
 from pipeline.core.errors import SteepError
 from pipeline.core.records import Chunk, Question
 from pipeline.core.row_files import BadRows
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import read_documents
-from pipeline.corpus.questions.load import (
+from pipeline.knowledge.corpus.chunk import chunk_documents
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.questions.load import (
     NO_ANSWER_IN_TEXT,
     UNANSWERED,
     Notes,
     load_questions,
     read_questions,
 )
-from pipeline.corpus.questions.passages import gold_passages
-from pipeline.corpus.raw_records import Document, encodable
-from pipeline.graph.build import Graph
-from pipeline.graph.facts import Facts
-from pipeline.graph.sources import read_annotated, read_annotated_facts, read_openie
+from pipeline.knowledge.corpus.questions.passages import gold_passages
+from pipeline.knowledge.corpus.raw_records import Document, encodable
+from pipeline.knowledge.graph.build import Graph
+from pipeline.knowledge.graph.facts import Facts
+from pipeline.knowledge.graph.sources import read_annotated, read_annotated_facts, read_openie
 
 PathInRecord = Sequence[str | int]
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.text import spaced
-from pipeline.corpus.chunk import chunk_documents, cut
-from pipeline.corpus.raw_records import Document
+from pipeline.knowledge.corpus.chunk import chunk_documents, cut
+from pipeline.knowledge.corpus.raw_records import Document
 
 
 @given(st.text(), st.integers(1, 7))

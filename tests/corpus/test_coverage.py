@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.core.records import Decomposed, Question
-from pipeline.corpus.coverage import GoldCoverage, coverage_lines
+from pipeline.knowledge.corpus.coverage import GoldCoverage, coverage_lines
 
 VELL = "Vell is a harbour city in the north of Ostar, on the river Ime."
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json
 from pipeline.core.records import Question
-from pipeline.corpus.questions.load import dataset_of, load_questions
+from pipeline.knowledge.corpus.questions.load import dataset_of, load_questions
 from tests.corpus.test_question_loaders import HOTPOTQA, MUSIQUE
 
 NATIVE: dict[str, dict[str, Any]] = {

@@ -13,8 +13,8 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.row_files import BadRows
-from pipeline.corpus.documents import read_documents
-from pipeline.corpus.raw_records import Document
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.raw_records import Document
 
 TOVEL = "It turned red. Until 1964."
 

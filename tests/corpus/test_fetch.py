@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.corpus.fetch import LOCK, Fetched, fetch
-from pipeline.corpus.official import Download, OfficialFile
+from pipeline.knowledge.corpus.fetch import LOCK, Fetched, fetch
+from pipeline.knowledge.corpus.official import Download, OfficialFile
 from tests.corpus.file_server import FileServer, serving
 
 QUESTIONS = b'{"question": "a"}\n{"question": "b"}\n'

@@ -13,11 +13,11 @@ from pipeline.core.errors import InputError, check_name
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk
 from pipeline.core.text import file_name
-from pipeline.corpus.documents import read_documents
-from pipeline.corpus.folders import find_files
-from pipeline.run.store import Store, read_manifest
-from pipeline.stages.corpus import run
-from tasks.run import task_for
+from pipeline.engine.store import Store, read_manifest
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.folders import find_files
+from tasks import task_for
+from tasks.corpus import run
 from tests.cli.malformed_inputs import steep
 from tests.stages.test_corpus import context
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pipeline.corpus.questions.load import read_questions
-from pipeline.corpus.questions.passages import gold_passages
-from pipeline.corpus.raw_records import Document
+from pipeline.knowledge.corpus.questions.load import read_questions
+from pipeline.knowledge.corpus.questions.passages import gold_passages
+from pipeline.knowledge.corpus.raw_records import Document
 
 MUSIQUE = {
     "id": "2hop__1_2",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.records import Question
 from pipeline.core.text import tokenize
-from pipeline.corpus.overlap import find_overlaps
+from pipeline.knowledge.corpus.overlap import find_overlaps
 
 
 def questions(prefix: str, texts: list[str]) -> list[Question]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.config import QuestionFile
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question, Trajectory
-from pipeline.corpus.questions.load import (
+from pipeline.knowledge.corpus.questions.load import (
     MALFORMED,
     NO_ANSWER_IN_TEXT,
     UNANSWERED,

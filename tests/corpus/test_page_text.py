@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from pipeline.corpus.bounded import Exceeded, bounded
-from pipeline.corpus.chunk import chunk_documents, cut
-from pipeline.corpus.page_text import page_text, parsed_page
-from pipeline.corpus.prose import read_prose
-from pipeline.corpus.raw_records import Document
+from pipeline.knowledge.corpus.bounded import Exceeded, bounded
+from pipeline.knowledge.corpus.chunk import chunk_documents, cut
+from pipeline.knowledge.corpus.page_text import page_text, parsed_page
+from pipeline.knowledge.corpus.prose import read_prose
+from pipeline.knowledge.corpus.raw_records import Document
 from tests.corpus.word_files import STYLES, paragraph, table, write_word
 
 

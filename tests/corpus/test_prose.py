@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError
-from pipeline.corpus.documents import read_documents
-from pipeline.corpus.folders import find_files
-from pipeline.corpus.raw_records import Document
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.folders import find_files
+from pipeline.knowledge.corpus.raw_records import Document
 
 PAGE = """<html><head><title>Lina Marsh</title><style>p {}</style>
 <link rel="canonical" href="https://example.org/lina"></head>

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
-from pipeline.corpus.questions.load import load_questions, read_contexts, read_questions
+from pipeline.knowledge.corpus.questions.load import load_questions, read_contexts, read_questions
 
 MUSIQUE = {
     "id": "2hop__1_2",

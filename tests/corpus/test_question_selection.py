@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
-from pipeline.corpus.questions.load import load_questions
-from pipeline.corpus.questions.select import choose, even_shares
+from pipeline.knowledge.corpus.questions.load import load_questions
+from pipeline.knowledge.corpus.questions.select import choose, even_shares
 
 
 def question(name: str, kind: str, evidence: int, hops: int) -> Question:

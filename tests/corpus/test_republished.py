@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
-from pipeline.corpus.questions.load import dataset_of, load_questions, read_contexts
+from pipeline.knowledge.corpus.questions.load import dataset_of, load_questions, read_contexts
 
 PROMPT = "Answer the given question. For example, <answer> Beijing </answer>. Question: {}\n"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
-from pipeline.corpus.chunk import cut
-from pipeline.index.bm25 import Bm25
+from pipeline.knowledge.corpus.chunk import cut
+from pipeline.knowledge.index.bm25 import Bm25
 
 # A passage, its number of words, a question about it, and the answer.
 TEXTS = {

@@ -18,7 +18,7 @@ from pipeline.config.lookup import find_field
 from pipeline.config.run import Config
 from pipeline.config.variants import variants
 from pipeline.core.errors import ConfigError
-from tasks.run import STAGES
+from tasks import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 # The log describes earlier versions.

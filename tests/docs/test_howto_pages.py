@@ -15,9 +15,9 @@ import pytest
 
 from pipeline.config import load
 from pipeline.core.record_io import as_json, write_jsonl
-from tasks.base import walk
-from tasks.resolved import write_resolved
-from tasks.run import task_for
+from pipeline.engine.resolved import write_resolved
+from pipeline.engine.stage import walk
+from tasks import task_for
 from tests.cli.malformed_inputs import steep
 from tests.cli.test_audit_rewards import write_run
 from tests.cli.test_pair_preview import commit, scored

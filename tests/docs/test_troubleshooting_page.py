@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.policy import Pairs
+from pipeline.engine.failures import explain_exit
 from pipeline.pairs.shortage import shortage
-from pipeline.run.failures import explain_exit
 from tests.cli.malformed_inputs import steep
 from tests.pairs.test_shortage import GOOD, candidate
 

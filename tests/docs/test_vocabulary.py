@@ -12,15 +12,15 @@ from lxml import html
 from starlette.testclient import TestClient
 from typer.main import get_command
 
-from pipeline.browse.app import create_app
-from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.app import app
 from pipeline.cli.run import result_lines
+from pipeline.engine.store import read_output
 from pipeline.evaluation.comparison_tables import tables
+from pipeline.evaluation.measured import read_outcomes
 from pipeline.evaluation.run_comparison import RunResults, compare_runs
-from pipeline.report.page import run as write_report
-from pipeline.run.store import read_output
-from pipeline.stages.evaluate import read_outcomes
+from pipeline.look.browse.app import create_app
+from pipeline.look.browse.site import RunEntry, Site
+from pipeline.look.report.page import run as write_report
 from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
 from tests.docs.vocabulary import wrong_titles, wrong_words
 from tests.stages.fabricated_run import write_run
@@ -139,7 +139,7 @@ def test_help_texts_have_the_words_of_the_glossary() -> None:
 @pytest.mark.parametrize("kind", ["settings", "stages"])
 def test_settings_and_stages_are_described_in_the_words_of_the_glossary(kind: str) -> None:
     from docs.settings_page import page
-    from tasks.base import STAGES
+    from tasks import STAGES
 
     text = page() if kind == "settings" else "\n".join(stage.help for stage in STAGES.values())
     assert [*wrong_words(re.sub(r"`[^`]*`", "", text))] == []

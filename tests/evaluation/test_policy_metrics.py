@@ -12,8 +12,8 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.evaluation.compare import paired_test
 from pipeline.evaluation.failures import FailureMode
+from pipeline.evaluation.measured import merge_policies
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
-from pipeline.stages.evaluate import merge_policies
 from tests.stages.fabricated_run import trajectory, write_evaluation
 
 

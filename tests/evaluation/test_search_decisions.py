@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.core.record_io import write_parquet
 from pipeline.core.verdicts import Verdict
-from pipeline.report.page import run
-from pipeline.run.context import StageContext
-from pipeline.stages.evaluate import merge
+from pipeline.engine.context import StageContext
+from pipeline.look.report.page import run
+from tasks.evaluate import run as merge
 from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import configuration, trajectory, write_evaluation, write_run
 

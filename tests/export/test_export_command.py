@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import tool_format
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Pair, Trajectory
+from pipeline.knowledge.corpus.chunk import write_chunks
 from pipeline.pairs.candidates import pair_of
-from pipeline.stages.corpus import write_chunks
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.steps import tool_format
+from tasks import task_for
 from tasks.policy import policy
-from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.conversations.shipped_templates import byte_tokenizer as template_tokenizer
 from tests.conversations.shipped_templates import template_files

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.export.directory import new_directory
+from pipeline.training.export.directory import new_directory
 
 
 def made(path: Path) -> None:

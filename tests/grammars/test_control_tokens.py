@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Question, Trajectory
-from pipeline.grammars import grammar
-from pipeline.grammars.tokens import control_ids, control_tokens, mismatch, segment_text
+from pipeline.llm.tokens import control_ids, control_tokens, mismatch, segment_text
+from pipeline.rollout.grammars import grammar
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out

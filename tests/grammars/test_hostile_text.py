@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import Message, SftExample
-from pipeline.grammars.sanitize import escape_tokens
-from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.grammars.tokens import control_ids, decode, observation_ids, prompt_ids
+from pipeline.core.sanitize import escape_tokens
+from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokens import control_ids, decode, observation_ids, prompt_ids
 from pipeline.training.encode import encode_sft
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Message
-from pipeline.grammars.tokens import decode, mismatch, observation_ids, prompt_ids
+from pipeline.llm.tokens import decode, mismatch, observation_ids, prompt_ids
 from tests.llm.small_models import small_tokenizer
 
 TOKENIZER = small_tokenizer()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import StoreError
-from pipeline.graph.adjacency import Adjacency, write_csr
+from pipeline.knowledge.graph.adjacency import Adjacency, write_csr
 
 
 def table(folder: Path, blocks: list[list[tuple[int, int]]], entities: int) -> Adjacency:

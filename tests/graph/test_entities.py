@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.graph.entities import EntityTable, entity_key
+from pipeline.knowledge.graph.entities import EntityTable, entity_key
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Triplet
 from pipeline.core.row_files import read_jsonl
-from pipeline.graph.build import build_graph
-from pipeline.graph.extract import extract, read_answer
+from pipeline.knowledge.graph.build import build_graph
+from pipeline.knowledge.graph.extract import extract, read_answer
 from pipeline.llm.chat import EngineChat, Reply
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.json_replies import Dropped, read_items, read_object

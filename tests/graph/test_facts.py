@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Hyperedge
-from pipeline.graph.build import Extracted
-from pipeline.graph.facts import build_facts
+from pipeline.knowledge.graph.build import Extracted
+from pipeline.knowledge.graph.facts import build_facts
 
 BORN = ["Ann was  born in Rome in 1900.", ["Ann", "Rome", "1900", '"ann"']]
 

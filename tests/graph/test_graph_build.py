@@ -1,7 +1,7 @@
 """Triples become triplets; malformed ones are counted by reason."""
 
 from pipeline.core.records import Triplet
-from pipeline.graph.build import Extracted, build_graph
+from pipeline.knowledge.graph.build import Extracted, build_graph
 
 
 def test_triplets_are_numbered_within_their_chunk() -> None:

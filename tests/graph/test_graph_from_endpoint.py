@@ -8,8 +8,8 @@ import pytest
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Triplet
 from pipeline.core.row_files import read_jsonl
+from pipeline.engine.run import RunFailed, run
 from tasks.graph import Graph
-from tasks.run import RunFailed, run
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,9 +8,9 @@ import pytest
 from pipeline.core.columns import Columns
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Triplet
-from pipeline.graph.adjacency import Adjacency
-from pipeline.graph.build import Extracted, Graph
-from pipeline.graph.tables import write_triplets
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.graph.build import Extracted, Graph
+from pipeline.knowledge.graph.tables import write_triplets
 
 TRIPLES = [["Ann", "born in", "Rome"], ["rome", "lies in", "Italy"], ["Rome", "is", '"Rome"']]
 NAMES = ("id", "head", "relation", "tail", "chunk_id")

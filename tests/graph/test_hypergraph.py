@@ -12,14 +12,14 @@ from pipeline.core.columns import Columns
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Triplet
-from pipeline.graph.adjacency import Adjacency
-from pipeline.graph.build import Extracted
-from pipeline.graph.facts import Facts
-from pipeline.graph.sources import group_triplets, read_annotated_facts
-from pipeline.graph.tables import HYPEREDGE_COLUMNS, write_hyperedges
-from pipeline.run.context import StageContext
-from pipeline.stages import corpus, graph
-from pipeline.stages import hypergraph as hyper_stage
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.graph.build import Extracted
+from pipeline.knowledge.graph.facts import Facts
+from pipeline.knowledge.graph.sources import group_triplets, read_annotated_facts
+from pipeline.knowledge.graph.tables import HYPEREDGE_COLUMNS, write_hyperedges
+from tasks import corpus, graph
+from tasks import hypergraph as hyper_stage
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FACTS = [

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import StoreError
-from pipeline.graph.links import MAX_DF, Links, name_key, name_keys, title_keys, write_links
+from pipeline.knowledge.graph.links import (
+    MAX_DF,
+    Links,
+    name_key,
+    name_keys,
+    title_keys,
+    write_links,
+)
 
 FILMS = [
     ("The Tide (film)", "The Tide is a film directed by Ada Borg."),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.graph.names import NameIndex
+from pipeline.knowledge.graph.names import NameIndex
 
 
 def mentions(names, text):

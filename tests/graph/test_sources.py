@@ -9,11 +9,11 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import read_documents
-from pipeline.corpus.raw_records import Document
-from pipeline.graph.build import build_graph
-from pipeline.graph.sources import read_annotated, read_openie
+from pipeline.knowledge.corpus.chunk import chunk_documents
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.raw_records import Document
+from pipeline.knowledge.graph.build import build_graph
+from pipeline.knowledge.graph.sources import read_annotated, read_openie
 
 TEXT = "Ann was born in Rome . She moved to Oslo in 1900 . There she wrote Emma ."
 CHUNKS = list(chunk_documents([Document("Ann", TEXT, "d1"), Document("Bo", "Bo sings .", "d2")], 6))

@@ -8,14 +8,13 @@ import pytest
 from pipeline.config import Corpus, CorpusFile, Data, Graph, load
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Triplet
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import read_documents
-from pipeline.corpus.raw_records import Document
-from pipeline.graph.build import build_graph
-from pipeline.graph.sources import link_titles
-from pipeline.run.context import StageContext
-from pipeline.stages import graph as stage
-from pipeline.stages.corpus import write_chunks
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.corpus.chunk import chunk_documents, write_chunks
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.raw_records import Document
+from pipeline.knowledge.graph.build import build_graph
+from pipeline.knowledge.graph.sources import link_titles
+from tasks import graph as stage
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "configs" / "embedded.yaml"
 DOCUMENTS = [

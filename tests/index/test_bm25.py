@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.core.errors import StoreError
-from pipeline.index.bm25 import Bm25
+from pipeline.knowledge.index.bm25 import Bm25
 
 TEXTS = [
     "Alba a city on the river Nera",

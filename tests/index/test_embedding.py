@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError
-from pipeline.index.embed import Embedder
-from pipeline.index.packed import PACK, SIZES, PackedTexts
+from pipeline.knowledge.index.embed import Embedder
+from pipeline.knowledge.index.packed import PACK, SIZES, PackedTexts
 from tests.retrieval.small_encoders import write_bi_encoder
 
 TEXTS = ["alba directed the film", "where was the river", "mother of bruno"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import DependencyError, StoreError
-from pipeline.index.faiss_index import VectorIndex
+from pipeline.knowledge.index.faiss_index import VectorIndex
 
 
 def unit(rows, dimension=16, seed=0):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.index.faiss_index import least_effort, recall_probe
+from pipeline.knowledge.index.faiss_index import least_effort, recall_probe
 
 
 def unit(rows, dimension=8, seed=0):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.index import ivf_pq
-from pipeline.index.faiss_index import VectorIndex
+from pipeline.knowledge.index import ivf_pq
+from pipeline.knowledge.index.faiss_index import VectorIndex
 from tests.index.test_faiss_search import unit
 
 VECTORS = unit(1000, 32)

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.index.kinds import check_gpu, code_bytes
+from pipeline.knowledge.index.kinds import check_gpu, code_bytes
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.adjacency import Adjacency
-from pipeline.index import signs
-from pipeline.index.signs import SignCodes
-from pipeline.retrieval import graph
-from pipeline.retrieval.base import Query
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.index import signs
+from pipeline.knowledge.index.signs import SignCodes
+from pipeline.knowledge.retrieval import graph
+from pipeline.knowledge.retrieval.base import Query
 
 
 def clustered(count: int, dimension: int) -> np.ndarray:

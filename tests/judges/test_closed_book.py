@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from pipeline.core.content_cache import ContentCache
-from pipeline.grammars import grammar
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
 from pipeline.llm.chat import EngineChat
+from pipeline.rollout.grammars import grammar
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.scripted_engine import ScriptedEngine
 

@@ -11,7 +11,7 @@ from pipeline.closed_world.schema import RELATIONS, Fact
 from pipeline.closed_world.world import generate_world
 from pipeline.judges.cases import EquivalenceCase, SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
-from pipeline.sft_data.templates import SUMMARIES
+from pipeline.training.sft_data.templates import SUMMARIES
 
 WORLD = generate_world(4, documents=300)
 JUDGE = ClosedWorldJudge(WORLD)

@@ -1,6 +1,6 @@
 """A stage's process that generates with vLLM's multi-process engine until it is killed.
 
-``python -m pipeline.run.process tests.llm.killed_engine MODEL`` opens the engine, prints the first
+``python -m pipeline.engine.process.process tests.llm.killed_engine MODEL`` opens the engine, prints the first
 segment and then generates without end; with ``once`` as second argument it closes the engine instead.
 When the engine fails, it prints the message, closes the engine and ends with the error's exit status.
 """

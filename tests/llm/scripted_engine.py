@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.core.errors import EngineError
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import decode, segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
+from pipeline.llm.tokenizer import Tokenizer
+from pipeline.llm.tokens import decode, segment_text
 
 Script = Mapping[str, str] | Callable[[str, GenerationRequest], str]
 

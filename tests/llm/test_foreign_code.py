@@ -25,16 +25,16 @@ class Tokenizer:
     pass
 """
 OPENINGS = {
-    "tokenizer": "from pipeline.grammars.tokenizer import model_tokenizer as f; f(folder)",
+    "tokenizer": "from pipeline.llm.tokenizer import model_tokenizer as f; f(folder)",
     "engine": (
         "from pipeline.config import EngineConfig; from pipeline.llm.open_engine import open_engine as f; "
         "f(EngineConfig(kind='transformers', dtype='float32'), folder, adapter=None, seed=0)"
     ),
     "embedder": (
-        "from pipeline.index.embed import Embedder; Embedder(folder, device='cpu').encode(['a'], 'query')"
+        "from pipeline.knowledge.index.embed import Embedder; Embedder(folder, device='cpu').encode(['a'], 'query')"
     ),
     "flag reranker": (
-        "from pipeline.config import Reranker; from pipeline.retrieval.rerank import FlagModel; "
+        "from pipeline.config import Reranker; from pipeline.knowledge.retrieval.rerank import FlagModel; "
         "FlagModel(Reranker(kind='flag', model=folder, device='cpu')).compute([('a', 'b')])"
     ),
 }

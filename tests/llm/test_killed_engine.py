@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline.engine.process.process import child_environment
 from pipeline.llm.engine_processes import EngineWatch
-from pipeline.run.process import child_environment
 from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model
 from tests.waiting import LIMIT, becomes
@@ -31,7 +31,7 @@ MARK = "STEEP_TEST_KILLED_ENGINE"
 # Starts the stage's process as the process of `steep run` does, in its own process group.
 RUN = """
 import subprocess, sys
-from pipeline.run.process import MODULE, child_environment
+from pipeline.engine.process.process import MODULE, child_environment
 import os
 stage = subprocess.Popen(
     [sys.executable, "-m", MODULE, "tests.llm.killed_engine", *sys.argv[1:]],

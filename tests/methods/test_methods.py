@@ -13,11 +13,11 @@ from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
-from pipeline.grammars import grammar
 from pipeline.methods import candidate_terms, method
 from pipeline.methods.base import Method
 from pipeline.methods.prograph.reward import step_rewards
 from pipeline.methods.prograph.structure import Structure
+from pipeline.rollout.grammars import grammar
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules in which a method name may stand, besides the modules called after a method.
@@ -28,8 +28,8 @@ MAY_NAME_METHODS = {
     "pipeline/rollout/importers.py": "formats of other systems' result files",
     "pipeline/rollout/imported_text.py": "layouts of other systems' outputs",
     "pipeline/config/knowledge.py": "prograph is also a variant of retrieval",
-    "pipeline/retrieval/hypergraph.py": "prograph is also a variant of retrieval",
-    "pipeline/recall/compare.py": "prograph is also a variant of retrieval",
+    "pipeline/knowledge/retrieval/hypergraph.py": "prograph is also a variant of retrieval",
+    "pipeline/look/recall/compare.py": "prograph is also a variant of retrieval",
 }
 
 

@@ -10,10 +10,10 @@ import pytest
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Span, Trajectory
-from pipeline.grammars.spans import extend
+from pipeline.core.spans import extend
 from pipeline.pairs.step_pairs import step_pairs
 from pipeline.training.encode import encode_pairs
-from tasks.run import task_for
+from tasks import task_for
 from tests.stages.test_pair import run_stage
 from tests.training.tiny_policy import byte_tokenizer
 

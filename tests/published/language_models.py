@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from pipeline.conversations.chat_template import ChatTemplate
+    from pipeline.rollout.conversations.chat_template import ChatTemplate
     from tests.published.lessons import Lesson
 
 Family = Literal["llama3", "qwen2.5", "qwen3"]

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.conversations.steps import tool_format, write
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ContextItem, Message, Step
-from pipeline.grammars import grammar
-from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
-from pipeline.sft_data import by_model
-from pipeline.sft_data.templates import fill, fluent
+from pipeline.knowledge.graph.extract import TRIPLETS, ExtractionPrompt
+from pipeline.rollout.conversations.steps import tool_format, write
+from pipeline.rollout.grammars import grammar
+from pipeline.training.sft_data import by_model
+from pipeline.training.sft_data.templates import fill, fluent
 
 TRAJECTORIES = 48  # lessons of a policy
 REWRITTEN = ", exactly?"  # ends every rewritten question

@@ -14,12 +14,12 @@ from typing import Any
 import yaml
 
 from pipeline import config
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import tool_format
 from pipeline.core import shipped
-from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.graph.extract import TRIPLETS
-from pipeline.graph.facts import FACTS
+from pipeline.knowledge.graph.extract import TRIPLETS
+from pipeline.knowledge.graph.facts import FACTS
+from pipeline.llm.tokenizer import model_tokenizer
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.steps import tool_format
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published import encoders, lessons
 from tests.published.data_files import write_data

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.core.records import ContextItem
-from pipeline.recall.questions import ranked_documents, recall_at
+from pipeline.look.recall.questions import ranked_documents, recall_at
 
 ITEMS = [
     ContextItem("triplet", "b-0:1", "", "Bo sings songs", 0.9),

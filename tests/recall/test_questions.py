@@ -5,10 +5,10 @@ import json
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import read_documents
-from pipeline.corpus.raw_records import Document
-from pipeline.recall.questions import RecallQuery, read_recall_questions
+from pipeline.knowledge.corpus.chunk import chunk_documents
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.raw_records import Document
+from pipeline.look.recall.questions import RecallQuery, read_recall_questions
 from tests.corpus.test_gold_passages import EVIDENCE, HOTPOTQA, MUSIQUE
 
 CORPUS = [

@@ -24,10 +24,10 @@ from lxml import html
 from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.engine.progress import duration
 from pipeline.evaluation.failures import FailureMode, retrieved_hops
 from pipeline.methods import method
 from pipeline.pairs.select import KIND_MEANINGS
-from pipeline.run.progress import duration
 
 Groups = Sequence[Sequence[Trajectory]]  # of the data sets, which have equal weight
 Rows = list[list[str]]

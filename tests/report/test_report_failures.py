@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.evaluation.failures import LEGEND, FailureMode
+from pipeline.evaluation.measured import merge_policies
 from pipeline.evaluation.metrics import Outcome, metrics_rows
-from pipeline.report.page import run
-from pipeline.stages.evaluate import merge_policies
+from pipeline.look.report.page import run
 from tests.report.test_report_page import HOSTILE, Page
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 

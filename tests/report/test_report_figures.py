@@ -11,11 +11,11 @@ import pytest
 
 from pipeline.core.record_io import iterate_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
-from pipeline.corpus.coverage import CoverageRow
-from pipeline.report.page import run
-from pipeline.run.context import StageContext
-from pipeline.run.store import StageKey
-from pipeline.stages.evaluate import merge_policies
+from pipeline.engine.context import StageContext
+from pipeline.engine.store import StageKey
+from pipeline.evaluation.measured import merge_policies
+from pipeline.knowledge.corpus.coverage import CoverageRow
+from pipeline.look.report.page import run
 from tests.report.figures_of_the_store import faults
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import write_evaluation, write_run

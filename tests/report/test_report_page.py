@@ -12,9 +12,9 @@ import pytest
 
 from pipeline.core.errors import StoreError
 from pipeline.core.text import visible
-from pipeline.report.page import run
-from pipeline.stages import evaluate
-from pipeline.stages.evaluate import merge_policies
+from pipeline.evaluation.measured import merge_policies
+from pipeline.look.report.page import run
+from tasks import evaluate
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
 HOSTILE = '</style></span><script>alert("steep")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
@@ -188,7 +188,7 @@ def test_the_last_policy_has_its_rows_on_the_final_split_and_no_other_policy(
         inputs={**inputs, "final-round-1": final},
     )
     merging.output.mkdir()
-    evaluate.merge(merging)
+    evaluate.run(merging)
     tests = json.loads((merging.output / "comparison.json").read_text())
     assert {test["split"] for test in tests} == {"test"}
     run(context)

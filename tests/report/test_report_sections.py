@@ -15,17 +15,17 @@ from pipeline.config import load
 from pipeline.config.writing import differing_settings
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Question, Trajectory
+from pipeline.core.trajectory_file import FILE
+from pipeline.engine.progress import duration
+from pipeline.evaluation.measured import merge_policies
+from pipeline.look.report import recall_section as recall
+from pipeline.look.report import rewards_section as rewards
+from pipeline.look.report.data import stage_rows
+from pipeline.look.report.page import run
+from pipeline.look.report.usage_section import usages
 from pipeline.methods import method
 from pipeline.methods.search_r1.reward import SearchR1Rewards
 from pipeline.methods.tearag.reward import TeaRagRewards
-from pipeline.report import recall_section as recall
-from pipeline.report import rewards_section as rewards
-from pipeline.report.data import stage_rows
-from pipeline.report.page import run
-from pipeline.report.usage_section import usages
-from pipeline.run.progress import duration
-from pipeline.stages.evaluate import merge_policies
-from pipeline.stages.files.trajectory_columns import FILE
 from tests.report.test_report_page import Page
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import (

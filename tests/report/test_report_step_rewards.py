@@ -10,12 +10,12 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.core.records import Trajectory
+from pipeline.engine.context import StageContext
+from pipeline.look.report.data import progress_costs, turn_rewards
+from pipeline.look.report.page import run
 from pipeline.methods.prograph.method import METHOD
 from pipeline.methods.prograph.reward import ProGraphRewards, step_rewards
 from pipeline.methods.prograph.structure import Structure
-from pipeline.report.data import progress_costs, turn_rewards
-from pipeline.report.page import run
-from pipeline.run.context import StageContext
 from tests.report.test_report_page import Page
 from tests.smallest import write_scored
 from tests.stages.fabricated_run import trajectory, write_run

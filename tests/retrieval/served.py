@@ -4,8 +4,8 @@ import threading
 
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem
-from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.retrieval.remote.server import Server, bind_socket, create_app
+from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
+from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, create_app
 from tests.waiting import LIMIT
 
 IDENTITY = RetrievalIdentity("corpus-1", "graph-1", "index-1", None, {"top_k": 5, "tau": 0.2})

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pipeline.graph.adjacency import Adjacency
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.retrieval.base import Query, top_positions
-from pipeline.retrieval.graph import GraphRetrieval, entity_query
-from pipeline.retrieval.rerank import BiEncoder
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.retrieval.base import Query, top_positions
+from pipeline.knowledge.retrieval.graph import GraphRetrieval, entity_query
+from pipeline.knowledge.retrieval.rerank import BiEncoder
 from tests.retrieval.small_encoders import BagOfWords
 
 FACTS = [

@@ -18,9 +18,9 @@ import httpx
 import pytest
 from fastapi import Request
 
-from pipeline.retrieval.remote.guard import Traffic
-from pipeline.retrieval.remote.server import guarded_app
-from pipeline.retrieval.remote.wire import MAX_BODY
+from pipeline.knowledge.retrieval.remote.guard import Traffic
+from pipeline.knowledge.retrieval.remote.server import guarded_app
+from pipeline.knowledge.retrieval.remote.wire import MAX_BODY
 from tests.retrieval.served import Running
 from tests.waiting import LIMIT, ending, wait_until
 
@@ -221,7 +221,7 @@ ENDLESS = """
 import asyncio, sys
 from multiprocessing import get_context
 from time import sleep
-from pipeline.retrieval.remote.server import bind_socket, guarded_app, serve, Server
+from pipeline.knowledge.retrieval.remote.server import bind_socket, guarded_app, serve, Server
 
 app = guarded_app((), None)
 

@@ -11,15 +11,15 @@ import pytest
 
 from pipeline.core.columns import Columns
 from pipeline.core.records import ContextItem
-from pipeline.graph.adjacency import Adjacency
-from pipeline.graph.build import Extracted
-from pipeline.graph.facts import Facts
-from pipeline.graph.tables import HYPEREDGE_COLUMNS, write_hyperedges
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.hypergraph import HypergraphRetrieval, HypergraphVariant
-from pipeline.retrieval.informativeness import Incidence
-from pipeline.retrieval.retriever import VariantRetriever
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.graph.build import Extracted
+from pipeline.knowledge.graph.facts import Facts
+from pipeline.knowledge.graph.tables import HYPEREDGE_COLUMNS, write_hyperedges
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.hypergraph import HypergraphRetrieval, HypergraphVariant
+from pipeline.knowledge.retrieval.informativeness import Incidence
+from pipeline.knowledge.retrieval.retriever import VariantRetriever
 from tests.retrieval.small_encoders import BagOfWords
 
 FACTS = [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pipeline.retrieval.informativeness import (
+from pipeline.knowledge.retrieval.informativeness import (
     Incidence,
     best_edges,
     cosine_to_mean,

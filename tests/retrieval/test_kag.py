@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.retrieval.base import ScoredChunk, ScoredTriplet
-from pipeline.retrieval.kag import Candidates, build, rank, rank_all
+from pipeline.knowledge.retrieval.base import ScoredChunk, ScoredTriplet
+from pipeline.knowledge.retrieval.kag import Candidates, build, rank, rank_all
 
 NAMES = ["Rome", "ROME", '"Rome"', "Tiber", "Italy", "river", " Italy ", ""]
 SCORES = st.sampled_from([-40.0, -3.0, math.log(0.25), -1.0, 0.0, 0.5, 4.0, 800.0])

@@ -1,7 +1,7 @@
 """Entities that a subquery mentions become key entities."""
 
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.expansion import KeyEntityExpansion
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.expansion import KeyEntityExpansion
 
 NAMES = KeyEntityExpansion(["Malibu Express (film)", "Andy Sidaris", "California"])
 QUESTION = "Who directed Malibu Express in California?"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pipeline.graph.links import Links, write_links
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.retrieval.linked import FusedRetrieval, LinkedRetrieval
+from pipeline.knowledge.graph.links import Links, write_links
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.retrieval.linked import FusedRetrieval, LinkedRetrieval
 from tests.graph.test_links import FILMS
 from tests.retrieval.fake_columns import FakeColumns
 

@@ -1,8 +1,8 @@
 """Chunks that triplets and key entities lead to."""
 
-from pipeline.retrieval.base import Query, ScoredTriplet
-from pipeline.retrieval.expansion import LinkedChunkExpansion
-from pipeline.retrieval.rerank import BiEncoder
+from pipeline.knowledge.retrieval.base import Query, ScoredTriplet
+from pipeline.knowledge.retrieval.expansion import LinkedChunkExpansion
+from pipeline.knowledge.retrieval.rerank import BiEncoder
 from tests.retrieval.fake_columns import FakeColumns
 from tests.retrieval.small_encoders import BagOfWords
 

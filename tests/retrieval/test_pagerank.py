@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.retrieval.pagerank import personalized_pagerank
+from pipeline.knowledge.retrieval.pagerank import personalized_pagerank
 
 
 @st.composite

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem
 from pipeline.core.text import visible
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.remote.client import RemoteRetriever
-from pipeline.retrieval.remote.server import bind_socket
-from pipeline.retrieval.remote.wire import (
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.remote.client import RemoteRetriever
+from pipeline.knowledge.retrieval.remote.server import bind_socket
+from pipeline.knowledge.retrieval.remote.wire import (
     HEADER,
     MAX_QUERIES,
     MAX_TEXT,

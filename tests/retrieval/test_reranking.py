@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.config import Reranker
 from pipeline.core.content_cache import ContentCache
-from pipeline.retrieval.flag_logits import flag_logits
-from pipeline.retrieval.rerank import (
+from pipeline.knowledge.retrieval.flag_logits import flag_logits
+from pipeline.knowledge.retrieval.rerank import (
     BiEncoder,
     CachedReranker,
     CrossEncoderModel,

@@ -6,10 +6,10 @@ import pytest
 
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem
-from pipeline.retrieval.base import Query, ScoredChunk, ScoredTriplet
-from pipeline.retrieval.expansion import KeyEntityExpansion
-from pipeline.retrieval.graph import entity_query
-from pipeline.retrieval.retriever import VariantRetriever
+from pipeline.knowledge.retrieval.base import Query, ScoredChunk, ScoredTriplet
+from pipeline.knowledge.retrieval.expansion import KeyEntityExpansion
+from pipeline.knowledge.retrieval.graph import entity_query
+from pipeline.knowledge.retrieval.retriever import VariantRetriever
 from tests.waiting import LIMIT
 
 

@@ -10,8 +10,8 @@ import pytest
 from pipeline.core.columns import Columns
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Chunk
-from pipeline.index.faiss_index import VectorIndex
-from pipeline.retrieval.semantic import SemanticRetrieval
+from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.retrieval.semantic import SemanticRetrieval
 
 COUNT = 30
 

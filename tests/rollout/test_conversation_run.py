@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import tool_format
 from pipeline.core import shipped
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, SftExample, Trajectory
-from pipeline.grammars.spans import pieces
-from pipeline.grammars.tokenizer import model_tokenizer
+from pipeline.core.spans import pieces
+from pipeline.llm.tokenizer import model_tokenizer
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.steps import tool_format
 from tests.published.language_models import encode_conversation, write_language_model
 
 SYSTEM = "Search, then write Answer: and the answer."

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.conversations.steps import OWN_TOOLS, load_tools, tool_format
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.evaluation.excerpts import text_of
-from pipeline.grammars import grammar
-from pipeline.grammars.tokens import control_tokens, decode, decode_mask
+from pipeline.llm.tokens import control_tokens, decode, decode_mask
+from pipeline.rollout.conversations.steps import OWN_TOOLS, load_tools, tool_format
+from pipeline.rollout.grammars import grammar
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, continue_trajectories
 from pipeline.rollout.tools import NOTICE, ToolConversations

@@ -7,12 +7,12 @@ from typing import ClassVar
 import pytest
 
 from pipeline.core.formats import FORMATS
-from pipeline.grammars.base import ParsedOutput
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.engine.context import policy_format
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.rollout.formats import OpenFormat
+from pipeline.rollout.grammars.base import ParsedOutput
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.tags import TaggedText, Tags
-from pipeline.run.context import policy_format
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.rolled_out import rolled_out
 from tests.rollout.test_sampler import TOKENIZER, Documents, question, two_steps

@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.core.records import ContextItem, Message, SftExample
-from pipeline.grammars.base import grammar
-from pipeline.grammars.tokens import decode_mask, mismatch
+from pipeline.llm.tokens import decode_mask, mismatch
+from pipeline.rollout.grammars.base import grammar
 from pipeline.training.encode import IGNORED, encode_sft
 from tests.methods.hiprag.test_hiprag_grammar import HOSTILE
 from tests.rollout.test_sampler import TOKENIZER, Documents, rolled

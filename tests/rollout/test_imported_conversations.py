@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.browse.texts import pieces
 from pipeline.core.answer_metrics import exact_match
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Pair, Trajectory
-from pipeline.grammars.spans import pieces as text_of
+from pipeline.core.spans import pieces as text_of
+from pipeline.look.browse.texts import pieces
 from pipeline.rollout.importers import iterate_outputs
 from tests.cli.malformed_inputs import steep
 

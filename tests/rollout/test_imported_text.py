@@ -11,7 +11,7 @@ import pytest
 from pipeline.cli.outputs import add_masks, import_outputs
 from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
-from pipeline.grammars.spans import pieces
+from pipeline.core.spans import pieces
 from pipeline.rollout.importers import iterate_outputs
 
 TOKENIZER = Path(__file__).parents[2] / "data/tiny_reader"

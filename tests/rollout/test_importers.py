@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import ContextItem, Trajectory
-from pipeline.grammars.spans import cover_error
+from pipeline.core.spans import cover_error
 from pipeline.rollout.importers import SkippedLine, iterate_outputs
 from tests.methods.prograph.test_prograph_grammar import FIRST as PROGRAPH_QUERY
 from tests.methods.prograph.test_prograph_grammar import LAST as PROGRAPH_ANSWER

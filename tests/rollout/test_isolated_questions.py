@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Question
+from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import EngineEnded, GenerationRequest
-from pipeline.retrieval.base import Query
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, answer_questions

@@ -15,11 +15,11 @@ import pytest
 from pipeline.cli.outputs import add_masks, import_outputs
 from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Question, Step, Trajectory
-from pipeline.grammars import Grammar, grammar
-from pipeline.grammars.sanitize import sanitize
-from pipeline.grammars.spans import pieces
-from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.grammars.tokens import control_tokens, decode, decode_mask
+from pipeline.core.sanitize import sanitize
+from pipeline.core.spans import pieces
+from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokens import control_tokens, decode, decode_mask
+from pipeline.rollout.grammars import Grammar, grammar
 from tests.conversations.generated import SCRIPTS
 from tests.grammars.test_hostile_text import NAMES, hostile_texts
 from tests.llm.scripted_engine import ScriptedEngine

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question
-from pipeline.grammars.base import grammar
-from pipeline.grammars.tokens import mismatch
-from pipeline.retrieval.base import Query
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.llm.tokens import mismatch
+from pipeline.rollout.grammars.base import grammar
 from pipeline.rollout.sampler import MOST_CHARACTERS
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer

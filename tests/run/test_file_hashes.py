@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.file_hashes import (
+from pipeline.engine.file_hashes import (
     FileRecord,
     hash_problems,
     parse_records,

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.run.fork_server import ForkServer
+from pipeline.engine.process.fork_server import ForkServer
 from tests.run.test_process import ROOT, running
 from tests.waiting import ending, wait_until
 
@@ -125,10 +125,10 @@ def test_a_forked_process_ends_with_the_server(environment, pipe):
 
 CLIENT = """
 import os, sys, time
-from pipeline.run.fork_server import ForkServer
+from pipeline.engine.process.fork_server import ForkServer
 with ForkServer.running([], dict(os.environ)) as server:
     if os.fork() == 0:
-        from pipeline.run.process import die_with_parent
+        from pipeline.engine.process.process import die_with_parent
         die_with_parent()
     process = server.start(
         "targets:sleep", [], environment=dict(os.environ), output=2, extra=[1]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.process import MODULE, child_environment
+from pipeline.engine.process.process import MODULE, child_environment
 from tests.waiting import ending, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PARENT = """
 import os, subprocess, sys, time
-from pipeline.run.process import MODULE, child_environment
+from pipeline.engine.process.process import MODULE, child_environment
 environment = {**os.environ, **child_environment()}
 child = subprocess.Popen([sys.executable, "-m", MODULE, "http.server", "0"], env=environment, start_new_session=True)
 print(child.pid, flush=True)

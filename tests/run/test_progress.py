@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.run.progress import (
+from pipeline.engine.progress import (
     ProgressFile,
     ProgressRecord,
     read_failure,

@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.llm.engine import GenerationRequest, GenerationResult
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import Decoding
 from tests.conversations.shipped_templates import byte_tokenizer

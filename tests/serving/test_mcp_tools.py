@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.retrieval.remote.server import create_app
+from pipeline.knowledge.retrieval.remote.server import create_app
 from pipeline.serving.mcp_tools import add_tools
 from pipeline.serving.policy import ServedPolicy
 from tests.retrieval.served import IDENTITY, FakeRetriever, Running

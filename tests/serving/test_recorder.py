@@ -20,14 +20,13 @@ from pipeline.cli.app import app
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.engine.context import StageContext
 from pipeline.evaluation.excerpts import text_of
-from pipeline.grammars.tokens import decode_mask
+from pipeline.llm.tokens import decode_mask
 from pipeline.rollout.recorded import Recording, recorded_trajectories
-from pipeline.run.context import StageContext
 from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
 from pipeline.serving.turns import TurnRequest
-from pipeline.stages import pair, sample, score
-from tasks.run import task_for
+from tasks import pair, sample, score, task_for
 from tests.conversations.shipped_templates import SEARCH
 from tests.serving.scripted_policy import DECODING, ScriptedProcess, scripted_policy, tokenizer_of
 

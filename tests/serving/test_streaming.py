@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from pipeline.core.errors import EngineError
 from pipeline.core.records import Chunk
+from pipeline.knowledge.corpus.chunk import write_chunks
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.shared_engine import SharedEngine
 from pipeline.rollout.answering import OpenPolicy, PolicyProcess, question_record
@@ -27,7 +28,6 @@ from pipeline.rollout.tags import TaggedText
 from pipeline.serving.chat import chat_routes
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import PlainModel
-from pipeline.stages.corpus import write_chunks
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.test_sampler import STEP_1, STEP_2, TEARAG, TOKENIZER, Documents, two_steps
 from tests.serving.scripted_policy import DECODING

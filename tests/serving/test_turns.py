@@ -14,10 +14,10 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.json_schemas import schema_problem
 from pipeline.core.errors import InputError
-from pipeline.grammars.tokens import decode
+from pipeline.llm.tokens import decode
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.json_schemas import schema_problem
 from pipeline.serving.chat import chat_routes
 from pipeline.serving.turns import PlainModel, TurnRequest
 from tests.conversations.shipped_templates import SEARCH

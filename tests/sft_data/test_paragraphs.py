@@ -5,12 +5,12 @@ from pathlib import Path
 
 from pipeline.core.records import Chunk
 from pipeline.core.text import tokenize
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.questions.load import read_contexts, read_questions
-from pipeline.corpus.questions.passages import gold_passages
-from pipeline.graph.locate import Locator
-from pipeline.sft_data.mentions import mention
-from pipeline.sft_data.paragraphs import MIN_OVERLAP, Paragraphs, own_chunks
+from pipeline.knowledge.corpus.chunk import chunk_documents
+from pipeline.knowledge.corpus.questions.load import read_contexts, read_questions
+from pipeline.knowledge.corpus.questions.passages import gold_passages
+from pipeline.knowledge.graph.locate import Locator
+from pipeline.training.sft_data.mentions import mention
+from pipeline.training.sft_data.paragraphs import MIN_OVERLAP, Paragraphs, own_chunks
 
 # An article in blocks of eight words, and a paragraph that begins inside the second of them.
 ARTICLE = (

@@ -8,15 +8,15 @@ import pytest
 
 from pipeline.closed_world.write import write_closed_world
 from pipeline.config import load
-from pipeline.conversations.chat_template import ChatTemplate
-from pipeline.conversations.steps import parse, tool_format
 from pipeline.core.record_io import as_json, read_records
 from pipeline.core.records import SftExample
 from pipeline.core.shipped import ROOT
-from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.stages import corpus, graph, sft_data
-from pipeline.stages import hypergraph as hyper_stage
+from pipeline.llm.tokenizer import model_tokenizer
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.steps import parse, tool_format
 from pipeline.training.encode import encode_sft
+from tasks import corpus, graph, sft_data
+from tasks import hypergraph as hyper_stage
 from tests.stages.question_stages import run_questions, run_stages
 
 READER = str(ROOT / "data" / "tiny_reader")

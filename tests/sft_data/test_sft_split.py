@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import Step
-from pipeline.sft_data.split import Example, SupervisedTrajectory, split, supply
+from pipeline.training.sft_data.split import Example, SupervisedTrajectory, split, supply
 
 
 def trajectory(name: str, subqueries: list[str | None]) -> SupervisedTrajectory:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from pipeline.sft_data.mentions import longest_mentions, mention
-from pipeline.sft_data.templates import SUMMARIES, fill, fluent, summary
+from pipeline.training.sft_data.mentions import longest_mentions, mention
+from pipeline.training.sft_data.templates import SUMMARIES, fill, fluent, summary
 
 
 @pytest.mark.parametrize(

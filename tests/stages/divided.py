@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.context import StageContext
-from pipeline.run.store import StageKey
+from pipeline.engine.context import StageContext
+from pipeline.engine.store import StageKey
 
 Run = Callable[[StageContext], dict[str, int]]
 _OF_TIME = ("timing.json", "manifest.json")

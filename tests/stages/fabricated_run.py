@@ -23,11 +23,11 @@ from pipeline.core.records import (
     TokenCounts,
     Trajectory,
 )
+from pipeline.core.spans import extend
+from pipeline.engine.context import StageContext
+from pipeline.engine.store import StageKey
+from pipeline.evaluation.measured import merge_policies
 from pipeline.evaluation.metrics import measure
-from pipeline.grammars.spans import extend
-from pipeline.run.context import StageContext
-from pipeline.run.store import StageKey
-from pipeline.stages.evaluate import merge_policies
 from tests.smallest import small_config, write_paired, write_scored
 
 DOCUMENT = "Vell is a harbour city in the north of Ostar, on the river Ime."

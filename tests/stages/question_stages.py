@@ -10,9 +10,9 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Question
-from pipeline.run.context import StageContext
-from pipeline.stages import questions
-from pipeline.stages.questions import HELD_OUT, TRAINED
+from pipeline.engine.context import StageContext
+from tasks import questions
+from tasks.questions import HELD_OUT, TRAINED
 from tests.llm.small_models import small_adapter, small_model
 
 

@@ -14,11 +14,11 @@ from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, ContextItem, Question, Step, Trajectory, Triplet
-from pipeline.index.embed import open_embedder
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.factory import open_retriever
-from pipeline.stages import candidates, corpus, graph, index, sft_data
-from pipeline.stages.corpus import write_chunks
+from pipeline.knowledge.corpus.chunk import write_chunks
+from pipeline.knowledge.index.embed import open_embedder
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.factory import open_retriever
+from tasks import candidates, corpus, graph, index, sft_data
 from tests.retrieval.small_encoders import write_bi_encoder
 from tests.smallest import small_config, small_trajectory
 from tests.stages.question_stages import run_questions, run_stages

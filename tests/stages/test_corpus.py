@@ -10,8 +10,8 @@ from pipeline import config
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk
-from pipeline.run.context import StageContext
-from pipeline.stages.corpus import run
+from pipeline.engine.context import StageContext
+from tasks.corpus import run
 from tests.recorded_progress import RecordedProgress
 
 CONFIGS = Path(__file__).parents[2] / "configs"

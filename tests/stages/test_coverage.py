@@ -10,9 +10,10 @@ import pytest
 from pipeline.core.atomic import write_json
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk
-from pipeline.report.page import run as report
-from pipeline.run.context import StageContext
-from pipeline.stages import corpus, coverage, questions
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.corpus.coverage import ADDED, COVERAGE
+from pipeline.look.report.page import run as report
+from tasks import corpus, coverage, questions
 from tests.report.test_report_page import Page
 from tests.smallest import small_config
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
@@ -43,14 +44,14 @@ def test_gold_of_another_sample_is_uncovered_and_added_from_the_question_file(
     """MuSiQue's 100 questions have 234 supporting paragraphs; NQ of Search-R1 holds no paragraph."""
     folder, counts = covered(tmp_path / "plain", real_data, add_gold=False)
     assert "gold_passages_added" not in counts
-    rows = json.loads((folder / "coverage" / coverage.FILE).read_text())["rows"]
+    rows = json.loads((folder / "coverage" / COVERAGE).read_text())["rows"]
     found = {row["dataset"]: (row["without_passage"], row["without_answer"]) for row in rows}
     assert found == {"musique": (100, 0), "nq": (0, 36)}
     folder, counts = covered(tmp_path / "repaired", real_data, add_gold=True)
-    rows = json.loads((folder / "coverage" / coverage.FILE).read_text())["rows"]
+    rows = json.loads((folder / "coverage" / COVERAGE).read_text())["rows"]
     found = {row["dataset"]: (row["without_passage"], row["without_answer"]) for row in rows}
     assert found["musique"] == (0, 0)
-    added = json.loads((folder / "corpus" / corpus.ADDED).read_text())
+    added = json.loads((folder / "corpus" / ADDED).read_text())
     assert counts["gold_passages_added"] == len(added) == 234
     chunks = read_records(folder / "corpus" / "chunks.parquet", Chunk)
     of_questions = {chunk.doc_id for chunk in chunks if chunk.source == MUSIQUE["path"]}
@@ -77,8 +78,8 @@ def test_the_report_has_em_over_answerable_questions_beside_em(two_policies: Sta
     row |= {"without_passage": 2, "without_answer": 0}
     found = {"rows": [row], "uncovered": {"test": ["q2", "q3"]}, "titles": ["<b>Ime"]}
     for name, file, value in (
-        ("coverage", coverage.FILE, found),
-        ("corpus", corpus.ADDED, [{"title": "Ost", "file": "q.json"}]),
+        ("coverage", COVERAGE, found),
+        ("corpus", ADDED, [{"title": "Ost", "file": "q.json"}]),
     ):
         two_policies.inputs[name] = directory / name
         write_json(directory / name / file, value)
@@ -101,7 +102,7 @@ def test_a_report_without_uncovered_questions_has_no_second_em(two_policies: Sta
     two_policies.inputs["coverage"] = two_policies.output.parent / "coverage"
     two_policies.inputs["corpus"] = two_policies.output.parent / "corpus"
     found = {"rows": [row], "uncovered": {"test": []}, "titles": []}
-    write_json(two_policies.inputs["coverage"] / coverage.FILE, found)
+    write_json(two_policies.inputs["coverage"] / COVERAGE, found)
     report(two_policies)
     text = Page((two_policies.output / "report.html").read_text()).text
     assert "EM, answerable" not in text

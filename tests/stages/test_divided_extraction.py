@@ -13,10 +13,10 @@ import pytest
 
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.records import Chunk
-from pipeline.run.context import StageContext
-from pipeline.stages import graph, hypergraph
-from pipeline.stages.corpus import write_chunks
-from pipeline.stages.files import extraction
+from pipeline.engine.context import StageContext
+from pipeline.engine.files import extraction
+from pipeline.knowledge.corpus.chunk import write_chunks
+from tasks import graph, hypergraph
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
 from tests.smallest import small_config
 from tests.stages.divided import content, run_divided, run_shard, run_whole

@@ -7,13 +7,13 @@ import pytest
 
 from pipeline.core.errors import StoreError
 from pipeline.core.records import Chunk
-from pipeline.graph.build import Extracted, Graph
-from pipeline.graph.facts import Facts
-from pipeline.graph.tables import write_hyperedges, write_triplets
-from pipeline.index import ivf_pq
-from pipeline.run.context import StageContext
-from pipeline.stages import index
-from pipeline.stages.corpus import write_chunks
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.corpus.chunk import write_chunks
+from pipeline.knowledge.graph.build import Extracted, Graph
+from pipeline.knowledge.graph.facts import Facts
+from pipeline.knowledge.graph.tables import write_hyperedges, write_triplets
+from pipeline.knowledge.index import ivf_pq
+from tasks import index
 from tests.retrieval.small_encoders import write_bi_encoder
 from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
 from tests.stages.test_index import config

@@ -12,9 +12,9 @@ import pytest
 from pipeline.core.errors import JudgeError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Step, Trajectory
+from pipeline.engine.context import StageContext
 from pipeline.llm.replies import REPLIES
-from pipeline.run.context import StageContext
-from pipeline.stages import judge
+from tasks import judge
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.judges.known_judges import trajectory
 from tests.llm.fake_endpoint import FakeEndpoint

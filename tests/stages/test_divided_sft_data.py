@@ -11,8 +11,8 @@ import pytest
 
 from pipeline import config
 from pipeline.core.errors import InputError
-from pipeline.run.context import StageContext
-from pipeline.stages import corpus, graph, sft_data
+from pipeline.engine.context import StageContext
+from tasks import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.llm.scripted_engine import ScriptedEngine

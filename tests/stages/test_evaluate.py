@@ -13,10 +13,11 @@ from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
+from pipeline.engine.context import StageContext
 from pipeline.evaluation.compare import parted
-from pipeline.run.context import StageContext
-from pipeline.stages.evaluate import compare_policies, merge_policies, run, write_measured
+from pipeline.evaluation.measured import compare_policies, merge_policies, write_measured
 from pipeline.training.lineage import policy_fingerprint
+from tasks.evaluate_policy import run
 from tests.llm.small_models import small_adapter, small_model
 from tests.smallest import small_config
 from tests.stages.fabricated_run import trajectory, write_evaluation

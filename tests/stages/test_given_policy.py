@@ -11,16 +11,17 @@ import pytest
 
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.core.model_files import model_hash
+from pipeline.engine.context import StageContext
 from pipeline.rollout.policy import read_policy
-from pipeline.run.context import StageContext
-from pipeline.stages.given_policy import run, run_start
-from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import (
     Lineage,
     checked_policy,
     policy_fingerprint,
     read_lineage,
 )
+from tasks.policy import run as run_policy
+from tasks.sft import run as run_sft
+from tasks.train import run as run_round
 from tests.llm.small_models import small_adapter, small_model
 from tests.stages.fabricated_run import configuration
 from tests.training.tiny_policy import Run, write_base
@@ -49,9 +50,14 @@ def context(folder: Path, base: Path, adapter: Path | None, **lora: object) -> S
     )
 
 
+def as_teacher(context: StageContext) -> StageContext:
+    """The context of the stage ``given-policy``, whose policy no round continues."""
+    return dataclasses.replace(context, stage="given-policy")
+
+
 def test_the_base_model_is_a_policy_without_an_adapter(tmp_path: Path, base: Path) -> None:
     stage = context(tmp_path, base, None)
-    assert run_start(stage) == {"adapters": 0}
+    assert run_policy(stage) == {"adapters": 0}
     policy = read_policy(stage.output)
     assert (policy.adapter, policy.fingerprint) == (None, model_hash(base))
     assert checked_policy(stage.output, stage.config.model.base, stage.config.hashes_file) == policy
@@ -61,7 +67,7 @@ def test_an_adapter_is_copied_so_that_its_origin_may_disappear(tmp_path: Path, b
     origin = small_adapter(base, tmp_path / "origin")
     stage = context(tmp_path, base, origin)
     named = checked_policy(origin, stage.config.model.base, stage.config.hashes_file).fingerprint
-    assert run(stage) == {"adapters": 1}
+    assert run_policy(as_teacher(stage)) == {"adapters": 1}
     shutil.rmtree(origin)
     assert read_policy(stage.output).fingerprint == named
     assert (
@@ -73,9 +79,9 @@ def test_an_adapter_is_copied_so_that_its_origin_may_disappear(tmp_path: Path, b
 def test_a_policy_of_a_run_keeps_its_lineage(tmp_path: Path, base: Path) -> None:
     small_adapter(base, tmp_path / "first")
     first = context(tmp_path / "a", base, tmp_path / "first")
-    run(first)
+    run_policy(as_teacher(first))
     again = context(tmp_path / "b", base, first.output)
-    run(again)
+    run_policy(as_teacher(again))
     assert read_lineage(again.output) == read_lineage(first.output)
 
 
@@ -84,7 +90,7 @@ def test_an_adapter_of_another_shape_than_lora_is_refused_as_a_start(
 ) -> None:
     origin = small_adapter(base, tmp_path / "origin")
     with pytest.raises(ConfigError, match=r"r, alpha, targets \(3, .* set lora to its values"):
-        run_start(context(tmp_path, base, origin, r=3))
+        run_policy(context(tmp_path, base, origin, r=3))
 
 
 @pytest.mark.parametrize("setting", [{"bias": "all"}, {"ensure_weight_tying": True}])
@@ -96,7 +102,7 @@ def test_an_adapter_that_leaves_no_place_for_the_reference_is_refused_as_a_start
     file.write_text(json.dumps(json.loads(file.read_text()) | setting))
     stage = context(tmp_path, base, origin, targets=["q_proj", "v_proj"])
     with pytest.raises(SteepError, match=rf"{next(iter(setting))}: .*no place for the reference"):
-        run_start(stage)
+        run_policy(stage)
 
 
 def test_round_1_from_the_base_model_trains_a_new_adapter(tmp_path: Path) -> None:
@@ -104,7 +110,7 @@ def test_round_1_from_the_base_model_trains_a_new_adapter(tmp_path: Path) -> Non
     trained = Run(tmp_path, write_base(tmp_path / "base"))
     trained.write_data()
     start = dataclasses.replace(trained.context("start", "start"), inputs={})
-    run_start(start)
+    run_policy(start)
     stage = trained.context("train", "first", lora={"dropout": 0.0})
     stage = dataclasses.replace(stage, inputs={**stage.inputs, "policy": start.output})
     assert run_round(stage)["pairs"] == 8
@@ -149,7 +155,7 @@ def test_a_policy_that_was_trained_to_write_something_else_is_refused(
     """Also if the adapter is named alone, where the lineage is beside it."""
     policy = with_lineage(tmp_path / "policy", base, **form)
     with pytest.raises(SteepError, match=problem):
-        run_start(context(tmp_path / "run", base, policy / part))
+        run_policy(context(tmp_path / "run", base, policy / part))
 
 
 def test_a_merged_policy_as_the_base_model_keeps_what_it_was_trained_to_write(
@@ -158,14 +164,14 @@ def test_a_merged_policy_as_the_base_model_keeps_what_it_was_trained_to_write(
     base = small_model(tmp_path / "base")
     (base / "lineage.json").write_text('{"policy": "p", "grammar": "search-r1", "format": "tags"}')
     with pytest.raises(InputError, match="grammar search-r1 in format tags"):
-        run_start(context(tmp_path / "run", base, None))
+        run_policy(context(tmp_path / "run", base, None))
 
 
 def test_an_adapter_without_a_lineage_passes_with_a_note(
     tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     origin = small_adapter(base, tmp_path / "origin")
-    run(context(tmp_path, base, origin))
+    run_policy(as_teacher(context(tmp_path, base, origin)))
     assert f"{origin} does not say which grammar and format" in capsys.readouterr().out
 
 
@@ -180,5 +186,5 @@ def test_training_writes_the_grammar_the_format_and_the_template_into_the_lineag
     assert (lineage.grammar, lineage.format) == ("tearag", "tags")
     assert len(lineage.chat_template["sha256"]) == 16
     start = dataclasses.replace(trained.context("start", "start"), inputs={"adapter": stage.output})
-    assert run_start(start) == {"adapters": 1}
+    assert run_policy(start) == {"adapters": 1}
     assert read_lineage(start.output) == lineage

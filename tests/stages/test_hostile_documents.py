@@ -14,10 +14,10 @@ from pipeline.core.columns import Records
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Triplet
 from pipeline.core.row_files import read_jsonl
-from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.raw_records import Document
-from pipeline.run.context import StageContext
-from pipeline.stages import corpus, graph, hypergraph, index
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.corpus.chunk import chunk_documents
+from pipeline.knowledge.corpus.raw_records import Document
+from tasks import corpus, graph, hypergraph, index
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 HOSTILE = [

@@ -10,16 +10,16 @@ from pipeline.config import Config
 from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.records import Chunk, Triplet
-from pipeline.graph.build import Extracted, Graph
-from pipeline.graph.facts import Facts
-from pipeline.graph.tables import write_hyperedges, write_triplets
-from pipeline.index.embed import open_embedder
-from pipeline.retrieval import factory
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.retriever import VariantRetriever
-from pipeline.run.context import StageContext
-from pipeline.stages.corpus import write_chunks
-from pipeline.stages.index import run
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.corpus.chunk import write_chunks
+from pipeline.knowledge.graph.build import Extracted, Graph
+from pipeline.knowledge.graph.facts import Facts
+from pipeline.knowledge.graph.tables import write_hyperedges, write_triplets
+from pipeline.knowledge.index.embed import open_embedder
+from pipeline.knowledge.retrieval import factory
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.retriever import VariantRetriever
+from tasks.index import run
 from tests.retrieval.small_encoders import write_bi_encoder
 from tests.smallest import small_config
 
@@ -226,7 +226,7 @@ def test_an_empty_graph_leaves_passages_alone(model, tmp_path, upstream, variant
 def test_only_new_texts_of_a_grown_corpus_are_embedded(
     model, tmp_path, upstream, cached_texts, monkeypatch, capsys
 ):
-    monkeypatch.setattr("pipeline.stages.index.CACHED_TEXTS", cached_texts)
+    monkeypatch.setattr("tasks.index.CACHED_TEXTS", cached_texts)
 
     def embedded():
         stage = context(model, tmp_path, upstream)

@@ -10,11 +10,12 @@ from pipeline.core.errors import JudgeError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import JudgedStep, Verdict
+from pipeline.engine.run import RunFailed, run
+from pipeline.engine.store import read_manifest
+from pipeline.judges.cases import CallRecord, Judge
 from pipeline.judges.judge_steps import judge_steps
-from pipeline.run.store import read_manifest
-from pipeline.stages.judge import CALLS, VERDICTS, CallRecord, judge_to
-from tasks.judge import Judge
-from tasks.run import RunFailed, run, task_for
+from tasks import task_for
+from tasks.judge import CALLS, VERDICTS, judge_to
 from tests.judges.known_judges import KnownJudge, KnownPolicy, trajectory
 from tests.llm.fake_endpoint import FakeEndpoint, refusal
 from tests.llm.small_models import small_adapter, small_model

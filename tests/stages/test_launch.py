@@ -16,10 +16,11 @@ import pytest
 
 from pipeline.config import Sft
 from pipeline.core.errors import DependencyError
-from pipeline.run.context import StageContext
-from pipeline.run.progress import ProgressFile, read_progress
-from pipeline.stages.train import run_round, run_sft
+from pipeline.engine.context import StageContext
+from pipeline.engine.progress import ProgressFile, read_progress
 from pipeline.training.lora import pick_device
+from tasks.sft import run as run_sft
+from tasks.train import run as run_round
 from tests.training.tiny_policy import Run, weights_of, write_base
 from tests.waiting import becomes
 
@@ -27,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGE = """
 import json, sys
 from pathlib import Path
-from pipeline.run.context import StageContext
-from pipeline.stages.train import run_sft
+from pipeline.engine.context import StageContext
+from tasks.sft import run as run_sft
 run_sft(StageContext.from_json(json.loads(Path(sys.argv[1]).read_text())))
 """
 
@@ -55,8 +56,12 @@ def command_lines(word: str) -> dict[int, list[str]]:
 
 
 def training_processes(job: str) -> list[int]:
-    """The processes of `pipeline.run.launch`."""
-    return [pid for pid, words in command_lines(job).items() if "pipeline.run.launch" in words]
+    """The processes of `pipeline.engine.process.launch`."""
+    return [
+        pid
+        for pid, words in command_lines(job).items()
+        if "pipeline.engine.process.launch" in words
+    ]
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ChatMessage, Message, Pair, Trajectory
-from pipeline.run.context import StageContext
-from pipeline.stages.pair import run
+from pipeline.engine.context import StageContext
+from tasks.pair import run
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
 

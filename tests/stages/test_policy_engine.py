@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.core.records import Message
-from pipeline.grammars.tokens import prompt_text
-from pipeline.run.context import StageContext
+from pipeline.engine.context import StageContext
+from pipeline.llm.tokens import prompt_text
 from tasks.report import Report
 from tests.llm.small_models import small_model
 from tests.stages.fabricated_run import configuration

@@ -12,12 +12,11 @@ from pipeline.config.policy import RejectionSampling
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json, read_records, write_jsonl, write_parquet
 from pipeline.core.records import Question, SftExample, Step, Trajectory
-from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.run.context import StageContext
-from pipeline.sft_data.rejection_sampling import keep, split
-from pipeline.stages import sft_data
+from pipeline.engine.context import StageContext
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.encode import encode_sft
-from tasks.run import task_for
+from pipeline.training.sft_data.rejection_sampling import keep, split
+from tasks import sft_data, task_for
 from tests.conversations.test_chat_template import opened
 from tests.rollout.test_conversations import call
 from tests.rollout.test_conversations import rolled as conversation

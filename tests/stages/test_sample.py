@@ -15,12 +15,12 @@ from pipeline import config
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Question, Step, Trajectory
-from pipeline.graph.build import Extracted, Graph
-from pipeline.graph.tables import write_triplets
-from pipeline.run.context import StageContext
-from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
-from pipeline.stages.files.trajectory_columns import warn_of_malformed
-from pipeline.stages.sample import roll_out_policy, run
+from pipeline.engine.context import StageContext
+from pipeline.engine.files.malformed import warn_of_malformed
+from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
+from pipeline.knowledge.graph.build import Extracted, Graph
+from pipeline.knowledge.graph.tables import write_triplets
+from tasks.sample import roll_out_policy, run
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
 from tests.stages.question_stages import sampling_inputs

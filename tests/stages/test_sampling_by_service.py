@@ -10,10 +10,10 @@ import pytest
 from pipeline.core.errors import RetrievalUnavailable
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Question, Trajectory
-from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.run.context import StageContext
-from pipeline.run.store import StageKey
-from pipeline.stages.sample import run
+from pipeline.engine.context import StageContext
+from pipeline.engine.store import StageKey
+from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
+from tasks.sample import run
 from tests.retrieval.served import FakeRetriever, served
 from tests.smallest import small_config
 from tests.stages.question_stages import sampling_inputs

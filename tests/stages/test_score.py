@@ -16,15 +16,15 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
+from pipeline.engine.context import StageContext
+from pipeline.engine.files.checkpoints import write_checkpoint
 from pipeline.methods import method
 from pipeline.methods.hiprag.method import decision_scorer
 from pipeline.methods.hiprag.reward import PAPER as EQ_1
 from pipeline.methods.hiprag.reward import HiPragRewards
 from pipeline.methods.tearag.method import knowledge_scorer
 from pipeline.methods.tearag.reward import TeaRagRewards
-from pipeline.run.context import StageContext
-from pipeline.stages.files.checkpoints import write_checkpoint
-from pipeline.stages.score import score_file, with_rewards
+from tasks.score import score_file, with_rewards
 from tests.smallest import small_config, small_trajectory
 
 

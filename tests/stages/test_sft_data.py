@@ -13,12 +13,17 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Triplet
-from pipeline.grammars.base import grammar
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.sft_data.by_model import extract_triplets, parse_numbers, rewrite, select_supporting
-from pipeline.sft_data.steps import Hop
-from pipeline.stages import corpus, graph, sft_data
+from pipeline.rollout.grammars.base import grammar
+from pipeline.training.sft_data.by_model import (
+    extract_triplets,
+    parse_numbers,
+    rewrite,
+    select_supporting,
+)
+from pipeline.training.sft_data.steps import Hop
+from tasks import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.llm.scripted_engine import ScriptedEngine

@@ -16,13 +16,13 @@ import pytest
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Pair, Question
-from pipeline.graph.build import Extracted
-from pipeline.graph.facts import Facts
-from pipeline.graph.tables import write_hyperedges
-from pipeline.run.context import StageContext
-from pipeline.stages import evaluate, pair, sample, score
-from pipeline.stages.files.training_data import TRAINING, encode_pair_data
+from pipeline.engine.context import StageContext
+from pipeline.engine.files.training_data import TRAINING, encode_pair_data
+from pipeline.knowledge.graph.build import Extracted
+from pipeline.knowledge.graph.facts import Facts
+from pipeline.knowledge.graph.tables import write_hyperedges
 from pipeline.training.lineage import Lineage
+from tasks import evaluate_policy, pair, sample, score
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.smallest import small_config
 from tests.stages.divided import content, in_directory, run_divided, run_whole
@@ -124,9 +124,9 @@ def test_an_evaluation_does_not_depend_on_its_division(
 ) -> None:
     """Twelve shards are more than the ten questions."""
     context = replace(context_of(tmp_path, base), stage="evaluate-policy")
-    counts, whole = run_whole(context, tmp_path / "a", evaluate.run)
+    counts, whole = run_whole(context, tmp_path / "a", evaluate_policy.run)
     joined_counts, joined = run_divided(
-        context, tmp_path / "b", count, shard=evaluate.run, merge=evaluate.merge_shards
+        context, tmp_path / "b", count, shard=evaluate_policy.run, merge=evaluate_policy.merge
     )
     assert joined_counts == counts == {"questions": 10, "trajectories": 10}
     before, after = content(whole), content(joined)

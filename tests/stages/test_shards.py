@@ -11,11 +11,11 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
+from pipeline.engine.context import StageContext
+from pipeline.engine.files.shards import question_numbers
+from pipeline.engine.store import StageKey
 from pipeline.methods import method
-from pipeline.run.context import StageContext
-from pipeline.run.store import StageKey
-from pipeline.stages import sample, score
-from pipeline.stages.files.shards import question_numbers
+from tasks import sample, score
 from tests.stages.fabricated_run import configuration
 
 # Seven questions of two samples each, in the order of an undivided run.

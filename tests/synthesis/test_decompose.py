@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.records import Chunk, Decomposed, Question
-from pipeline.synthesis.decompose import decompose
+from pipeline.training.synthesis.decompose import decompose
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.synthesis.test_synthesis import FIRST, HOPS, SECOND, opened
 

@@ -17,14 +17,14 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Question, SftExample, Triplet
-from pipeline.grammars.sanitize import sanitize
-from pipeline.graph.sources import split_sentences
+from pipeline.core.sanitize import sanitize
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.graph.sources import split_sentences
 from pipeline.llm.endpoint import EndpointChat
-from pipeline.run.context import StageContext
-from pipeline.stages import corpus, graph, sft_data
-from pipeline.synthesis.drafts import draft_questions, prompt
-from pipeline.synthesis.paths import EvidencePath
-from pipeline.synthesis.run import Synthesis, Wanted, synthesise
+from pipeline.training.synthesis.drafts import draft_questions, prompt
+from pipeline.training.synthesis.paths import EvidencePath
+from pipeline.training.synthesis.run import Synthesis, Wanted, synthesise
+from tasks import corpus, graph, sft_data
 from tests.llm.fake_endpoint import FakeEndpoint, Response
 from tests.stages.question_stages import run_questions, run_stages
 from tests.synthesis.world_endpoint import PASSAGE, WorldModel

@@ -23,7 +23,7 @@ PASSAGE = re.compile(r'^Passage \d, "(.*?)": (.*)$', re.MULTILINE)
 
 
 class WorldModel:
-    """``script`` answers the prompts of `pipeline.synthesis`."""
+    """``script`` answers the prompts of `pipeline.training.synthesis`."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from pipeline.core.errors import InputError
-from pipeline.run.context import StageContext
+from pipeline.engine.context import StageContext
 
 
 def _count(context: StageContext) -> None:

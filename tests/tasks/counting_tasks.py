@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from tasks.base import LightTask
-from tasks.sharding import DivisibleTask
+from pipeline.engine.shards import DivisibleTask
+from pipeline.engine.stage import LightTask
 from tests.waiting import ending
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +19,11 @@ class Counting(LightTask):
 
     help = "files for a test"
     named = False
+    entry: ClassVar[str]  # many stages of tests are in one module, so each names its function
+
+    @classmethod
+    def function(cls, part: str) -> str:
+        return cls.merge_entry if part == "merge" else cls.entry
 
 
 class First(Counting):
@@ -140,7 +145,6 @@ class Waits(Counting):
     stage = "waits"
     entry = "counting_stages:waits"
     reads = ("seed",)
-    lock_seconds: ClassVar[float] = 0.2
 
 
 class Reports(Counting):
@@ -215,7 +219,7 @@ _RUN = """
 import importlib, json, sys
 from pathlib import Path
 from pipeline.cli.app import main
-from tasks.run import run
+from pipeline.engine.run import run
 from tests.tasks import counting_tasks
 module, kind, options, workspace, *overrides = sys.argv[1:]
 kind = getattr(importlib.import_module(module), kind)
@@ -226,7 +230,7 @@ main(lambda: run(stage, **json.loads(options)))
 
 @contextmanager
 def background(kind, workspace, *overrides, preexec_fn=None, **options):
-    """Another process that runs a stage with the options of `tasks.run.run`.
+    """Another process that runs a stage with the options of `pipeline.engine.run.run`.
 
     It is killed at the end of the block.
     """

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tasks.base import StageTask, walk
-from tasks.checks.collect import distinct
-from tasks.opened import Opened
+from pipeline.engine.check.collect import distinct
+from pipeline.engine.opened import Opened
+from pipeline.engine.stage import StageTask, walk
 from tasks.report import Report
 
 

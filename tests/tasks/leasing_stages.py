@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from pipeline.run.context import StageContext
+from pipeline.engine.context import StageContext
 
 NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import luigi
 
-from tasks.base import StageTask
-from tasks.opened import policy_engine, training
+from pipeline.engine.opened import policy_engine, training
+from pipeline.engine.stage import StageTask
 from tests.tasks.counting_tasks import Counting
 
 

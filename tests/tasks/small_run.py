@@ -8,10 +8,10 @@ from pathlib import Path
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Question
+from pipeline.engine.stage import StageTask
 from pipeline.training.lineage import Lineage, policy_fingerprint
-from tasks.base import StageTask
+from tasks import task_for
 from tasks.policy import policy
-from tasks.run import task_for
 from tests.llm.small_models import small_adapter
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Where is city {n}?", ["Rome"], "single") for n in range(4)]

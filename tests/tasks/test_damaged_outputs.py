@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from pipeline.core.errors import StoreError
-from tasks.run import RunFailed, run
-from tasks.status import status, verify, why
+from pipeline.engine.run import RunFailed, run
+from pipeline.engine.status import status, verify, why
 from tests.tasks.counting_tasks import First, Second, Trains, executions, task
 
 

@@ -8,9 +8,10 @@ import pytest
 from pipeline.config import load
 from pipeline.config.machine_choices import DTYPES, dtype_of_cpu, resolve_dtypes
 from pipeline.core.errors import InputError, StoreError
-from tasks.base import load_config
-from tasks.resolved import keep_dtypes
-from tasks.run import run, task_for, walk
+from pipeline.engine.resolved import keep_dtypes
+from pipeline.engine.run import run, walk
+from pipeline.engine.stage import load_config
+from tasks import task_for
 from tests.tasks.counting_tasks import First, task
 
 ENGINE = "engine.dtype"

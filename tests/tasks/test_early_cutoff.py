@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.run import RunFailed, run
-from tasks.status import status, why
+from pipeline.engine.run import RunFailed, run
+from pipeline.engine.status import status, why
 from tests.tasks.counting_tasks import (
     FollowsAll,
     FollowsTens,

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from tasks.base import StageTask
-from tasks.run import task_for, walk
+from pipeline.engine.run import walk
+from pipeline.engine.stage import StageTask
+from tasks import task_for
 
 
 @pytest.fixture(autouse=True)

@@ -13,15 +13,16 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
+from pipeline.engine.run import RunFailed
+from pipeline.engine.run import run as run_task
+from pipeline.engine.stage import StageTask
+from pipeline.serving.evaluations import evaluate
+from pipeline.serving.named_policies import find_policy
+from pipeline.serving.question_sets import QuestionChoice
 from pipeline.training.lineage import policy_fingerprint
-from tasks.base import StageTask
+from tasks import task_for
 from tasks.evaluate_any import EvaluateAny
-from tasks.evaluations import evaluate
-from tasks.named_policies import find_policy
 from tasks.policy import policy
-from tasks.question_sets import QuestionChoice
-from tasks.run import RunFailed, task_for
-from tasks.run import run as run_task
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import QUESTIONS, commit_policy, finished_run, settings
 

@@ -8,10 +8,12 @@ from pydantic import ValidationError
 
 from pipeline.config import Config
 from pipeline.config.base import execution_values
-from pipeline.run.store import read_manifest
-from tasks.resolved import keep_dtypes
-from tasks.run import run, task_for, walk
-from tasks.status import status, why
+from pipeline.engine.resolved import keep_dtypes
+from pipeline.engine.run import run, walk
+from pipeline.engine.stage import resolved
+from pipeline.engine.status import status, why
+from pipeline.engine.store import read_manifest
+from tasks import task_for
 from tests.tasks.counting_tasks import ROOT, First, executions, task
 from tests.tasks.small_run import commit_text
 
@@ -73,7 +75,7 @@ def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
     """
     monkeypatch.chdir(tmp_path)
     finished = report(config, *overrides)
-    keep_dtypes(finished.resolved)  # as a run does when it starts
+    keep_dtypes(resolved(finished))  # as a run does when it starts
     keys = {needed.label: needed.key for needed in walk(finished)}
     for needed in walk(finished):
         commit_text(needed, needed.label)

@@ -7,10 +7,11 @@ import psutil
 import pytest
 
 from pipeline.core.gpus import nominal_gpu
-from pipeline.run.supervisor import StageFailed
-from tasks import build
-from tasks.needs import imports_of
-from tasks.run import RunFailed, run, task_for
+from pipeline.engine import build
+from pipeline.engine.needs import imports_of
+from pipeline.engine.process.supervisor import StageFailed
+from pipeline.engine.run import RunFailed, run
+from tasks import task_for
 from tests.tasks.counting_tasks import ROOT, Ends, First, Second, task
 from tests.waiting import wait_until
 
@@ -51,7 +52,7 @@ def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeyp
             stage.run()
     monkeypatch.setattr(build, "machine_gpus", lambda: [nominal_gpu(80)])
     with build.preloaded([stage]):  # CUDA does not survive a fork
-        assert stage.fork_server is None
+        assert stage.attempt.fork_server is None
 
 
 @pytest.mark.parametrize("module", ["endless", "calendar"])
@@ -69,7 +70,7 @@ def test_a_light_stage_is_forked_when_the_server_has_imported_everything(
         if module == "endless":
             light.run()  # as a new process
             return
-        wait_until(lambda: light.fork_server.ready)
+        wait_until(lambda: light.attempt.fork_server.ready)
         server.kill()
         wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
         with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):

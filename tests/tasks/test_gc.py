@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.core.errors import InputError
-from pipeline.run.removal import clean
-from tasks.gc import collect
-from tasks.run import run, task_for, walk
-from tasks.status import status
+from pipeline.engine.gc import collect
+from pipeline.engine.removal import clean
+from pipeline.engine.run import run, walk
+from pipeline.engine.status import status
+from tasks import task_for
 from tests.tasks.counting_tasks import FollowsTens, Second, Waits, background, executions, task
 from tests.tasks.small_run import commit_text
 from tests.waiting import LIMIT, wait_until
@@ -120,7 +121,7 @@ def test_a_kill_midway_leaves_litter_that_is_removed_later(workspace):
     run(task(Second, workspace))
     other = run(task(Second, workspace, "retrieval.tau=0.3"))
     code = (
-        "import os, sys; from pathlib import Path; from tasks.gc import collect; "
+        "import os, sys; from pathlib import Path; from pipeline.engine.gc import collect; "
         "from tests.tasks.counting_tasks import Second, task; root = task(Second, Path.cwd()); "
         "sys.addaudithook(lambda event, _: event == 'os.remove' and os.kill(os.getpid(), 9)); "
         "collect([root], removing=True)"

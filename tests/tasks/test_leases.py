@@ -12,8 +12,8 @@ import pytest
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.gpus import listed
-from tasks.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
-from tasks.run import run
+from pipeline.engine.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
+from pipeline.engine.run import run
 from tests.tasks.counting_tasks import ROOT, background, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, given
 from tests.waiting import wait_until

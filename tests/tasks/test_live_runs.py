@@ -4,7 +4,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tasks.run import RunFailed, clean, run
+from pipeline.engine import job
+from pipeline.engine.run import RunFailed, clean, run
 from tests.tasks.counting_tasks import (
     First,
     Reports,
@@ -15,6 +16,12 @@ from tests.tasks.counting_tasks import (
     task,
 )
 from tests.waiting import LIMIT, wait_until
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """The process of the test does not wait for another that runs the stage."""
+    monkeypatch.setattr(job, "LOCK_SECONDS", 0.2)
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 import pytest
 
 from pipeline.core.errors import ConfigError
-from tasks.base import StageTask, walk
-from tasks.build import asked_of
-from tasks.execution.leases import Capacity
-from tasks.needs import check_needs, need_faults, needs
-from tasks.opened import Needs
-from tasks.run import task_for
+from pipeline.engine.build import asked_of
+from pipeline.engine.execution.leases import Capacity
+from pipeline.engine.needs import check_needs, need_faults, needs
+from pipeline.engine.opened import Needs
+from pipeline.engine.stage import StageTask, walk, whole_name
+from tasks import task_for
 
 
 def divided(config: str, *overrides: str) -> list[StageTask]:
@@ -22,8 +22,10 @@ def asked(config: str, *overrides: str) -> dict[str, Needs]:
     """The most that a task of each stage asks for: a stage that joins shards asks for nothing."""
     found: dict[str, Needs] = {}
     for task in divided(config, *overrides):
-        found[task.whole] = max(
-            found.get(task.whole, Needs()), needs(task), key=lambda one: (one.gpus, one.threads)
+        found[whole_name(task)] = max(
+            found.get(whole_name(task), Needs()),
+            needs(task),
+            key=lambda one: (one.gpus, one.threads),
         )
     return found
 

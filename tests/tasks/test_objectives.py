@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError
-from tasks.run import task_for, walk
+from pipeline.engine.run import walk
+from tasks import task_for
 
 EMBEDDED = Path(__file__).parents[2] / "configs" / "embedded.yaml"
 HIPRAG = EMBEDDED.with_name("embedded-hiprag.yaml")

@@ -9,8 +9,8 @@ import time
 
 from rich.console import Console
 
-from pipeline.run.progress import ProgressFile, ProgressRecord
-from tasks.progress_bars import RunningStages, quiet_lines, table_of
+from pipeline.engine.progress import ProgressFile, ProgressRecord
+from pipeline.engine.progress_bars import RunningStages, quiet_lines, table_of
 from tests.tasks.counting_tasks import First, Reports, task
 from tests.waiting import wait_until
 
@@ -105,7 +105,7 @@ def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace)
     running = RunningStages(stages)
     ProgressFile(stages[0].store.progress_file(stages[0].key)).start(10, "items")
     code = (
-        "import sys; from pathlib import Path; from pipeline.run.progress import ProgressFile; "
+        "import sys; from pathlib import Path; from pipeline.engine.progress import ProgressFile; "
         "ProgressFile(Path(sys.argv[1])).start(10, 'items')"
     )
     path = stages[1].store.progress_file(stages[1].key)

@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from pipeline.run.progress import read_progress
-from tasks.run import RunFailed, clean, run
-from tasks.status import status, why
+from pipeline.engine import job
+from pipeline.engine.progress import read_progress
+from pipeline.engine.run import RunFailed, clean, run
+from pipeline.engine.status import status, why
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
@@ -43,7 +44,9 @@ def names(stage) -> set[str]:
     return {path.name for path in folder.iterdir()} - {f"{fingerprint}.lock", fingerprint}
 
 
-def test_a_running_stage_is_shown_with_its_percentage_and_refuses_a_second_process(workspace):
+def test_a_running_stage_is_shown_with_its_percentage_and_refuses_a_second_process(
+    workspace, monkeypatch
+):
     stage = task(Reports, workspace)
     with live(workspace) as process:
         (row,) = status(stage)
@@ -52,7 +55,7 @@ def test_a_running_stage_is_shown_with_its_percentage_and_refuses_a_second_proce
         assert row.message.startswith("40 % (4 of 10 items, ")
         assert row.message.endswith("left, loss 0.5)")
         second = task(Reports, workspace)
-        second.lock_seconds = 0.2
+        monkeypatch.setattr(job, "LOCK_SECONDS", 0.2)
         with pytest.raises(RunFailed, match="another process is running"):
             run(second)
         assert not stage.store.failure_file(stage.key).exists()
@@ -157,7 +160,7 @@ def test_a_stale_stage_names_its_own_change_or_what_it_follows(workspace):
 
 def test_bars_are_drawn_in_a_terminal_which_is_left_clean(workspace):
     code = (
-        "import sys; from pathlib import Path; from tasks.run import run; "
+        "import sys; from pathlib import Path; from pipeline.engine.run import run; "
         "from tests.tasks.counting_tasks import Reports, task; run(task(Reports, Path(sys.argv[1])))"
     )
     leader, follower = os.openpty()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.store import read_manifest
-from tasks.base import StageTask
-from tasks.run import run, task_for, walk
+from pipeline.engine.fingerprint import content_of
+from pipeline.engine.run import run, walk
+from pipeline.engine.stage import StageTask
+from pipeline.engine.store import read_manifest
+from tasks import task_for
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = {
@@ -95,7 +97,7 @@ def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> N
         file.write_text(json.dumps({"question": text, "answer": ["x"]}) + "\n")
         questions = task("questions-test", ROOT / "configs" / "embedded.yaml", *overrides)
         assert (questions.upstream(), questions.input_files) == ({}, {})
-        contents.append(questions.content_of(questions.files()))
+        contents.append(content_of(questions.settings, questions.files()))
     assert contents[0].keys() == contents[1].keys() == {str(file)}
     assert contents[0] != contents[1]
 

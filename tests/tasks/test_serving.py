@@ -25,14 +25,15 @@ from hypothesis import strategies as st
 from pipeline import config
 from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import ConfigError, RetrievalUnavailable, StoreError
-from pipeline.index.embed import open_embedder
-from pipeline.retrieval.base import Query
-from pipeline.retrieval.factory import open_retriever
-from pipeline.retrieval.graph import entity_query
-from pipeline.stages.sample import open_remote_retriever
+from pipeline.engine.run import run
+from pipeline.knowledge.index.embed import open_embedder
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.factory import open_retriever
+from pipeline.knowledge.retrieval.graph import entity_query
+from pipeline.serving.serve import serve, token_for
+from tasks import task_for
 from tasks.policy import policy
-from tasks.run import run, task_for
-from tasks.serve import serve, token_for
+from tasks.sample import open_remote_retriever
 from tests.docs.test_howto_pages import blocks
 from tests.llm.small_models import small_model
 from tests.retrieval.small_encoders import BagOfWords

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
-from tasks.base import RoundTask
-from tasks.named_policies import left_by
-from tasks.run import run, task_for, walk
+from pipeline.engine.run import run, walk
+from pipeline.engine.stage import RoundTask, left_by
+from tasks import task_for
 from tests.tasks.counting_tasks import ROOT, Counting, task
 
 HIPRAG = str(ROOT / "configs" / "embedded-hiprag.yaml")

@@ -9,8 +9,9 @@ from docs.settings_page import page
 from pipeline.config import Config
 from pipeline.config.base import Block, Execution, Indirect
 from pipeline.config.lookup import all_blocks
-from tasks.run import task_for, walk
-from tasks.settings_reference import stages_reading
+from pipeline.engine.run import walk
+from pipeline.engine.settings_reference import stages_reading
+from tasks import task_for
 from tests.config.settings_walk import blocks, parts
 from tests.tasks.counting_tasks import ROOT
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from pipeline.run.store import read_manifest
-from tasks.run import RunFailed, run, task_for, walk
-from tasks.sharding import DivisibleTask, ShardTask
-from tasks.status import status, why
+from pipeline.engine.run import RunFailed, run, walk
+from pipeline.engine.shards import DivisibleTask, ShardTask
+from pipeline.engine.status import status, why
+from pipeline.engine.store import read_manifest
+from tasks import task_for
 from tests.tasks.counting_tasks import ROOT, Numbers, executions, task
 
 WORKED = ["work 0", "work 1", "work 2"]

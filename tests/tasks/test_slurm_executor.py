@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.run.progress import read_progress
-from pipeline.run.worker import StageJob
-from tasks.execution import cluster, slurm
-from tasks.execution.cluster import Request
-from tasks.run import RunFailed, run
+from pipeline.engine import job
+from pipeline.engine.execution import cluster, slurm
+from pipeline.engine.execution.cluster import Request
+from pipeline.engine.process.worker import StageJob
+from pipeline.engine.progress import read_progress
+from pipeline.engine.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
 from tests.waiting import LIMIT, wait_until
 
@@ -45,7 +46,7 @@ def test_a_job_writes_what_a_process_of_this_machine_writes(workspace, capfd) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
-    workspace, number: signal.Signals
+    workspace, monkeypatch, number: signal.Signals
 ) -> None:
     """A killed run tells its driver nothing. A shell's background run ignores SIGINT, by which
     submitit cancels jobs.
@@ -62,7 +63,7 @@ def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
         assert record is not None
         assert record.job.startswith("local job ")
         second = task(InBatches, workspace)
-        second.lock_seconds = 0.2
+        monkeypatch.setattr(job, "LOCK_SECONDS", 0.2)
         with pytest.raises(RunFailed, match=r"of local job \d+ on .* holds .*\.lock"):
             run(second)
         started.send_signal(number)

@@ -6,9 +6,9 @@ import signal
 import pytest
 from filelock import FileLock
 
-from pipeline.run.store import read_manifest
-from tasks.run import RunFailed, run
-from tasks.status import status, why
+from pipeline.engine.run import RunFailed, run
+from pipeline.engine.status import status, why
+from pipeline.engine.store import read_manifest
 from tests.tasks.counting_tasks import (
     Copies,
     CopiesModel,

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tasks.checks.space import folder_faults
-from tasks.run import RunFailed, run
+from pipeline.engine.check.space import folder_faults
+from pipeline.engine.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, Ends, First, task
 
 LOG = r"ends: .* \(log: .*/logs/ends\.log\)"
@@ -60,7 +60,7 @@ def test_a_stage_whose_log_cannot_take_a_word_is_explained(workspace):
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from tasks.run import run
+from pipeline.engine.run import run
 from tests.tasks.counting_tasks import First, task
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 try:

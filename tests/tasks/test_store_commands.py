@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from pipeline.run.progress import ProgressFile
-from tasks.run import task_for, walk
+from pipeline.engine.progress import ProgressFile
+from pipeline.engine.run import walk
+from tasks import task_for
 from tests.tasks.counting_tasks import ROOT
 from tests.tasks.small_run import commit_text
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import shipped
-from pipeline.run.progress import read_progress
+from pipeline.engine.progress import read_progress
 from tests.waiting import becomes
 
 _FOLDER = Path(__file__).parent

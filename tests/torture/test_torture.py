@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core import shipped
-from tasks import status
-from tasks.run import task_for
+from pipeline.engine import status
+from tasks import task_for
 from tests.ray_nodes import ray_nodes
 from tests.torture.nodes import finish_with_losses
 from tests.torture.runs import (

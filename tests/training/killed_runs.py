@@ -18,7 +18,7 @@ import time
 import traceback
 from pathlib import Path
 
-from pipeline.run.context import StageContext
+from pipeline.engine.context import StageContext
 
 FILES = (
     "adapter_model.safetensors",

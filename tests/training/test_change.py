@@ -10,12 +10,13 @@ import pytest
 
 from pipeline.config import Lora, Sft
 from pipeline.core.errors import TrainingError
-from pipeline.stages.train import run_round, run_sft
 from pipeline.training.change import trained_weights, training_record
 from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.trainer_args import optimizer_steps, warmup_steps
+from tasks.sft import run as run_sft
+from tasks.train import run as run_round
 from tests.training.tiny_policy import Run, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

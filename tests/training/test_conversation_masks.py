@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.conversations.messages import recorded
-from pipeline.conversations.steps import tool_format, write
 from pipeline.core.errors import InputError, TrainingError
 from pipeline.core.methods import METHODS
 from pipeline.core.record_io import as_json
 from pipeline.core.records import Message, SftExample
-from pipeline.grammars import grammar
-from pipeline.grammars.tokens import decode
+from pipeline.llm.tokens import decode
 from pipeline.pairs.candidates import pair_of
 from pipeline.pairs.step_pairs import step_pairs
+from pipeline.rollout.conversations.messages import recorded
+from pipeline.rollout.conversations.steps import tool_format, write
+from pipeline.rollout.grammars import grammar
 from pipeline.training.advantages import encode_trajectories
 from pipeline.training.encode import IGNORED, encode_pairs, encode_sft
 from tests.conversations.test_chat_template import MODES, opened

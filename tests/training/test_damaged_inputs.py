@@ -13,7 +13,8 @@ import pytest
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
-from pipeline.stages.train import run_round, run_sft
+from tasks.sft import run as run_sft
+from tasks.train import run as run_round
 from tests.training.tiny_policy import Run, byte_tokenizer, pair, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -13,8 +13,7 @@ from pipeline.config import Grpo
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
-from pipeline.grammars import grammar
-from pipeline.stages.train import run_round, run_sft
+from pipeline.rollout.grammars import grammar
 from pipeline.training.advantages import (
     EncodedTrajectory,
     Per,
@@ -24,6 +23,8 @@ from pipeline.training.advantages import (
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
+from tasks.sft import run as run_sft
+from tasks.train import run as run_round
 from tests.training.tiny_policy import Run, byte_tokenizer, random_adapter, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.context import StageContext
-from pipeline.stages.train import run_round
+from pipeline.engine.context import StageContext
 from pipeline.training.checkpoints import is_complete, last_checkpoint
 from pipeline.training.trainer_args import shared_arguments
+from tasks.train import run as run_round
 from tests.stages.divided import content
 from tests.training.tiny_policy import Run, trained_run
 
@@ -43,7 +43,7 @@ def test_killed_rounds_end_with_the_same_bytes(run: Run, whole: StageContext) ->
     context = run.context("train", "killed", dpo=STEPS)
     description = run.root / "killed.json"
     description.write_text(json.dumps(context.to_json()))
-    entry = "pipeline.stages.train:run_round"
+    entry = "tasks.train:run"
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.killed_runs", str(description), entry, "1", "4"],
         cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=False,

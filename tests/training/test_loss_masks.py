@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.records import Message, SftExample
-from pipeline.grammars.tokens import observation_ids
+from pipeline.llm.tokens import observation_ids
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.encode import (
     Distinct,

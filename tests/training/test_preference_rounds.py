@@ -14,13 +14,15 @@ from pipeline.config import Dpo, Lora, Sft
 from pipeline.core.errors import ConfigError, DependencyError, TrainingError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
-from pipeline.stages.files.training_data import encode_sft_data
-from pipeline.stages.train import run_round, run_sft, train_sft
+from pipeline.engine.files.training_data import encode_sft_data
 from pipeline.training.dpo import dpo_trainer, preference_loss
 from pipeline.training.encode import encode_pairs
 from pipeline.training.history import DROP, History
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import continue_adapter, load_base, locate_base, save_adapter
+from tasks.sft import run as run_sft
+from tasks.sft import train_sft
+from tasks.train import run as run_round
 from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import DependencyError
-from pipeline.run.context import StageContext
-from pipeline.stages.train import run_round
+from pipeline.engine.context import StageContext
 from pipeline.training.trackers import Tracking, check_trackers, reporting
+from tasks.train import run as run_round
 from tests.stages.divided import content
 from tests.training.tiny_policy import Run, trained_run
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.stages.train import run_round, run_sft
+from tasks.sft import run as run_sft
+from tasks.train import run as run_round
 from tests.recorded_progress import RecordedProgress
 from tests.training.tiny_policy import Run, write_base
 

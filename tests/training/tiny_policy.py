@@ -10,10 +10,10 @@ from benchmarks.gpu_check.models import tokenizer_of
 from pipeline.config import Lora
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ChatMessage, Message, Pair, SftExample, Span
-from pipeline.run.context import StageContext
-from pipeline.stages.train import run_sft
+from pipeline.engine.context import StageContext
 from pipeline.training.encode import encode_sft
 from pipeline.training.lora import load_base, new_adapter
+from tasks.sft import run as run_sft
 from tests.smallest import small_config
 
 

@@ -11,8 +11,14 @@ import random
 from collections.abc import Sequence
 
 from pipeline.core.records import Step
-from pipeline.sft_data.steps import Fact, Hop, StepOptions, context_chunks, passages
-from pipeline.sft_data.templates import CONCLUSIONS, FROM_MEMORY, TO_SEARCH, reasoning, summary
+from pipeline.training.sft_data.steps import Fact, Hop, StepOptions, context_chunks, passages
+from pipeline.training.sft_data.templates import (
+    CONCLUSIONS,
+    FROM_MEMORY,
+    TO_SEARCH,
+    reasoning,
+    summary,
+)
 
 
 def build_step(

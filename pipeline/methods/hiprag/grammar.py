@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.grammars.base import (
+from pipeline.core.sanitize import control_token_error, first_control_token
+from pipeline.core.spans import covering, pieces
+from pipeline.rollout.grammars.base import (
     Finish,
     FormatError,
     Grammar,
@@ -27,9 +29,7 @@ from pipeline.grammars.base import (
     Retrieve,
     Scanner,
 )
-from pipeline.grammars.document_lines import DocumentLines, parse_documents
-from pipeline.grammars.sanitize import control_token_error, first_control_token
-from pipeline.grammars.spans import covering, pieces
+from pipeline.rollout.grammars.document_lines import DocumentLines, parse_documents
 
 OPENING = "<think>\n<step>\n<reasoning>"
 _CLOSE_STEP = "</step>\n"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.core.records import Step
-from pipeline.sft_data.steps import (
+from pipeline.training.sft_data.steps import (
     Fact,
     Hop,
     StepOptions,
@@ -21,7 +21,7 @@ from pipeline.sft_data.steps import (
     insert_facts,
     passages,
 )
-from pipeline.sft_data.templates import CONCLUSIONS, TO_SEARCH, reasoning, summary
+from pipeline.training.sft_data.templates import CONCLUSIONS, TO_SEARCH, reasoning, summary
 
 
 def build_step(

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.grammars.document_lines import parse_lines
-from pipeline.grammars.spans import covering
-from pipeline.grammars.tagged import TaggedGrammar, Transitions, reasoning
+from pipeline.core.spans import covering
+from pipeline.rollout.grammars.document_lines import parse_lines
+from pipeline.rollout.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
 _CHUNK = re.compile(r'Title: "(.*?)" Text:(.*)')
 _TRIPLET = re.compile(r"Triplet:(.*)")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.core.records import ContextItem, Trajectory
-from pipeline.graph.adjacency import Adjacency
-from pipeline.retrieval.hypergraph import EntityNames
+from pipeline.knowledge.graph.adjacency import Adjacency
+from pipeline.knowledge.retrieval.hypergraph import EntityNames
 from pipeline.rollout.turns import Turn
 
 Entities = frozenset[Hashable]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.conversations.steps import ToolFormat, search_tool
 from pipeline.core.records import Step
 from pipeline.methods.prograph.grammar import parse_items
+from pipeline.rollout.conversations.steps import ToolFormat, search_tool
 
 TOOLS = ToolFormat(
     search_tool("search_graph", "Search the hypergraph for facts."),

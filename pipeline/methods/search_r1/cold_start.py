@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pipeline.core.records import Step
 from pipeline.methods.prograph import cold_start
-from pipeline.sft_data.steps import Fact, Hop, StepOptions
+from pipeline.training.sft_data.steps import Fact, Hop, StepOptions
 
 
 def build_step(

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.grammars.document_lines import DocumentLines, parse_documents
-from pipeline.grammars.spans import covering
-from pipeline.grammars.tagged import TaggedGrammar, Transitions, reasoning
+from pipeline.core.spans import covering
+from pipeline.rollout.grammars.document_lines import DocumentLines, parse_documents
+from pipeline.rollout.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
 
 class SearchR1(DocumentLines, TaggedGrammar):

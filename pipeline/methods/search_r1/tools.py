@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.conversations.steps import ToolFormat, search_tool
 from pipeline.core.records import Step
-from pipeline.grammars.document_lines import parse_documents
+from pipeline.rollout.conversations.steps import ToolFormat, search_tool
+from pipeline.rollout.grammars.document_lines import parse_documents
 
 TOOLS = ToolFormat(
     search_tool("search", "Search the collection for passages."),

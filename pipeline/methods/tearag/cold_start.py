@@ -1,7 +1,7 @@
 """Supervised reasoning step of one hop (TeaRAG, arXiv 2511.05385, 4.3.1, steps 1, 2, 4 and 5).
 
-Input: a hop with its supporting facts (`pipeline.sft_data.steps`). Output: a `Step`, or the reason
-why the hop has none.
+Input: a hop with its supporting facts (`pipeline.training.sft_data.steps`). Output: a `Step`, or
+the reason why the hop has none.
 
 Key entities. The paper takes the entities of the supporting triplets. One of them is the answer,
 which is unknown before retrieval. A policy trained to write it would learn to guess, and it would
@@ -17,8 +17,8 @@ import random
 from collections.abc import Sequence
 
 from pipeline.core.records import Step
-from pipeline.sft_data.mentions import Finder, longest_mentions, mention, shared_name
-from pipeline.sft_data.steps import (
+from pipeline.training.sft_data.mentions import Finder, longest_mentions, mention, shared_name
+from pipeline.training.sft_data.steps import (
     Fact,
     Hop,
     StepOptions,
@@ -27,7 +27,7 @@ from pipeline.sft_data.steps import (
     insert_facts,
     passages,
 )
-from pipeline.sft_data.templates import summary
+from pipeline.training.sft_data.templates import summary
 
 MAX_ENTITIES = 3
 

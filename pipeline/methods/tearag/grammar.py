@@ -14,7 +14,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.grammars.base import (
+from pipeline.core.sanitize import control_token_error, first_control_token
+from pipeline.core.spans import covering
+from pipeline.rollout.grammars.base import (
     Finish,
     FormatError,
     Grammar,
@@ -23,9 +25,7 @@ from pipeline.grammars.base import (
     Retrieve,
     Scanner,
 )
-from pipeline.grammars.document_lines import parse_lines
-from pipeline.grammars.sanitize import control_token_error, first_control_token
-from pipeline.grammars.spans import covering
+from pipeline.rollout.grammars.document_lines import parse_lines
 
 OPEN, CLOSE = "<Reference>", "</Reference>"
 _STEP = re.compile(r"\s*Step[ \t]+([0-9]+):")

@@ -12,14 +12,14 @@ from pipeline.closed_world.schema import RELATIONS
 from pipeline.closed_world.world import generate_world
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Triplet
-from pipeline.grammars.base import grammar
 from pipeline.judges.cases import SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
 from pipeline.methods.hiprag.cold_start import build_step
-from pipeline.sft_data.known_facts import select_known_facts
-from pipeline.sft_data.split import SupervisedTrajectory, split
-from pipeline.sft_data.steps import Hop, StepOptions
-from pipeline.sft_data.templates import CONCLUSIONS, FROM_MEMORY
+from pipeline.rollout.grammars.base import grammar
+from pipeline.training.sft_data.known_facts import select_known_facts
+from pipeline.training.sft_data.split import SupervisedTrajectory, split
+from pipeline.training.sft_data.steps import Hop, StepOptions
+from pipeline.training.sft_data.templates import CONCLUSIONS, FROM_MEMORY
 from tests.stages.test_sft_data import CONFIGS, run
 
 HIPRAG = (

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars import Finish, Insert, Retrieve, grammar
-from pipeline.grammars.spans import cover_error, pieces
+from pipeline.core.spans import cover_error, pieces
+from pipeline.rollout.grammars import Finish, Insert, Retrieve, grammar
 
 GRAMMAR = grammar("hiprag", special_tokens=("<|im_end|>", "@@ROLE@@"))
 
@@ -208,7 +208,7 @@ step = st.builds(
 
 
 def clean(value: str) -> str:
-    from pipeline.grammars.sanitize import sanitize
+    from pipeline.core.sanitize import sanitize
 
     return sanitize(value, GRAMMAR.special_tokens).strip()
 

@@ -9,11 +9,11 @@ from pipeline import config
 from pipeline.closed_world.write import write_closed_world
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, SftExample
-from pipeline.grammars.base import grammar
 from pipeline.methods.prograph.cold_start import build_step, turns
-from pipeline.sft_data.steps import Hop, StepOptions, supporting_facts
-from pipeline.stages import corpus, sft_data
-from pipeline.stages import hypergraph as hyper_stage
+from pipeline.rollout.grammars.base import grammar
+from pipeline.training.sft_data.steps import Hop, StepOptions, supporting_facts
+from tasks import corpus, sft_data
+from tasks import hypergraph as hyper_stage
 from tests.stages.question_stages import run_questions, run_stages
 from tests.stages.test_sft_data import CONFIGS
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars import Finish, Retrieve, grammar
+from pipeline.rollout.grammars import Finish, Retrieve, grammar
 
 GRAMMAR = grammar("prograph")
 FIRST = "<think>\nWhere?\n</think>\n<query>\nTaylor Hicks state\n</query>"

@@ -11,15 +11,15 @@ from pipeline import config
 from pipeline.config.policy import ProGraphReward
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Trajectory
-from pipeline.grammars import grammar
-from pipeline.graph.build import Extracted
-from pipeline.graph.facts import Facts
-from pipeline.graph.tables import write_hyperedges
+from pipeline.engine.context import StageContext
+from pipeline.knowledge.graph.build import Extracted
+from pipeline.knowledge.graph.facts import Facts
+from pipeline.knowledge.graph.tables import write_hyperedges
 from pipeline.methods.prograph.reward import step_rewards
 from pipeline.methods.prograph.structure import Structure, structure
+from pipeline.rollout.grammars import grammar
 from pipeline.rollout.turns import turns_of
-from pipeline.run.context import StageContext
-from pipeline.stages.score import continuation_identity, open_entities, run
+from tasks.score import continuation_identity, open_entities, run
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 GRAMMAR = grammar("prograph")

@@ -12,9 +12,9 @@ import pytest
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
-from pipeline.grammars import grammar
-from pipeline.grammars.tokens import mismatch
+from pipeline.llm.tokens import mismatch
 from pipeline.methods.prograph.progress import ValueEstimator
+from pipeline.rollout.grammars import grammar
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, continue_trajectories

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars import Finish, Retrieve, grammar
+from pipeline.rollout.grammars import Finish, Retrieve, grammar
 
 GRAMMAR = grammar("search-r1")
 FIRST = "<think>who?</think>\n<search> first physics prize </search>"

@@ -4,7 +4,7 @@ import random
 
 from pipeline.core.records import Chunk, Triplet
 from pipeline.methods.tearag.cold_start import build_step, key_entities
-from pipeline.sft_data.steps import Hop, StepOptions, supporting_facts
+from pipeline.training.sft_data.steps import Hop, StepOptions, supporting_facts
 
 CHUNK = Chunk("c", "Emma (film)", "Emma was directed by Ann Lee. Ann Lee likes Emma Stone.", "d")
 

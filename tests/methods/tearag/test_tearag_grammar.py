@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.grammars import Finish, Retrieve, grammar
-from pipeline.grammars.sanitize import sanitize
-from pipeline.grammars.spans import cover_error, pieces
+from pipeline.core.sanitize import sanitize
+from pipeline.core.spans import cover_error, pieces
+from pipeline.rollout.grammars import Finish, Retrieve, grammar
 
 GRAMMAR = grammar("tearag", special_tokens=("<|im_end|>", "<|eos|>", "@@ROLE@@"))
 

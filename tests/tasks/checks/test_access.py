@@ -14,7 +14,7 @@ from tests.cli.test_cli import ROOT
 
 GATED, UNKNOWN = "meta-llama/gated", "owner/unknown"
 CODE = (
-    "import sys; from tasks.checks.models import access_faults\n"
+    "import sys; from pipeline.engine.check.models import access_faults\n"
     "from tests.tasks.declared import opened\n"
     "models = opened('embedded', ['sft'], ('model.base=' + sys.argv[1],))\n"
     "print(*access_faults(models), sep='\\n')"

@@ -11,12 +11,12 @@ import pytest
 from pipeline.config import Config, load
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.model_files import local_directory
-from tasks.checks.collect import Checked, check_tasks
-from tasks.checks.devices import device_faults, division_faults
-from tasks.checks.machine import Machine, this_machine
-from tasks.checks.models import downloads, fit_faults, model_faults
-from tasks.checks.packages import package_faults
-from tasks.opened import Opened
+from pipeline.engine.check.collect import Checked, check_tasks
+from pipeline.engine.check.devices import device_faults, division_faults
+from pipeline.engine.check.machine import Machine, this_machine
+from pipeline.engine.check.models import downloads, fit_faults, model_faults
+from pipeline.engine.check.packages import package_faults
+from pipeline.engine.opened import Opened
 from tests.tasks.checks.published_files import write_lines
 from tests.tasks.declared import opened, stages
 

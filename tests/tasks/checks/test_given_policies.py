@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.checks.collect import check_tasks
-from tasks.checks.machine import Machine
+from pipeline.engine.check.collect import check_tasks
+from pipeline.engine.check.machine import Machine
 from tests.llm.adapter_kinds import KINDS, LLAMA, adapter_of_kind
 from tests.tasks.declared import stages
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from tasks.checks.collect import RunRefused, check_start
-from tasks.checks.machine import Machine
-from tasks.run import run, task_for, walk
+from pipeline.engine.check.collect import RunRefused, check_start
+from pipeline.engine.check.machine import Machine
+from pipeline.engine.run import run, walk
+from tasks import task_for
 from tests.tasks.checks.published_files import write_published_files
 from tests.tasks.counting_tasks import ROOT, executions
 from tests.tasks.small_run import commit
@@ -77,10 +78,10 @@ def test_a_light_stage_is_refused_with_its_own_fault(elsewhere) -> None:
 
 def test_a_light_stage_needs_neither_the_whole_check_nor_the_plan(workspace: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tasks.run import run\n"
+        "import sys; from pathlib import Path; from pipeline.engine.run import run\n"
         "from tests.tasks.counting_tasks import First, task\n"
         "run(task(First, Path(sys.argv[1])))\n"
-        "assert not {'tasks.checks.collect', 'tasks.planning.plan'} & set(sys.modules)\n"
+        "assert not {'pipeline.engine.check.collect', 'pipeline.engine.plan.plan'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(workspace)], cwd=ROOT, check=True)
     assert executions(workspace) == ["first"]
@@ -94,7 +95,7 @@ def test_what_a_stopped_run_has_written_is_part_of_the_disk_that_it_needs(
         commit(task)
     needed = 650 * 4000  # bytes of its chunks
     free = type("Usage", (), {"free": needed - 1_000_000})
-    monkeypatch.setattr("tasks.checks.space.shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr("pipeline.engine.check.space.shutil.disk_usage", lambda _: free)
     with pytest.raises(RunRefused, match="GiB of disk"):
         check_start([corpus], [corpus])
     checkpoints = corpus.store.checkpoint_dir(corpus.key)

@@ -6,10 +6,10 @@ from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.gpus import GIB, Gpu, nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
-from pipeline.index.memory import index_bytes, is_on_gpu
+from pipeline.engine.plan.plan import Plan, make_plan
+from pipeline.engine.plan.sizes import estimated_records, sizes_of
+from pipeline.knowledge.index.memory import index_bytes, is_on_gpu
 from pipeline.training.memory import training_memory
-from tasks.planning.plan import Plan, make_plan
-from tasks.planning.sizes import estimated_records, sizes_of
 from tests.tasks.checks.published_files import write_lines
 from tests.tasks.declared import stages
 

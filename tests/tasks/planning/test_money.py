@@ -8,10 +8,10 @@ import pytest
 
 from pipeline.config import load
 from pipeline.config.base import is_public
-from tasks.base import walk_configured
-from tasks.planning.money import totals
-from tasks.planning.plan import Plan, make_plan, summary
-from tasks.planning.sizes import sizes_of
+from pipeline.engine.plan.money import totals
+from pipeline.engine.plan.plan import Plan, make_plan, summary
+from pipeline.engine.plan.sizes import sizes_of
+from pipeline.engine.stage import walk_configured
 from tasks.report import Report
 from tests.cli.malformed_inputs import steep
 from tests.published.replacements import PUBLISHED

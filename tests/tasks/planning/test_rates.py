@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.config import load
 from pipeline.core.gpus import nominal_gpu
-from tasks.base import walk
-from tasks.planning.plan import make_plan
-from tasks.planning.sizes import sizes_of
+from pipeline.engine.plan.plan import make_plan
+from pipeline.engine.plan.sizes import sizes_of
+from pipeline.engine.stage import walk
 from tasks.report import Report
 from tests.published.replacements import PUBLISHED
 from tests.tasks.declared import stages

@@ -1,8 +1,8 @@
 """The share of a run that is done and the seconds until its end, from measured and guessed seconds."""
 
-from tasks.base import walk_configured
-from tasks.planning.time_left import EMBEDDED, RunTime, Timed, time_left
-from tasks.run import task_for
+from pipeline.engine.plan.time_left import EMBEDDED, RunTime, Timed, time_left
+from pipeline.engine.stage import walk_configured
+from tasks import task_for
 from tests.tasks.counting_tasks import First, Reports, task
 
 
@@ -93,6 +93,6 @@ def test_after_the_cold_start_the_first_run_says_how_long_the_rest_takes(tmp_pat
     clock = iter((0.0, 160.0))
     run = RunTime(tasks, lambda: next(clock))
     for one in tasks[: tasks.index(next(one for one in tasks if one.stage == "sft")) + 1]:
-        one.seconds = 2.0 * EMBEDDED.get(one.stage, 1.0)  # a machine of half the speed
+        one.attempt.seconds = 2.0 * EMBEDDED.get(one.stage, 1.0)  # a machine of half the speed
     # 184 s of stages took 160 s, because some ran side by side; 818 s are left, which will take 711.
     assert run({}) == (18, "about 12 min left")

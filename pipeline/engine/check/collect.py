@@ -1,0 +1,188 @@
+"""All checks of a run, and its plan if there are no faults.
+
+`check_run` serves ``steep check``. `check_start` checks in the same way the stages that ``steep
+run`` is about to run. The declarations of the stages (`StageTask.opens`, `StageTask.faults`) decide
+the checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.config import load
+from pipeline.config.machine_choices import resolve_dtypes
+from pipeline.core.errors import ConfigError, SteepError
+from pipeline.engine.check.devices import device_faults, division_faults
+from pipeline.engine.check.machine import Machine, this_machine
+from pipeline.engine.check.models import (
+    access_faults,
+    downloads,
+    fit_faults,
+    model_faults,
+    template_notes,
+)
+from pipeline.engine.check.packages import package_faults
+from pipeline.engine.check.space import folder_faults, space_faults
+from pipeline.engine.execution.start import execution_faults
+from pipeline.engine.needs import need_faults
+from pipeline.engine.opened import Opened, Remote
+from pipeline.engine.plan.plan import Plan, make_plan
+from pipeline.engine.plan.sizes import sizes_of
+from pipeline.engine.stage import STAGES, StageTask, walk_configured, whole_name
+from pipeline.llm.endpoint_client import ApiKey
+
+
+class RunRefused(SteepError, RuntimeError):
+    """A run has faults and was not started; the message has a line for each of them."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of the checks.
+
+    ``plan`` is None when the configuration is invalid. ``downloads`` are models that are fetched
+    from the hub, with their bytes if known. ``notes`` are sentences about the data of a run without
+    faults.
+    """
+
+    faults: tuple[str, ...]
+    plan: Plan | None = None
+    downloads: tuple[tuple[str, float | None], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def check_run(
+    config: str, overrides: tuple[str, ...], data: str | None, machine: Machine
+) -> Checked:
+    """Check a whole run on a machine; other arguments as in `pipeline.engine.stage.task_for`."""
+    try:
+        dtypes = resolve_dtypes(load(config, overrides, data), gpus=bool(machine.gpus)).dtypes
+    except SteepError as error:
+        rest = (
+            "files, models and memory are checked once the settings are valid; correct them first"
+        )
+        return Checked((*str(error).splitlines(), f"{config}: {rest}"))
+    chosen = (*overrides, *(f"{name}={dtype}" for name, dtype in dtypes.items()))
+    tasks = list(walk_configured(STAGES["report"](config=config, overrides=chosen, data=data)))
+    checked = check_tasks(tasks, machine)
+    if checked.faults:
+        return checked
+    try:
+        of_template = template_notes(tasks[-1].run_settings)
+        return replace(
+            checked, notes=(*of_template, *(note for task in tasks for note in task.notes()))
+        )
+    except (SteepError, OSError) as error:
+        return replace(checked, faults=(str(error),))
+
+
+def check_start(
+    tasks: Collection[StageTask], todo: Sequence[StageTask], machine: Machine | None = None
+) -> Checked:
+    """Check the stages of ``todo``; ``tasks`` also has the complete stages of the run.
+
+    The default machine is this one. Raises RunRefused.
+    """
+    running = {(whole_name(task), task.variant) for task in todo if not task.shards()}
+    held = _held_bytes(
+        [task for task in tasks if whole_name(task) in {name for name, _ in running}]
+    )
+    whole = [task for task in walk_configured(todo[-1]) if (task.stage, task.variant) in running]
+    if not whole:
+        return Checked(())  # outputs of shards are joined, which opens nothing
+    checked = check_tasks(whole, machine or this_machine(), held=held)
+    if checked.faults:
+        raise RunRefused("\n".join(checked.faults))
+    return checked
+
+
+def check_with(error: SteepError, task: StageTask) -> None:
+    """Check all stages of ``task``, whose state ``error`` made unknown.
+
+    Raises RunRefused with ``error`` and the other faults, if there are any.
+    """
+    checked = check_tasks(list(walk_configured(task)), this_machine())
+    file = str(error).partition(": ")[0]  # a fault about the same file says the same
+    others = [fault for fault in checked.faults if not fault.startswith(file)]
+    if others:
+        raise RunRefused("\n".join([str(error), *others])) from None
+
+
+def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0.0) -> Checked:
+    """Check the stages of ``tasks``, which are not shards, on a machine.
+
+    Only the files, models and directories of these stages are checked. ``held`` are bytes that they
+    have written already, which count as part of the disk that they need.
+    """
+    settings = tasks[-1].run_settings
+    local = machine.here and settings.execution.kind == "local"
+    here_or_described = local or not machine.here
+    opened = distinct(tasks)
+    on_device = [one for one in opened if one.on_device]
+    sizes = sizes_of(settings)
+    plan = make_plan(tasks, sizes, machine.gpus if on_device else ())
+    fetched = tuple(downloads(on_device)) if machine.here else ()
+    space = sum(size or 0.0 for _, size in fetched)
+    faults = _each(
+        *(task.faults for task in tasks),
+        lambda: (fault for task in tasks for fault in need_faults(task)),
+        lambda: model_faults(settings, on_device, here=machine.here),
+        lambda: access_faults(on_device) if local else (),
+        lambda: fit_faults(on_device),
+        lambda: division_faults(on_device),
+        lambda: _keys(opened) if machine.here else (),
+        lambda: device_faults(settings, on_device, machine) if here_or_described else (),
+        lambda: package_faults(settings, on_device) if local else (),
+        lambda: execution_faults(settings) if machine.here else (),
+        lambda: folder_faults(settings) if machine.here else (),
+        lambda: plan.faults(),
+        lambda: space_faults(settings, plan, space, held) if machine.here else (),
+    )
+    return Checked(tuple(dict.fromkeys(faults)), plan, fetched)
+
+
+def distinct(tasks: Iterable[StageTask]) -> list[Opened]:
+    """Everything that the tasks open, each once: the rounds of a stage open the same."""
+    found: list[Opened] = []
+    for one in (one for task in tasks for one in task.opens()):
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def _each(*checks: Callable[[], Iterable[str]]) -> Iterator[str]:
+    """The faults of all checks; a check that fails itself gives the reason as a fault."""
+    for check in checks:
+        try:
+            yield from check()
+        except (SteepError, OSError) as error:
+            yield str(error)
+
+
+def _keys(opened: Iterable[Opened]) -> Iterator[str]:
+    """A sentence for each endpoint without a key in its environment variable; sends nothing."""
+    for one in opened:
+        if isinstance(one, Remote):
+            try:
+                ApiKey(one.settings.api_key_env, one.block)
+            except ConfigError as error:
+                yield str(error)
+
+
+def _held_bytes(tasks: Collection[StageTask]) -> float:
+    """Bytes of the stages' outputs and checkpoints, and of the caches' answers and vectors."""
+    folders = [
+        path for task in tasks for path in (task.directory, task.store.checkpoint_dir(task.key))
+    ]
+    held = sum(_size(file) for folder in folders for file in folder.rglob("*"))
+    caches = {Path(task.settings.cache_dir) for task in tasks}
+    return held + sum(_size(file) for folder in caches for file in folder.glob("*.sqlite"))
+
+
+def _size(path: Path) -> float:
+    try:
+        return path.stat().st_size if path.is_file() else 0.0
+    except OSError:  # removed by another process
+        return 0.0

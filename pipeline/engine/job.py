@@ -1,0 +1,208 @@
+"""The job of a stage: its process here or on a cluster, its line, and its failure.
+
+Input: a task. The stage's process fills and completes the output
+(`pipeline.engine.process.worker`); a failure is kept in the task's `Attempt` and beside the output.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.core import shipped
+from pipeline.core.errors import SteepError, StoreError
+from pipeline.core.process_variables import MALLOC
+from pipeline.engine.execution.leases import NO_LEASE, Lease, Request, held
+from pipeline.engine.failures import explain_os_error
+from pipeline.engine.fingerprint import select_execution
+from pipeline.engine.opened import Needs
+from pipeline.engine.outputs import Outputs
+from pipeline.engine.process.fork_server import ForkServer
+from pipeline.engine.process.supervisor import StageFailed, run_stage
+from pipeline.engine.process.worker import StageJob
+from pipeline.engine.progress import FailureRecord
+from pipeline.engine.store import Depth, problems, read_manifest
+
+if TYPE_CHECKING:
+    from pipeline.engine.stage import StageTask
+
+LOCK_SECONDS = 15.0  # how long to wait for another process with the stage
+# Ends of the names of settings whose reduction lowers the memory of a stage.
+_MEMORY = ("batch", "batch_size", "in_flight", "max_num_seqs")
+
+
+@dataclass
+class Attempt:
+    """What a run gives to a stage, and how the stage ended.
+
+    Attributes:
+        forced: run the stage although it is complete.
+        asked: its needs.
+        request: the devices and threads of this machine that it asks for.
+        lease: its devices and threads while it runs.
+        failure: of the last run.
+        seconds: of the last run, once it has succeeded.
+    """
+
+    forced: bool = False
+    asked: Needs = field(default_factory=Needs)
+    request: Request | None = None
+    lease: Lease = NO_LEASE
+    fork_server: ForkServer | None = None
+    failure: FailureRecord | None = None
+    seconds: float | None = None
+
+
+def run_stage_of(task: StageTask) -> None:
+    """Run the stage of ``task``, unless an output from inputs with the same content exists.
+
+    Raises StageFailed naming the log and the cause, StoreError when an input is damaged.
+    """
+    attempt, began, output = task.attempt, time.monotonic(), task.found()
+    if output is None or attempt.forced:
+        with held(attempt.request, lambda text: say(aligned(task.label, text))) as attempt.lease:
+            _start(task)
+    elif output.reused:
+        say(
+            aligned(
+                task.label,
+                f"reused: its inputs have the content that {output.directory} was made from",
+            )
+        )
+    attempt.seconds = time.monotonic() - began
+
+
+def _start(task: StageTask) -> None:
+    """Run the stage in a separate process, which prints into the run's log directory."""
+    for read in task.requires().values():
+        check_output(read, Depth.HASHES if task.hashes_inputs else Depth.SIZES)
+    shard, shards = task.part
+    part = "run_shard" if shards > 1 else "merge" if task.shards() else "run"
+    job = StageJob(
+        config=task.settings.model_dump(mode="json"),
+        key=dict(task.key.__dict__),
+        raw_files=task.raw_files(),
+        contents=Outputs().contents(task),
+        entry=task.function(part),
+        root=str(task.store.root),
+        seed=task.settings.seed,
+        log=str(task.settings.run_dir / "logs" / f"{task.label}.log"),
+        inputs=task.input_directories(),
+        shard=shard,
+        shards=shards,
+        force=task.attempt.forced,
+        lock_seconds=LOCK_SECONDS,
+        execution=select_execution(task.settings, task.reading()),
+        launched=time.time(),
+        facts=task.facts(),
+    )
+    started = time.monotonic()
+    counts = _run(task, job)
+    rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
+    notes = read_manifest(task.store.directory(task.key)).get("notes", {})
+    found = "; ".join([rows, *task.findings(), *notes.get("warnings", ())])
+    say(aligned(task.label, f"done in {time.monotonic() - started:.0f} s: {found}"))
+
+
+def _run(task: StageTask, job: StageJob) -> dict[str, int]:
+    """Run a job to its end, here or on a cluster; returns its row counts."""
+    attempt, execution = task.attempt, task.settings.execution
+
+    def started(log: Path) -> None:
+        say(aligned(task.label, f"runs (log: {log})"))
+
+    def noted(note: str) -> None:
+        say(aligned(task.label, note))
+
+    names = [name for name in job.execution if name.endswith(_MEMORY)]
+    lower = f"lower {', '.join(names)}, or " if names else ""
+    hint, given = f"{lower}run fewer stages at once (--workers)", environment(attempt.lease)
+    if execution.kind == "local":
+        server = attempt.fork_server
+        server = server if server is not None and server.ready else None
+        return run_stage(job, {**os.environ, **given}, hint, started, server=server)
+    from pipeline.engine.execution.cluster import run_on_cluster
+
+    return run_on_cluster(
+        job, execution, given, hint, started, noted, label=task.label, needs=attempt.asked
+    )
+
+
+def environment(lease: Lease = NO_LEASE) -> dict[str, str]:
+    """Environment variables of a stage's process: for Python, and from its lease."""
+    extra = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **MALLOC}
+    if shipped.INSTALLED:
+        # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
+        extra["PYTHONSAFEPATH"] = "1"
+    return {**extra, **lease.environment()}
+
+
+def check_output(task: StageTask, depth: Depth) -> None:
+    """Raise StoreError when the stage of ``task`` is complete and its output is damaged.
+
+    The message names the files, what differs, and the command that makes them again.
+    """
+    if task.complete() and (found := problems(task.directory, depth)):
+        raise StoreError(
+            f"the output of {task.label} is damaged ({task.directory}: {'; '.join(found)}); "
+            f"make it again: {remake_command(task)}"
+        )
+
+
+def run_command(task: StageTask, *more: str) -> str:
+    """The command that makes the output of the stage, with further options."""
+    options = ["--config", str(task.config)]
+    for override in task.overrides:
+        options += ["--set", override]
+    if task.data is not None:
+        options += ["--data", task.data]
+    return shlex.join([*task.command(), *more, *options])
+
+
+def remake_command(task: StageTask) -> str:
+    """The command that makes the stage's output again.
+
+    ``--force`` is about the stage that the command names; another output must be removed first.
+    """
+    if task.made_by is None:
+        return run_command(task, "--force")
+    return f"{shlex.join(['rm', '-r', str(task.directory)])} && {run_command(task)}"
+
+
+def keep_failure(task: StageTask, exception: BaseException) -> str:
+    """Keep the failure, and record it beside the output unless another process runs the stage.
+
+    Returns its message.
+    """
+    failure = task.attempt.failure = _failure_of(exception)
+    if not (isinstance(exception, StageFailed) and exception.busy):
+        failure.write(task.store.failure_file(task.key))
+    return failure.message
+
+
+def _failure_of(exception: BaseException) -> FailureRecord:
+    """The failure record of a task's exception. The traceback of a bug is printed."""
+    if isinstance(exception, StageFailed):
+        log = None if exception.log is None else str(exception.log)
+        return FailureRecord(exception.cause, exception.exit_status, log)
+    if isinstance(exception, SteepError):
+        return FailureRecord(str(exception), exception.exit_status)
+    if isinstance(exception, OSError):
+        return FailureRecord(explain_os_error(exception, "the run's directory"), 2)
+    traceback.print_exception(exception)
+    return FailureRecord(f"{type(exception).__name__}: {exception}", 1)
+
+
+def aligned(label: str, text: str) -> str:
+    """A stage's label and a text, with the texts of all stages below each other."""
+    return f"{label:<20} {text}"
+
+
+def say(line: str) -> None:
+    """Print a line of progress with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')}  {line}\n", end="", flush=True)  # in one write: of threads

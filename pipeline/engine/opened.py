@@ -1,0 +1,332 @@
+"""The parts that a stage opens: engines, encoders, vector indexes, trainers and endpoints.
+
+Every stage declares its parts (`StageTask.opens`) and its amount of work. Its GPUs and CPU threads
+(`pipeline.engine.needs`), its memory and GPU hours (`pipeline.engine.plan`), the checks before a
+run (`pipeline.engine.check`) and the packages to import follow from this list. The functions below
+make the parts that several stages have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pipeline.config import Config, Graph, Hypergraph, JudgeModel, Judges, SftData
+from pipeline.config.base import Endpoint, EngineConfig
+from pipeline.config.knowledge import Embedder, Reranker
+from pipeline.config.policy import Trainer
+
+QUERY_TOKENS = 64  # of a query or an entity; passages are cut at ``max_length``
+_VLLM = ("pipeline.llm.vllm_engine:import_vllm", "vllm.v1.engine.llm_engine", "peft")
+_TRAINERS = {"sft": "trl.trainer.sft_trainer", "dpo": "trl.trainer.dpo_trainer"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """One thing that a stage opens.
+
+    Attributes:
+        key: the setting that names it, such as ``model.base``.
+        name: the model, the URL of an endpoint, or the type of a vector index.
+        block: the block of its settings, such as ``engine``.
+        turn: parts of one turn are open at the same time; the parts of a later turn are opened
+            after the earlier ones have been closed.
+    """
+
+    key: str
+    name: str
+    block: str
+    turn: int = 0
+
+    on_device: ClassVar[bool] = True  # whether it computes on the machine of the stage
+    is_model: ClassVar[bool] = True  # whether ``name`` is a model that the machine needs
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that it uses if the stage runs on GPUs."""
+        return 0
+
+    @property
+    def threads(self) -> int:
+        """The least number of CPU threads: one for each process that computes."""
+        return 1
+
+    @property
+    def setting(self) -> str:
+        """The setting that decides the number of GPUs, for messages."""
+        return f"{self.block}.device"
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Heavy modules that must be imported to open it."""
+        return ()
+
+    def required_gpus(self) -> Iterator[tuple[str, int]]:
+        """The settings that cannot work without GPUs, and their number of GPUs on each machine.
+
+        ``device: auto`` and an engine on one device work on CPUs too.
+        """
+        return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Opened):
+    """A language model in an engine."""
+
+    settings: EngineConfig
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that share the model."""
+        if self.settings.kind == "vllm":
+            return self.settings.tensor_parallel_size
+        return 0 if self.settings.kind == "scripted" else 1
+
+    @property
+    def threads(self) -> int:
+        """One for each part of the model."""
+        return max(self.gpus, 1)
+
+    @property
+    def setting(self) -> str:
+        """The division of the model, or the kind of engine."""
+        divided = self.settings.kind == "vllm"
+        return f"{self.block}.{'tensor_parallel_size' if divided else 'kind'}"
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The modules of vLLM."""
+        return _VLLM if self.settings.kind == "vllm" else ()
+
+    def required_gpus(self) -> Iterator[tuple[str, int]]:
+        """A divided model needs a GPU for each part."""
+        size = self.settings.tensor_parallel_size
+        if size > 1:
+            yield f"{self.block}.tensor_parallel_size is {size}", size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder(Opened):
+    """An embedder or a reranker; ``tokens`` is the limit of a text or a pair."""
+
+    settings: Embedder | Reranker
+    tokens: int
+
+    @property
+    def gpus(self) -> int:
+        """One GPU, unless its device is the CPU."""
+        return 0 if self.settings.device == "cpu" else 1
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """sentence-transformers, also before FlagEmbedding."""
+        return ("sentence_transformers",)
+
+    def required_gpus(self) -> Iterator[tuple[str, int]]:
+        """One GPU if the device is ``cuda``."""
+        if self.settings.device == "cuda":
+            yield f"{self.block}.device is cuda", 1
+
+    @property
+    def reranks(self) -> bool:
+        """Whether it reads pairs of a query and a text."""
+        return isinstance(self.settings, Reranker)
+
+    @property
+    def dtype(self) -> str:
+        """The number format of the weights."""
+        if isinstance(self.settings, Reranker):
+            return "float16" if self.settings.kind == "flag" else "float32"
+        return self.settings.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vectors(Opened):
+    """The vector indexes that retrieval searches; ``on_gpu``: on the GPU."""
+
+    on_gpu: bool
+    is_model: ClassVar[bool] = False
+
+    @property
+    def gpus(self) -> int:
+        """One GPU for indexes on the GPU."""
+        return int(self.on_gpu)
+
+    @property
+    def setting(self) -> str:
+        """The setting that puts them on the GPU."""
+        return "index.gpu"
+
+    def required_gpus(self) -> Iterator[tuple[str, int]]:
+        """One GPU for indexes on the GPU."""
+        if self.on_gpu:
+            yield "index.gpu is true", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Opened):
+    """The base model with an adapter that is trained; ``rows`` are the sequences of one example."""
+
+    settings: Trainer
+    rows: int
+
+    @property
+    def setting(self) -> str:
+        """The number of processes, each with its own GPU."""
+        return f"{self.block}.processes"
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The modules of TRL."""
+        trainer = _TRAINERS.get(self.block, "trl.trainer.grpo_trainer")
+        return ("pipeline.training.trainer_args", "peft", "accelerate", trainer)
+
+    def required_gpus(self) -> Iterator[tuple[str, int]]:
+        """Quantization runs on GPUs alone."""
+        if self.settings.quantization != "none":
+            yield f"{self.block}.quantization is {self.settings.quantization}", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote(Opened):
+    """A model behind an endpoint."""
+
+    settings: Endpoint
+    on_device: ClassVar[bool] = False
+    is_model: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The GPUs and CPU threads of a stage.
+
+    Attributes:
+        gpus: GPUs that the stage uses if it runs on GPUs; 0 for a stage that loads no model.
+        threads: CPU threads that it asks for at least, one for each process that computes.
+        setting: the setting that decides ``gpus``, for messages.
+    """
+
+    gpus: int = 0
+    threads: int = 1
+    setting: str = ""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests of a stage to one endpoint; ``read`` and ``written`` are tokens."""
+
+    remote: Remote
+    calls: float
+    read: float
+    written: float
+    stage: str = ""
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the prices; None without prices."""
+        prices = self.remote.settings.prices
+        cost = (self.read * prices.prompt + self.written * prices.completion) / 1e6
+        return cost if prices.prompt or prices.completion else None
+
+    @property
+    def expected(self) -> float:
+        """The cost, or without prices the tokens."""
+        return self.read + self.written if self.cost is None else self.cost
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of one stage: GPU seconds, bytes of output, and requests to endpoints."""
+
+    gpu_seconds: float = 0.0
+    disk: float = 0.0
+    requests: tuple[Requests, ...] = ()
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.gpu_seconds + other.gpu_seconds,
+            self.disk + other.disk,
+            self.requests + other.requests,
+        )
+
+    def __rmul__(self, times: float) -> Work:
+        requests = (
+            Requests(one.remote, times * one.calls, times * one.read, times * one.written)
+            for one in self.requests
+        )
+        return Work(times * self.gpu_seconds, times * self.disk, tuple(requests))
+
+
+def policy_engine(settings: Config, turn: int = 0) -> Engine:
+    """The engine of a policy."""
+    return _engine("model.base", settings.model.base, "engine", settings.engine, turn)
+
+
+def chat(
+    block: str, settings: Graph | Hypergraph | SftData | JudgeModel, turn: int = 0
+) -> Iterator[Opened]:
+    """The chat model of a block such as ``graph``: in this process, or behind an endpoint."""
+    if settings.model is not None:
+        yield _engine(f"{block}.model", settings.model, f"{block}.engine", settings.engine, turn)
+    if settings.endpoint is not None:
+        key, remote = f"{block}.endpoint", settings.endpoint
+        yield Remote(key=key, name=remote.base_url, block=key, turn=turn, settings=remote)
+
+
+def _engine(key: str, model: str, block: str, settings: EngineConfig, turn: int) -> Engine:
+    return Engine(key=key, name=model, block=block, turn=turn, settings=settings)
+
+
+def judges(block: str, settings: Judges) -> Iterator[Opened]:
+    """The models that judge, each opened after the policy has ended and after the other."""
+    yield from chat(f"{block}.over", settings.over, turn=1)
+    yield from chat(f"{block}.under", settings.under, turn=2)
+
+
+def embedder(settings: Config, tokens: int | None = None) -> Encoder:
+    """The embedder with texts of ``tokens`` tokens, by default passages."""
+    block = settings.index.embedder
+    return Encoder(
+        key="index.embedder.model",
+        name=block.model,
+        block="index.embedder",
+        settings=block,
+        tokens=block.max_length if tokens is None else tokens,
+    )
+
+
+def reranker(settings: Config, block: Reranker, name: str) -> Encoder:
+    """The reranker of the block ``name``; a bi-encoder is the embedder, or another one."""
+    key = f"{name}.model"
+    if block.kind == "biencoder":
+        found = embedder(settings)
+        return found if block.model is None else replace(found, key=key, name=block.model)
+    return Encoder(
+        key=key, name=block.model or "", block=name, settings=block, tokens=block.max_length
+    )
+
+
+def retrieval(settings: Config, block: str = "retrieval") -> Iterator[Opened]:
+    """The parts that retrieval opens in the stage's own process; none if a service retrieves."""
+    chosen = settings.retrieval
+    if chosen.variant == "none" or chosen.service is not None:
+        return
+    index = settings.index
+    yield Vectors(key="index.faiss", name=index.faiss, block="index", on_gpu=index.gpu)
+    scores = (
+        ()
+        if chosen.over_hypergraph
+        else (reranker(settings, chosen.reranker, f"{block}.reranker"),)
+    )
+    if not any(scorer.key == "index.embedder.model" for scorer in scores):
+        yield embedder(settings, QUERY_TOKENS)
+    yield from scores
+
+
+def training(settings: Config, block: str, trainer: Trainer) -> Training:
+    """The base model in the training of a block: ``sft``, ``dpo`` or ``grpo``."""
+    rows = 2 if block == "dpo" else 1
+    return Training(
+        key="model.base", name=settings.model.base, block=block, settings=trainer, rows=rows
+    )

@@ -1,0 +1,1 @@
+"""The process of a stage: start, watch, progress and end."""

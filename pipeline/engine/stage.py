@@ -1,0 +1,394 @@
+"""The base of all stage tasks: fingerprint, directory, and execution.
+
+A task declares its stage's name and version, the settings and raw files that it reads, and the
+tasks that it needs. Its directory follows from these (``pipeline.engine.store``). ``run`` starts
+the stage's function in a separate process (``pipeline.engine.process.worker``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline import config as configuration
+from pipeline.config import Config
+from pipeline.config.machine_choices import Resolved, resolve_dtypes
+from pipeline.core.errors import ConfigError
+from pipeline.engine.fingerprint import content_of, select
+from pipeline.engine.job import Attempt, keep_failure, run_stage_of
+from pipeline.engine.luigi_adapter import Register, luigi
+from pipeline.engine.opened import Opened, Work
+from pipeline.engine.outputs import Output, Outputs
+from pipeline.engine.resolved import RESOLVED
+from pipeline.engine.store import StageKey, Store
+
+if TYPE_CHECKING:
+    from pipeline.engine.plan.clock import Clock
+
+
+@lru_cache(maxsize=64)
+def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Resolved:
+    """The configuration of a task's parameters; tasks with equal parameters share it."""
+    return resolve_dtypes(configuration.load(path, overrides, data))
+
+
+def forget_configurations() -> None:
+    """Make the tasks that are created from now on read their configuration files again.
+
+    Files and tasks are remembered by paths as given: a file may have changed since, and a relative
+    path may name another file after a change of the working directory.
+    """
+    load_config.cache_clear()
+    Register.clear_instance_cache()
+
+
+TRAJECTORIES = ("trajectories.parquet",)  # the only file of a round that other stages read
+STAGES: dict[str, type[StageTask]] = {}
+"""The declared stages by name, in the order of a run. An import of ``tasks`` declares them."""
+
+
+class StageTask(luigi.Task):
+    """One stage of one run."""
+
+    config = luigi.Parameter(description="configuration file", default="embedded")
+    overrides = luigi.ListParameter(default=(), description="key.key=value settings")
+    data = luigi.OptionalParameter(default=None, description="directory of the data files")
+
+    stage: ClassVar[str]
+    help: ClassVar[str]  # the output of the stage, in one line
+    version: ClassVar[int] = 1
+    named: ClassVar[bool] = True  # whether a command can name the stage
+    reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
+    reads_at_times: ClassVar[tuple[str, ...]] = ()  # only some configurations need these
+    reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
+    hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
+
+    def __init_subclass__(cls) -> None:
+        """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
+        super().__init_subclass__()
+        if "stage" not in cls.__dict__:
+            return  # a base of stages
+        missing = [name for name in ("help", "reads") if not hasattr(cls, name)]
+        missing += [n for n in ("opens", "work") if getattr(cls, n) is getattr(StageTask, n)]
+        if missing:
+            raise TypeError(
+                f"{cls.__name__} declares no {', '.join(missing)}; add them to the stage"
+            )
+        STAGES[cls.stage] = cls
+
+    @classmethod
+    def function(cls, part: str) -> str:
+        """The function, as ``module:name``, of the whole stage, of a shard or of their join.
+
+        It is ``run``, ``run_shard`` or ``merge`` of the module that declares the stage; without
+        ``run_shard`` a shard is ``run``.
+        """
+        whole = part == "run_shard" and not hasattr(sys.modules[cls.__module__], part)
+        return f"{cls.__module__}:{'run' if whole else part}"
+
+    def opens(self) -> Iterable[Opened]:
+        """The models, indexes and endpoints that the stage opens. Every stage declares them."""
+        raise NotImplementedError
+
+    def work(self, clock: Clock) -> Work:
+        """The work of the stage, by the sizes of the data. Every stage declares it."""
+        raise NotImplementedError
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for each fault in the stage's settings and files that would stop the stage."""
+        return iter(())
+
+    def findings(self) -> Iterator[str]:
+        """What the finished stage found, for its line."""
+        yield from ()
+
+    def notes(self) -> Iterator[str]:
+        """A sentence for each part of the data that the stage will leave out or find odd."""
+        return iter(())
+
+    @cached_property
+    def settings(self) -> Config:
+        """The configuration of the stage, with the settings of its round if it has one."""
+        return self.run_settings
+
+    @cached_property
+    def run_settings(self) -> Config:
+        """The configuration of the whole run."""
+        return resolved(self).settings
+
+    @property
+    def made_by(self) -> str | None:
+        """The stage whose command makes the output if no command names this one, else None."""
+        return None
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The number of the shard, and of how many."""
+        return 0, 1
+
+    @cached_property
+    def attempt(self) -> Attempt:
+        """What a run gives to the stage, and how it ended."""
+        return Attempt()
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.settings.run_dir / "store")
+
+    @property
+    def round_number(self) -> int | None:
+        """The round from 1, the number of a policy from 0, or None."""
+        return None
+
+    def upstream(self) -> dict[str, StageTask]:
+        """Tasks whose output this task reads, by the name that the stage function uses."""
+        return {}
+
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
+        """The tasks of `upstream`, made once."""
+        return self.upstream()
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        """Patterns (``fnmatch``) of the files that the stage reads, by input name; default: all."""
+        return {}
+
+    def files(self) -> dict[str, Path | str]:
+        """Raw files and models that the stage reads, by name: a path, or another identity."""
+        return {}
+
+    def reading(self) -> tuple[str, ...]:
+        """The blocks or keys that the stage reads under this configuration."""
+        return self.reads
+
+    def slice(self) -> dict[str, Any]:
+        """The settings that enter the fingerprint."""
+        return select(self.settings, self.reading())
+
+    @cached_property
+    def key(self) -> StageKey:
+        return StageKey(
+            stage=self.stage,
+            version=self.version,
+            settings=self.slice(),
+            files=content_of(self.settings, self.files()),
+            inputs={name: task.key.fingerprint for name, task in self.inputs.items()},
+            round=self.round_number,
+        )
+
+    def raw_files(self) -> dict[str, str]:
+        """The content hashes of the raw files and models in the fingerprint, by path."""
+        content = self.key.files
+        return {
+            str(path): content[name]
+            for name, path in self.files().items()
+            if isinstance(path, Path)
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Information for the stage's function besides its settings, as JSON; not fingerprinted."""
+        return {}
+
+    def found(self) -> Output | None:
+        """The stage's completed output, under this or another fingerprint, or None."""
+        return Outputs().of(self)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the stage's output, complete or not."""
+        output = self.found()
+        return self.store.directory(self.key) if output is None else output.directory
+
+    def needed(self) -> dict[str, StageTask]:
+        """The upstream tasks whose output must be in this store before this task runs."""
+        return self.upstream()
+
+    def requires(self) -> dict[str, StageTask]:
+        return self.needed()
+
+    def shards(self) -> dict[str, StageTask]:
+        """The tasks of the stage's shards; none when the stage is not divided."""
+        return {}
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(self.directory / "manifest.json"))
+
+    def complete(self) -> bool:
+        return not self.attempt.forced and self.found() is not None
+
+    @property
+    def label(self) -> str:
+        """The stage's name in messages and logs, such as ``sample-2`` for round 2."""
+        return self.stage if self.variant is None else f"{self.stage}-{self.variant}"
+
+    @property
+    def variant(self) -> str | None:
+        """The part of the label that tells this task from others of its stage: its round."""
+        return None if self.round_number is None else str(self.round_number)
+
+    def run(self) -> None:
+        """Run the stage, unless an output from inputs with the same content exists."""
+        run_stage_of(self)
+
+    def input_directories(self) -> dict[str, str]:
+        """The directories that the stage's function reads, by input name."""
+        return {name: str(task.directory) for name, task in self.requires().items()}
+
+    def command(self) -> list[str]:
+        """The command that makes the output, without the options of the configuration."""
+        round = [] if self.round_number is None else ["--round", str(self.round_number)]
+        return ["steep", "run", self.made_by or whole_name(self), *round]
+
+    def publish(self) -> None:
+        """Show the complete output outside the store; most stages show nothing."""
+
+    def on_failure(self, exception: BaseException) -> str:
+        """Keep the failure, and record it unless another process runs the stage; returns its text.
+
+        Luigi calls this.
+        """
+        return keep_failure(self, exception)
+
+
+class PolicyTask(StageTask):
+    """A stage of policy ``number`` of the run."""
+
+    number = luigi.IntParameter(
+        default=0, description="policy: 0 is the first, n the one that round n trained"
+    )
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings.for_evaluation()
+
+    @property
+    def round_number(self) -> int | None:
+        return int(self.number)
+
+
+class RoundTask(StageTask):
+    """A stage of one round of training; rounds count from 1."""
+
+    round = luigi.IntParameter(default=1, description="round of training, from 1")
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings.of_round(int(self.round))
+
+    @property
+    def round_number(self) -> int | None:
+        return int(self.round)
+
+
+class LightTask(StageTask):
+    """A stage that opens no model, and holds little memory."""
+
+    def opens(self) -> Iterable[Opened]:
+        return ()
+
+    def work(self, clock: Clock) -> Work:
+        return Work()
+
+
+def resolved(task: StageTask) -> Resolved:
+    """The configuration of the whole run, and the number formats that ``dtype: auto`` means."""
+    return load_config(str(task.config), tuple(task.overrides), task.data)
+
+
+def whole_name(task: StageTask) -> str:
+    """The name of the stage; for a shard, of its divided stage."""
+    return task.stage.removesuffix("-shard")
+
+
+def walk(
+    task: StageTask,
+    below: Callable[[StageTask], Mapping[str, StageTask]] = lambda task: task.requires(),
+) -> Iterator[StageTask]:
+    """A task and the tasks below it, each once, in running order.
+
+    ``below`` gives the tasks directly before a task: by default the tasks that it needs now.
+    """
+    seen: set[str] = set()
+
+    def visit(one: StageTask) -> Iterator[StageTask]:
+        if one.task_id not in seen:
+            seen.add(one.task_id)
+            for needed in below(one).values():
+                yield from visit(needed)
+            yield one
+
+    return visit(task)
+
+
+def walk_configured(task: StageTask) -> Iterator[StageTask]:
+    """Like `walk`, as if nothing were complete: only the configuration is read.
+
+    A divided stage is one task, without its shards.
+    """
+    return walk(task, lambda one: one.inputs)
+
+
+def task_for(
+    stage: str,
+    config: str,
+    overrides: tuple[str, ...] = (),
+    data: str | None = None,
+    round: int | None = None,
+) -> StageTask:
+    """The task of a stage; ``round`` defaults to 1 for the stages of a round.
+
+    Raises ConfigError for an unknown stage, a round that the run does not have, or a round of a
+    stage without rounds.
+    """
+    forget_configurations()
+    task = _task_for(stage, config, overrides, data, round)
+    if task.round_number is not None:
+        task.run_settings.check_round(task.round_number)
+    return task
+
+
+def _task_for(
+    stage: str, config: str, overrides: tuple[str, ...], data: str | None, round: int | None
+) -> StageTask:
+    named = {name: kind for name, kind in STAGES.items() if kind.named}
+    if stage not in named:
+        raise ConfigError(f"no stage {stage!r}; there are {', '.join(named)}")
+    kind = named[stage]
+    parameters: dict[str, Any] = {"config": config, "overrides": overrides, "data": data}
+    if issubclass(kind, PolicyTask):
+        if round is None or round < 0:
+            raise ConfigError(f"stage {stage} needs --round with the number of a policy: 0 is SFT")
+        parameters["number"] = round
+    elif issubclass(kind, RoundTask):
+        if round is not None and round < 1:
+            raise ConfigError(f"round is {round}; rounds count from 1")
+        parameters["round"] = round or 1
+    elif round is not None:
+        rounds = ", ".join(name for name, kind in named.items() if issubclass(kind, RoundTask))
+        raise ConfigError(
+            f"round is {round}, but stage {stage} has no rounds; remove --round (ROUND=), which is "
+            f"for the stages {rounds}"
+        )
+    return kind(**parameters)
+
+
+def left_by(run: Path) -> StageTask:
+    """A task with the configuration file in a run's directory.
+
+    Raises FileNotFoundError without a file, and ConfigError when it belongs to another run.
+    """
+    path = run / RESOLVED
+    if not path.exists():
+        raise FileNotFoundError(path)
+    forget_configurations()
+    task = StageTask(config=str(path))
+    if task.settings.name != run.name:
+        raise ConfigError(f"{path}: name is {task.settings.name}, so it is of another run")
+    if task.settings.run_dir.resolve() != run.resolve():  # moved, or made from another directory
+        task = StageTask(config=str(path), overrides=(f"runs_dir={json.dumps(str(run.parent))}",))
+    return task

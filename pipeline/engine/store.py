@@ -1,0 +1,481 @@
+"""The stage store: where a stage's output is kept, when it is complete, and why it would rerun.
+
+``runs/<run>/store/<stage>/<fingerprint>/`` is complete if and only if it holds a ``manifest.json``,
+which is written last, before one rename. The fingerprint is a hash of the stage's version, the
+slice of the configuration that it declares, the content of the raw files and models it reads, and
+the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records
+the size and the hash of every file (`pipeline.engine.file_hashes`), and `problems` compares them. A
+process that writes, discards or removes output or checkpoints of a stage holds the stage's lock.
+
+A content key covers the hashes of a stage's input files in place of the fingerprints of its inputs,
+so it is known once the inputs are complete. Outputs with one content key are the same: a stage need
+not run when its inputs were made again with the same bytes (a constructive trace, "Build Systems à
+la Carte", Mokhov, Mitchell and Peyton Jones, 2018).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from enum import IntEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from pipeline.core.atomic import json_text, sync, write_text
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import leaves, parse_json, read_json, read_text
+from pipeline.engine.card import CARD, write_card
+from pipeline.engine.failures import explain_os_error
+from pipeline.engine.file_hashes import (
+    FileRecord,
+    hash_problems,
+    parse_records,
+    seal,
+    size_problems,
+)
+from pipeline.engine.progress import read_progress
+
+MANIFEST = "manifest.json"
+_DISCARDED = "manifest.discarded.json"
+_LAST = ("evaluate", "report")
+
+
+class StageBusy(StoreError):
+    """Another process is running the stage."""
+
+
+@dataclass(frozen=True)
+class StageKey:
+    """Everything that a stage's output depends on; the fingerprint is its hash.
+
+    ``settings`` are JSON values by dotted name, ``files`` content hashes of raw files and models by
+    name, and ``inputs`` the fingerprints of upstream stages by name.
+    """
+
+    stage: str
+    version: int
+    settings: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    round: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """First 16 hexadecimal digits of the SHA-256 of the key as canonical JSON."""
+        return _digest(self.values())[:16]
+
+    def values(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True)
+class Store:
+    """One run's stage directories."""
+
+    root: Path
+
+    def directory(self, key: StageKey) -> Path:
+        """The directory of a stage's output, complete or not."""
+        return self.root / key.stage / key.fingerprint
+
+    def checkpoint_dir(self, key: StageKey) -> Path:
+        """The directory of a stage's checkpoints, which is removed when the stage is complete."""
+        return self.root / key.stage / f"{key.fingerprint}.partial"
+
+    def progress_file(self, key: StageKey) -> Path:
+        """The file with the progress of a running stage (`pipeline.engine.progress`)."""
+        return self.root / key.stage / f"{key.fingerprint}.progress.json"
+
+    def failure_file(self, key: StageKey) -> Path:
+        """The file that says how the last attempt of a stage failed."""
+        return self.root / key.stage / f"{key.fingerprint}.failed.json"
+
+    def in_use(self, key: StageKey) -> bool:
+        """Whether a process holds the stage's lock.
+
+        The process runs on this machine, or on another one if the file system supports locks across
+        machines (``docs/executors.md``). The test takes a shared lock for an instant. A process
+        that starts the stage then tries again within its ``timeout``.
+        """
+        try:
+            descriptor = os.open(self.root / key.stage / f"{key.fingerprint}.lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
+    def complete(self, key: StageKey) -> bool:
+        """Whether the stage's output is complete. Raises StoreError when the disk fails."""
+        path = self.directory(key) / MANIFEST
+        try:
+            return path.exists()
+        except OSError as error:
+            raise StoreError(explain_os_error(error, path)) from None
+
+    @contextmanager
+    def locked(self, stage: str, fingerprint: str, timeout: float) -> Iterator[None]:
+        """Hold the lock of one stage, waiting ``timeout`` seconds for another process.
+
+        Raises StageBusy when another process still holds it then.
+        """
+        from filelock import FileLock, Timeout
+
+        folder = self.root / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / f"{fingerprint}.lock")
+        try:
+            lock.acquire(timeout=timeout)
+        except Timeout:
+            record = read_progress(folder / f"{fingerprint}.progress.json")
+            holder = "it" if record is None else record.holder
+            raise StageBusy(
+                f"another process is running this stage ({holder} holds {lock.lock_file}); wait "
+                "for it, or end it"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def used(self, *, alone: bool = False) -> Iterator[bool]:
+        """Hold the lock of the whole store: runs share it, and a removal needs it ``alone``.
+
+        Yields whether it was taken. A removal does not wait for runs; a run waits for a removal.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = (self.root / ".lock").open("ab")
+        except OSError:  # of another user, or read-only: nothing can be removed there
+            yield not alone
+            return
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+            except OSError:  # taken, or a file system without locks
+                yield not alone
+            else:
+                yield True
+
+    def completed(self, stage: str) -> list[Path]:
+        """The directories of a stage's completed outputs, under any settings."""
+        return [path.parent for path in (self.root / stage).glob(f"*/{MANIFEST}")]
+
+    def manifests(self, stage: str, round: int | None) -> list[dict[str, Any]]:
+        """Manifests of every completed output of a stage (and round), newest first.
+
+        A manifest that cannot be read is left out, because the settings of its output are unknown.
+        """
+        found = self.newest(stage, lambda manifest: manifest["key"].get("round") == round)
+        return [manifest for _, manifest in found]
+
+    def newest(
+        self, stage: str, wanted: Callable[[dict[str, Any]], bool]
+    ) -> list[tuple[Path, dict[str, Any]]]:
+        """Completed outputs whose manifest is ``wanted``, with their manifests, newest first."""
+        found = [
+            (directory, manifest)
+            for directory in self.completed(stage)
+            if (manifest := manifest_of(directory)) and wanted(manifest)
+        ]
+        return sorted(found, key=lambda one: -(one[0] / MANIFEST).stat().st_mtime_ns)
+
+    def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
+        """Complete a stage: write its card and manifest with its files, then rename the directory.
+
+        Everything is on the disk before the rename. The caller holds the stage's lock. Raises
+        StoreError when the stage wrote no files or counted no rows.
+        """
+        if not facts.get("counts") or not any(written.iterdir()):
+            raise StoreError(f"stage {key.stage} wrote nothing; nothing was recorded as done")
+        write_card(written, key, facts["counts"])
+        files = {name: asdict(record) for name, record in seal(written).items()}
+        manifest = {"fingerprint": key.fingerprint, "key": key.values(), **facts, "files": files}
+        text = json_text(manifest, indent=2, sort_keys=True, allow_nan=False)
+        write_text(written / MANIFEST, text + "\n")
+        final = self.directory(key)
+        earlier = final.with_name(f"{final.name}.discarded-{os.getpid()}")
+        if final.exists():  # incomplete, or discarded
+            final.replace(earlier)
+        written.replace(final)
+        sync(final.parent)
+        for leftover in (earlier, self.checkpoint_dir(key)):
+            shutil.rmtree(leftover, ignore_errors=True)  # else `steep gc --incomplete` does
+        for record in (self.progress_file(key), self.failure_file(key)):
+            with suppress(OSError):
+                record.unlink(missing_ok=True)
+        return final
+
+    def discard(self, key: StageKey) -> None:
+        """Make a stage incomplete, and delete its checkpoints; the caller holds the stage's lock.
+
+        The output's files stay until new output takes their place, because another process may be
+        reading them.
+        """
+        checkpoint_dir = self.checkpoint_dir(key)
+        if checkpoint_dir.exists():  # first: a kill here leaves the output as it was
+            shutil.rmtree(checkpoint_dir)
+        final = self.directory(key)
+        if (final / MANIFEST).exists():
+            (final / MANIFEST).replace(final / _DISCARDED)
+            sync(final)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Key(_Strict):
+    stage: str
+    version: int
+    settings: dict[str, Any]
+    files: dict[str, str]
+    inputs: dict[str, str]
+    round: int | None
+
+
+class _Manifest(_Strict):
+    """The values of a manifest that are read somewhere, and their types."""
+
+    fingerprint: str
+    key: _Key
+    counts: dict[str, float]
+    files: Annotated[dict[str, FileRecord], BeforeValidator(parse_records)]
+    content_key: str | None = None
+    contents: dict[str, str] | None = None
+    made_from: dict[str, str] = {}
+    notes: dict[str, Any] = {}
+    execution: dict[str, Any] = {}
+    resumed: bool = False
+    seed: int = 0
+    started: str = ""
+    wall_seconds: float = 0.0
+    launch_seconds: float = 0.0
+    peak_memory_mb: float = 0.0
+    device: str = ""
+    versions: dict[str, str] = {}
+    git: str | None = None
+
+
+def fork(source: Path, target: Path) -> int:
+    """Link the complete outputs of the run in ``source`` into a new run, and return their number.
+
+    The last stages, which cost seconds, are left out: the new run has results of its own once it
+    has run. Outputs are never changed in place, so both runs may link them. A kill leaves at most a
+    hidden directory beside ``target``, which does not exist before.
+    """
+    with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as made:
+        store, count = Path(made) / "run" / "store", 0
+        store.mkdir(parents=True)
+        with Store(source / "store").used():
+            for manifest in sorted(source.glob(f"store/*/*/{MANIFEST}")):
+                stage = manifest.parent.parent.name
+                if stage not in _LAST:
+                    copy = store / stage / manifest.parent.name
+                    shutil.copytree(manifest.parent, copy, copy_function=os.link)
+                    count += 1
+        for kept in source.glob("dtypes.json"):  # later stages compute as those before them
+            shutil.copy(kept, store.parent)
+        store.parent.rename(target)
+    return count
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a completed stage directory. Raises StoreError when it cannot be read.
+
+    Every value has the type that `_Manifest` says.
+    """
+    path = directory / MANIFEST
+    if not path.exists():
+        raise StoreError(f"{directory} has no {MANIFEST}, so that stage is not complete")
+    try:
+        manifest: dict[str, Any] = read_json(path)
+        _Manifest.model_validate(manifest)
+    except InputError as error:
+        problem = str(error).removeprefix(f"{path}:").strip()
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    else:
+        return manifest
+    raise StoreError(
+        f"{path}: not a manifest ({problem}); delete {directory} and run the stage again"
+    )
+
+
+def read_output(path: Path) -> Any:
+    """Read a JSON file of a completed stage. Raises StoreError when it is missing or broken."""
+    if not path.exists():
+        raise StoreError(f"{path} is missing; rerun its stage with --force")
+    try:
+        return parse_json(read_text(path), path)
+    except InputError as error:
+        raise StoreError(f"{error}; rerun its stage with --force") from None
+
+
+def differences(
+    current: StageKey,
+    manifest: Mapping[str, Any],
+) -> list[str]:
+    """Differences between ``current`` and the key in ``manifest``: settings, files, inputs."""
+    old = manifest["key"]
+    lines = []
+    if old["version"] != current.version:
+        lines.append(f"stage version: {old['version']} -> {current.version}")
+    before, after = dict(leaves(old["settings"])), dict(leaves(current.settings))
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            lines.append(f"setting {key}: {before.get(key)!r} -> {after.get(key)!r}")
+    for kind, now in (("file", current.files), ("upstream stage", current.inputs)):
+        then = old["files" if kind == "file" else "inputs"]
+        for name in sorted(then.keys() | now.keys()):
+            if then.get(name) != now.get(name):
+                lines.append(
+                    f"{kind} {name}: {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
+                )
+    return lines
+
+
+class Depth(IntEnum):
+    """What a check reads."""
+
+    SIZES = 0  # no content: for `steep status`, and before a stage reads the files
+    HASHES = 1  # everything: before training, and for `steep verify`
+
+
+def problems(directory: Path, depth: Depth) -> list[str]:
+    """One line for every problem of a completed output; empty when none was found."""
+    try:
+        manifest = read_manifest(directory)
+    except StoreError as error:
+        return [f"{MANIFEST} is damaged: {error}"]
+    try:
+        records = parse_records(manifest["files"])
+        found = size_problems(directory, records)
+        if depth >= Depth.HASHES and not found:
+            found += hash_problems(directory, records)
+    except OSError as error:
+        found = [f"{error.filename} cannot be read: {error.strerror}"]
+    if manifest["fingerprint"] != directory.name:
+        found.append(f"{MANIFEST} belongs to the output {manifest['fingerprint']}")
+    return found
+
+
+# What a stage writes about its work: no other stage's result depends on it.
+ASIDES = frozenset({CARD, "timing.json"})
+MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage that wrote them
+
+
+def content_of(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) -> str | None:
+    """A hash of the names and contents of an output's files that match ``patterns``.
+
+    Files in `ASIDES` never count. A ``*`` in a pattern also matches slashes. None when a
+    pattern matches no file.
+    """
+    files = manifest["files"]
+    names = {name for name in files if PurePosixPath(name).name not in ASIDES}
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in names if fnmatchcase(name, pattern)}
+        if not found:
+            return None
+        chosen |= found
+    return _digest([[name, files[name]["sha256"]] for name in sorted(chosen)])
+
+
+def content_key(key: StageKey, inputs: Mapping[str, str]) -> str:
+    """The content key of a stage, given the content of each of its inputs (`content_of`)."""
+    return _digest({**key.values(), "inputs": dict(inputs)})
+
+
+def holds_checkpoints(directory: Path) -> bool:
+    """Whether a stage's directory of checkpoints holds any."""
+    return directory.is_dir() and any(path.name != MADE_FROM for path in directory.iterdir())
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def sound_manifest(directory: Path) -> dict[str, Any]:
+    """`read_manifest` of an output. It is read again only when its file has changed."""
+    facts = (directory / MANIFEST).stat()
+    return _manifest(directory, facts.st_mtime_ns, facts.st_ino)
+
+
+def manifest_of(directory: Path) -> dict[str, Any] | None:
+    """The `sound_manifest` of an output; None when there is none, or it is damaged."""
+    try:
+        return sound_manifest(directory)
+    except (OSError, StoreError):
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _manifest(directory: Path, written: int, inode: int) -> dict[str, Any]:
+    return read_manifest(directory)
+
+
+def newest_outputs(
+    root: Path,
+    first: Iterable[Path] = (),
+    read: Callable[[Path], dict[str, Any] | None] = manifest_of,
+) -> dict[str, Path]:
+    """The complete outputs in the store ``root`` of a run by label, such as ``pair-2``.
+
+    If a stage has several, that output is taken which the outputs ``first`` were made from, else
+    which the newest stage after it used. Shards are left out, and outputs without a manifest.
+    ``read`` gives the manifest of a directory: of a damaged one, the default gives None and
+    `sound_manifest` raises StoreError.
+    """
+    dated = [
+        (manifest.stat().st_mtime_ns, manifest.parent)
+        for manifest in root.glob(f"*/*/{MANIFEST}")
+        if not manifest.parent.parent.name.endswith("-shard")
+    ]
+    newest_first = [path for _, path in sorted(dated, reverse=True)]
+    by_fingerprint = {path.name: path for path in newest_first}
+    outputs: dict[str, Path] = {}
+
+    def take(path: Path) -> None:
+        manifest = read(path)
+        if manifest is None:
+            return
+        key = manifest["key"]
+        label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
+        if label in outputs:
+            return
+        outputs[label] = path
+        for fingerprint in manifest.get("made_from", key["inputs"]).values():
+            if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
+                take(by_fingerprint[fingerprint])
+
+    for path in (*first, *newest_first):
+        take(path)
+    return outputs
+
+
+def with_content(store: Store, stage: str, wanted: str) -> Path | None:
+    """The newest output of a stage with a content key."""
+    found = store.newest(stage, lambda manifest: manifest.get("content_key") == wanted)
+    return found[0][0] if found else None

@@ -1,0 +1,1 @@
+"""Documents, their graph and index, and retrieval from them."""

@@ -1,0 +1,290 @@
+"""Load questions and context paragraphs from the files of seven data sets, or of any origin.
+
+Input: a file as the data set's authors publish it, or as Search-R1, FlashRAG or PruneRAG re-publish
+it; under any other name the questions of `pipeline.knowledge.corpus.questions.own`. Output:
+`Question` records with answers, aliases and golden evidence (TeaRAG, section 5), and the context
+paragraphs as `Document`s.
+
+Three shapes are read for every data set besides its native one: ``question`` with
+``golden_answers`` (Search-R1, FlashRAG), ``Question`` with ``golden_context`` (PruneRAG), and, for
+contexts only, ``query`` with retrieved ``context``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.answer_metrics import normalize
+from pipeline.core.errors import InputError, Place
+from pipeline.core.records import Question
+from pipeline.core.row_files import BadRows
+from pipeline.knowledge.corpus.overlap import repeated_questions
+from pipeline.knowledge.corpus.questions import native
+from pipeline.knowledge.corpus.questions.own import is_unanswerable, own_question, unfolded
+from pipeline.knowledge.corpus.questions.republished import golden_fields, with_answers
+from pipeline.knowledge.corpus.questions.select import Selection, choose, matches
+from pipeline.knowledge.corpus.raw_records import Document, RawRecord, brief, parsed_rows, read_rows
+
+__all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
+
+_LOOKED_AT = 20  # records that tell the data set of a file
+OWN = "questions"  # the name of questions that say no other
+OWN_FIELDS = "question and answer (or answers, golden_answers)"
+WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
+UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
+EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
+REPEATED = "questions with the text of an earlier question of the set"
+UNANSWERED = "rows without an answer, which are left out"
+MALFORMED = "malformed rows, which are left out"
+NO_ANSWER_IN_TEXT = "questions that their passages do not answer, which are left out"
+UNANSWERABLE = "questions whose answers are articles and punctuation alone"
+
+DATASETS = (*native.NATIVE, OWN)
+
+
+@dataclass
+class Notes:
+    """Questions that `load_questions` left out, and its other notes.
+
+    Attributes:
+        counts: numbers by reason, counted over all questions that were read.
+        unanswerable: place and answers of the questions whose answers normalize to nothing. Every
+            prediction scores 0 on them.
+        repeated: ids of questions with the text of an earlier question of the set, and its id.
+        malformed: the first malformed row of each file, with the reason.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    unanswerable: list[str] = field(default_factory=list)
+    repeated: dict[str, str] = field(default_factory=dict)
+    malformed: list[str] = field(default_factory=list)
+
+    def count_repeats(self, questions: Sequence[Question]) -> None:
+        """Note the repeated questions of a set, which may come from several files."""
+        self.repeated = repeated_questions(questions)
+        self.counts[REPEATED] = len(self.repeated)
+
+    def count_malformed(self, bad: BadRows) -> None:
+        """Note the malformed rows of a file."""
+        self.counts[MALFORMED] += bad.count
+        self.malformed += [] if bad.first is None else [str(bad.first)]
+
+    def first(self, reason: str) -> str:
+        """The first place that has been left out or is odd for a reason, as the end of a line."""
+        places = {MALFORMED: self.malformed, UNANSWERABLE: self.unanswerable}.get(reason)
+        return f"; the first: {places[0]}" if places else ""
+
+
+def read_questions(
+    path: Path,
+    dataset: str,
+    *,
+    required: Mapping[str, str | int] | None = None,
+    rows: int | None = None,
+    notes: Notes | None = None,
+    unmet: dict[str, str | int] | None = None,
+) -> Iterator[tuple[RawRecord, Question]]:
+    """Yield the records of a file, or of its first ``rows`` rows, with their questions.
+
+    ``required`` is as in `load_questions`; fields that a record has are removed from ``unmet``.
+    Question ids are unique within the file. Malformed rows, rows without an answer and questions
+    that their passages do not answer are left out and counted in ``notes``. Raises InputError with
+    file, line or record number, and field when the file is broken, or all rows are malformed.
+    """
+    notes, bad, ids = Notes() if notes is None else notes, BadRows(), set[str]()
+    required, unmet = required or {}, {} if unmet is None else unmet
+
+    def found(row: RawRecord) -> Iterator[tuple[RawRecord, Question]]:
+        # Raw fields first: a record that the filter excludes may be malformed.
+        if not matches(row.value, required, unmet, whole=False):
+            return
+        for part in unfolded(row):
+            if "answerable" not in required and is_unanswerable(part):
+                notes.counts[NO_ANSWER_IN_TEXT] += 1
+            elif (question := _parse(part, dataset)) is None:
+                notes.counts[UNANSWERED] += 1
+            elif matches(_fields(question) | part.value, required, unmet, whole=True):
+                notes.counts.update(part.notes)
+                yield part, question
+
+    for row, question in parsed_rows(path, islice(read_rows(path, bad), rows), bad, found):
+        _number_repeat(question, ids)
+        yield row, question
+    notes.count_malformed(bad)
+
+
+def _fields(question: Question) -> dict[str, Any]:
+    return {name: getattr(question, name) for name in Question.__dataclass_fields__}
+
+
+def load_questions(
+    path: Path,
+    dataset: str,
+    *,
+    required: Mapping[str, str | int] | None = None,
+    select: Selection = "first",
+    limit: int | None = None,
+    seed: int = 0,
+    for_training: bool = False,
+    notes: Notes | None = None,
+) -> list[Question]:
+    """Questions of one file that match the filter ``required``, at most ``limit`` of them by
+    ``select``.
+
+    ``required`` maps field names to required values. A name is looked up in the raw record first
+    (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
+    ``for_training`` leaves out questions to which rewards give no signal: no supporting fact names
+    a sentence of their context, or all their answers normalize to nothing. ``notes`` collects the
+    counts and the other notes. Rows without an answer are left out and counted if the data set is
+    not a published one. Raises InputError as `read_questions` does, and when no question is left.
+    """
+    notes = Notes() if notes is None else notes
+    unanswerable: dict[str, str] = {}  # by question id
+    kept: list[Question] = []
+    before, unmet = Counter(notes.counts), dict(required or {})
+    for row, question in read_questions(path, dataset, required=required, notes=notes, unmet=unmet):
+        if for_training and row.notes[native.NO_FACT_FOUND]:
+            continue
+        if not any(map(normalize, question.answers)):
+            problem = InputError.at(path, brief(question.answers), row.place)
+            unanswerable[question.question_id] = str(problem)
+            if for_training:
+                continue
+        kept.append(question)
+        if select == "first" and len(kept) == limit:
+            break
+    if not kept:
+        counts = notes.counts - before
+        if counts[MALFORMED] and not unmet:
+            raise InputError(notes.malformed[-1])
+        raise InputError(_nothing_kept(path, required or {}, unmet, counts, unanswerable))
+    chosen = choose(kept, select, limit, seed)
+    for reason, hop in ((WITHOUT_EVIDENCE, "multi"), (UNKNOWN_HOPS, "unknown")):
+        notes.counts[reason] += sum(one.hop == hop and not one.evidence for one in chosen)
+    if not for_training:
+        names = {question.question_id for question in chosen}
+        unanswerable = {name: place for name, place in unanswerable.items() if name in names}
+    notes.counts[UNANSWERABLE] += len(unanswerable)
+    notes.unanswerable += unanswerable.values()
+    return chosen
+
+
+def _nothing_kept(
+    path: Path,
+    required: Mapping[str, str | int],
+    unmet: Iterable[str],
+    counts: Mapping[str, int],
+    unanswerable: Mapping[str, str],
+) -> str:
+    """Why no question of a file is left."""
+    if fields := ", ".join(unmet):
+        return f"{path}: filter: no record has the field {fields}; correct it"
+    if missing := counts.get(native.NO_FACT_FOUND):
+        return (
+            f"{path}: supporting_facts: {missing} questions, and none has a fact that names a "
+            "sentence of its context; use the edition with gold paragraphs"
+        )
+    if unanswerable:
+        first, *_ = unanswerable.values()
+        return f"{first}: {UNANSWERABLE} cannot be trained on, and the file has no other"
+    if counts.get(NO_ANSWER_IN_TEXT):
+        return f"{path}: {NO_ANSWER_IN_TEXT}, and the file has no other"
+    if required:
+        wanted = ", ".join(f"{field}: {value}" for field, value in required.items())
+        return f"{path}: filter: no question has {wanted}; correct the filter"
+    row = next(iter(read_rows(path, BadRows())))
+    return f"{path}: no row has a question and an answer; {_columns(row)}"
+
+
+def _columns(row: RawRecord) -> str:
+    return f"expected {OWN_FIELDS}; the rows have {row.fields()}; rename these columns"
+
+
+def read_contexts(path: Path, dataset: str, bad: BadRows | None = None) -> Iterator[Document]:
+    """Yield the context paragraphs of the questions in a file; malformed rows go to ``bad``.
+
+    Raises InputError when the file is broken, or no record has any.
+    """
+    bad = BadRows() if bad is None else bad
+    return parsed_rows(path, read_rows(path, bad), bad, partial(native.contexts, dataset=dataset))
+
+
+def _parse(row: RawRecord, dataset: str) -> Question | None:
+    """The record's question, or None for a record of own data without an answer.
+
+    Answers that cannot score are removed if another answer can.
+    """
+    if dataset in native.NATIVE:
+        question: Question | None = native.native_question(row := with_answers(row), dataset)
+    else:
+        question = own_question(row := with_answers(row.plain()), dataset)
+    if question is None:
+        return None
+    question = replace(question, **golden_fields(row))
+    if scoring := [answer for answer in question.answers if normalize(answer)]:
+        row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
+        question.answers = scoring
+    return question
+
+
+def _number_repeat(question: Question, ids: set[str]) -> None:
+    """Append a number to a repeated question id: files without ids may repeat a question."""
+    name, times = question.question_id, 1
+    while question.question_id in ids:
+        times += 1
+        question.question_id = f"{name}-{times}"
+    ids.add(question.question_id)
+
+
+def dataset_of(path: Path) -> str:
+    """The data set of a file: a published one if only its files have such fields, else `OWN`.
+
+    Raises InputError when the file is unreadable, or its first rows have no question and answer.
+    """
+    row = None
+    for row in islice(read_rows(path, bad := BadRows()), _LOOKED_AT):
+        with Place(path, row.place):
+            for part in unfolded(row):
+                if dataset := _only_dataset(part):
+                    return dataset
+    if row is None:  # then all rows are malformed
+        raise bad.first or InputError.at(path, "empty; expected records")
+    raise InputError.at(path, f"no row has a question and an answer; {_columns(row)}")
+
+
+def _only_dataset(row: RawRecord) -> str | None:
+    """The published data set whose files alone have the fields of a record; `OWN` for a question
+    of another origin, None for what is no question."""
+    fields = row.value.keys()
+    if {"question_id", "dataset", "question", "answers", "hop"} <= fields:
+        return OWN
+    for dataset, is_theirs in _RECOGNIZED.items():
+        with suppress(InputError):  # then it is of another form
+            # PruneRAG publishes every data set in the shape with golden_context.
+            if "golden_context" not in fields and is_theirs(row):
+                return dataset
+    with suppress(InputError):
+        return OWN if own_question(with_answers(row.plain()), OWN) else None
+    return None
+
+
+_RECOGNIZED: dict[str, Callable[[RawRecord], bool]] = {
+    "musique": lambda row: {"question_decomposition", "paragraphs"} <= row.value.keys(),
+    "2wiki": lambda row: (
+        {"supporting_facts", "evidences"} <= row.value.keys()
+        or bool(native.evidence_triples(row, "evidence"))
+    ),
+    "hotpotqa": lambda row: {"supporting_facts", "context", "level"} <= row.value.keys(),
+    "popqa": lambda row: {"possible_answers", "prop"} <= row.value.keys(),
+    "nq": lambda row: (
+        isinstance(passages := row.find("ctxs"), list) and "isgold" in str(passages[:1])
+    ),
+    "triviaqa": lambda row: isinstance(answer := row.find("Answer"), dict) and "Aliases" in answer,
+}

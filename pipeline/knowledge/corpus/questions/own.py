@@ -1,0 +1,169 @@
+"""Questions of any origin: a question, its answers, and what else a record happens to say.
+
+Input: a `RawRecord` with plain names, ``question`` and answers in a field of `answers.GOLD`, or a
+record in the form of `Question`. Output: a `Question`. A record without an id is named by a hash of
+its question. Without ``hop``, ``hops`` and a decomposition the number of hops is unknown. Lists may
+be texts (`answers.literal`). The paragraph of SQuAD and the golden context of
+PruneRAG are evidence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from pipeline.core.answer_metrics import is_average
+from pipeline.core.errors import InputError
+from pipeline.core.record_io import parse_record
+from pipeline.core.records import HopType, Question
+from pipeline.knowledge.corpus.questions.answers import gold_answers, listed
+from pipeline.knowledge.corpus.questions.native import (
+    evidence,
+    golden_context,
+    question_id,
+    supporting,
+)
+from pipeline.knowledge.corpus.raw_records import RawRecord, brief
+
+QUESTION = ("question", "query", "problem")
+_FIELDS = tuple(field.name for field in dataclasses.fields(Question))
+_NAMES = ("dataset", "type", "split_part")
+
+
+def unfolded(row: RawRecord) -> Iterator[RawRecord]:
+    """The questions of a title of SQuAD, each with its paragraph; any other row as it is."""
+    paragraphs = row.find("paragraphs")
+    if not isinstance(paragraphs, list) or not any(
+        isinstance(one, dict) and "qas" in one for one in paragraphs
+    ):
+        yield row
+        return
+    for number, value in enumerate(paragraphs):
+        paragraph = row.checked_mapping(value, f"paragraphs.{number}")
+        for asked in paragraph.items("qas"):
+            part = paragraph.checked_mapping(asked, "qas")
+            about = {"title": row.find("title"), "context": paragraph.find("context")}
+            yield dataclasses.replace(part, value=about | part.value)
+
+
+def is_unanswerable(row: RawRecord) -> bool:
+    """Whether the record says that its passages do not answer it (MuSiQue-full, SQuAD 2.0)."""
+    return row.find("answerable") is False or row.find("is_impossible") is True
+
+
+def question_text(row: RawRecord) -> str | None:
+    """The first field of `QUESTION` that has any text; None when none has."""
+    texts = ((name, row.find(name)) for name in QUESTION)
+    found = next(((n, text) for n, text in texts if isinstance(text, str) and text.strip()), None)
+    if found is not None:
+        row.checked_text(found[1], found[0])
+    return found and found[1]
+
+
+def evidence_texts(row: RawRecord) -> list[str]:
+    """The texts in ``evidence``, without null and blank ones.
+
+    Raises InputError when it is neither a text nor a list of texts.
+    """
+    value = listed(row, "evidence")
+    given = value if isinstance(value, list) else [value]
+    texts = [one for one in given if one is not None and one != ""]
+    for number, text in enumerate(texts):
+        row.checked_text(text, f"evidence.{number}")
+    return texts
+
+
+def own_question(row: RawRecord, dataset: str) -> Question | None:
+    """The record as a `Question` of the data set that it names, or of ``dataset``.
+
+    None for a record without an answer. Raises InputError when there is no question, and as
+    `checked_question` does.
+    """
+    gold, text = gold_answers(row), question_text(row)
+    if text is None:
+        raise InputError(f"{' or '.join(QUESTION)}: expected a text; the record has {row.fields()}")
+    if not gold:
+        return None
+    values = {name: row.value[name] for name in _FIELDS if row.find(name) not in (None, "")}
+    values |= {"question": text, "evidence": evidence_texts(row) or _evidence(row)}
+    if not _are_texts(values.get("answers")):
+        values["answers"] = gold
+    values["decomposition"] = listed(row, "decomposition") or []
+    for name in _NAMES:
+        if isinstance(values.get(name), bool | int | float):
+            values[name] = str(values[name])
+    with suppress(ValueError):  # tables have texts, and floats beside nulls
+        if isinstance(values.get("hops"), str | float) and float(values["hops"]).is_integer():
+            values["hops"] = int(float(values["hops"]))
+    if "hops" not in values and values.get("decomposition"):
+        values["hops"] = len(values["decomposition"])
+    values.setdefault("dataset", dataset)
+    if not isinstance(values.get("question_id"), str):
+        values["question_id"] = question_id(row, str(values["dataset"]), text.strip())
+    values.setdefault("hop", _hop(values.get("hops")))
+    return checked_question(dataclasses.replace(row, value=values))
+
+
+def _evidence(row: RawRecord) -> list[str]:
+    if "golden_context" in row.value:
+        return supporting(golden_context(row))
+    answers, context = row.find("answers"), row.find("context")
+    started = answers[0] if isinstance(answers, list) and answers else answers
+    if isinstance(started, dict) and "answer_start" in started and isinstance(context, str):
+        return [evidence(row.optional_text("title") or "", context)]
+    return []
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one.strip() for one in value)
+
+
+def _hop(hops: Any) -> HopType:
+    if not isinstance(hops, int):
+        return "unknown"
+    return "multi" if hops > 1 else "single"
+
+
+def checked_question(row: RawRecord) -> Question:
+    """The record as a `Question`.
+
+    Raises InputError when a field has another type, a text is blank, the data set has the name of
+    an average of the metrics, there is no answer, or the number of hops is below 1 or differs from
+    the decomposition.
+    """
+    question = parse_record(Question, row.value)
+    row.checked_identifier(question.question_id, "question_id")
+    for field, text in _texts(question):
+        row.checked_text(text, field)
+    if is_average(question.dataset):
+        raise InputError(
+            f"dataset: expected another name, got {brief(question.dataset)}; all, single-hop, "
+            "multi-hop, 1-hop, 2-hop and so on are averages over data sets"
+        )
+    if not question.answers:
+        raise InputError("answers: expected at least one answer, got []")
+    _check_hops(row, question)
+    return question
+
+
+def _texts(question: Question) -> Iterator[tuple[str, str]]:
+    yield "dataset", question.dataset
+    yield "question", question.question
+    for field in ("answers", "evidence"):
+        for number, text in enumerate(getattr(question, field)):
+            yield f"{field}.{number}", text
+    for number, part in enumerate(question.decomposition):
+        yield f"decomposition.{number}.question", part.question
+        yield f"decomposition.{number}.answer", part.answer
+
+
+def _check_hops(row: RawRecord, question: Question) -> None:
+    stated, decomposed = row.find("hops"), len(question.decomposition)
+    if stated is not None and (type(stated) is not int or stated < 1):
+        raise InputError(f"hops: expected a number of at least 1, got {brief(stated)}")
+    if decomposed and stated is not None and stated != decomposed:
+        raise InputError(f"hops: expected {decomposed}, as in decomposition, got {stated}")
+    if question.hop == "single" and (stated or 1) > 1:
+        raise InputError(f"hop: expected multi for {stated} hops, got single")

@@ -1,0 +1,163 @@
+"""Tables of the graph and the hypergraph, written in blocks so that memory stays bounded.
+
+Input: `Edge`s (`graph.build`) or `Fact`s (`graph.facts`) as they arrive, then the entities. Output
+per table: ``<name>.parquet`` with all columns, for later stages and for people, and
+``<name>.arrow`` with the columns that retrieval memory-maps.
+
+==================  ======================================================================
+graph (TeaRAG 4.1)  ``triplets``, ``entities`` (id = row, key, name), and ``neighbours/``:
+                    the triplets of each entity
+hypergraph          ``hyperedges``, ``entities``, ``neighbours/``: the hyperedges of each
+(ProGraph-R1 3.1)   entity, and ``members/``: the entities of each hyperedge
+==================  ======================================================================
+
+The directories are CSR tables (`graph.adjacency`). Memory: one block of rows, and at the end 8
+bytes per entity and per hyperedge; entity numbers wait in a temporary file until all rows are
+written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.core.atomic import parquet_writer
+from pipeline.core.records import Hyperedge, Triplet
+from pipeline.knowledge.graph.adjacency import KeyedRows, write_csr
+from pipeline.knowledge.graph.build import Edge
+from pipeline.knowledge.graph.entities import EntityTable
+from pipeline.knowledge.graph.facts import Fact
+
+BLOCK = 1 << 16  # rows per row group and record batch: about 50 MB of Python objects
+MEMBERS, NEIGHBOURS = "members", "neighbours"  # directories of the CSR tables
+HYPEREDGE_COLUMNS = ("id", "text", "chunk_id")  # of hyperedges.arrow
+_TRIPLET_COLUMNS = [field.name for field in dataclasses.fields(Triplet)]
+_NUMBERS = "ends.tmp"  # pairs (row, entity) of the rows written so far
+WriteBlock = Callable[[Mapping[str, Sequence[Any]]], None]
+
+
+def write_triplets(
+    folder: Path, edges: Iterable[Edge], entities: EntityTable, block: int = BLOCK
+) -> int:
+    """Write all tables of a graph into ``folder`` and return the number of triplets.
+
+    ``entities`` may grow while ``edges`` is consumed; it is read after the last edge.
+    """
+    import pyarrow as pa
+
+    schema = pa.schema([(name, pa.string()) for name in _TRIPLET_COLUMNS])
+    rows = ((edge.triplet, dict.fromkeys((edge.head, edge.tail))) for edge in edges)
+    with open_table(folder, "triplets", schema, _TRIPLET_COLUMNS) as write:
+        count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
+    return _write_numbers(folder, count, entities, block)
+
+
+def write_hyperedges(
+    folder: Path, facts: Iterable[Fact], entities: EntityTable, block: int = BLOCK
+) -> int:
+    """Write all tables of a hypergraph into ``folder`` and return the number of hyperedges.
+
+    ``entities`` may grow while ``facts`` is consumed; it is read after the last fact.
+    """
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [("id", pa.string()), ("text", pa.string()), ("entities", pa.list_(pa.string())),
+         ("chunk_id", pa.string())]
+    )  # fmt: skip
+    rows = ((fact.hyperedge, fact.members) for fact in facts)
+    with open_table(folder, "hyperedges", schema, HYPEREDGE_COLUMNS) as write:
+        count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
+    write_csr(folder / MEMBERS, lambda: _read_numbers(folder, block), count)
+    return _write_numbers(folder, count, entities, block)
+
+
+def _write_rows(
+    numbers_file: Path,
+    columns: Sequence[str],
+    write: WriteBlock,
+    rows: Iterable[tuple[Triplet | Hyperedge, Iterable[int]]],
+    block: int,
+) -> int:
+    """Write records to a table and the distinct entities of each row to a file of numbers.
+
+    Returns the number of rows.
+    """
+    count, remaining = 0, iter(rows)
+    with numbers_file.open("wb") as numbers:
+        while part := list(islice(remaining, block)):
+            write({name: [getattr(record, name) for record, _ in part] for name in columns})
+            pairs = [(row, end) for row, (_, ends) in enumerate(part, count) for end in ends]
+            np.array(pairs, dtype=np.int64).tofile(numbers)
+            count += len(part)
+    return count
+
+
+def _write_numbers(folder: Path, count: int, entities: EntityTable, block: int) -> int:
+    """Write the entities and the rows of each, delete the file of numbers, return ``count``."""
+    write_entities(folder, entities, block)
+
+    def by_entity() -> Iterator[KeyedRows]:
+        return ((entity_M, row_M) for row_M, entity_M in _read_numbers(folder, block))
+
+    write_csr(folder / NEIGHBOURS, by_entity, len(entities))
+    (folder / _NUMBERS).unlink()
+    return count
+
+
+def read_hyperedges(folder: Path, chunks: Collection[str]) -> list[Hyperedge]:
+    """The hyperedges of the chunks with these ids, in the order of the table."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    wanted = ds.field("chunk_id").isin(pa.array(sorted(chunks), pa.string()))
+    table = ds.dataset(folder / "hyperedges.parquet").to_table(filter=wanted)
+    return [Hyperedge(**row) for row in table.to_pylist()]
+
+
+def write_entities(folder: Path, entities: EntityTable, block: int) -> None:
+    """Write ``entities.parquet`` (id, key, name) and ``entities.arrow`` (name)."""
+    import pyarrow as pa
+
+    schema = pa.schema([("id", pa.int64()), ("key", pa.string()), ("name", pa.string())])
+    with open_table(folder, "entities", schema, ["name"]) as write:
+        for start in range(0, len(entities), block):
+            rows = slice(start, start + block)
+            keys, names = entities.keys[rows], entities.names[rows]
+            write({"id": range(start, start + len(keys)), "key": keys, "name": names})
+
+
+@contextmanager
+def open_table(folder: Path, name: str, schema: Any, mapped: Sequence[str]) -> Iterator[WriteBlock]:
+    """A function that appends a block of columns to ``<name>.parquet`` and ``<name>.arrow``.
+
+    The Parquet file has all columns of ``schema``, compressed; the Arrow file has the columns
+    ``mapped``, uncompressed for memory-mapping.
+    """
+    import pyarrow as pa
+
+    with (
+        parquet_writer(folder / f"{name}.parquet", schema) as packed,
+        pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file,
+        pa.ipc.new_file(file, pa.schema([schema.field(column) for column in mapped])) as plain,
+    ):
+
+        def write(columns: Mapping[str, Sequence[Any]]) -> None:
+            table = pa.table(columns, schema=schema)
+            packed.write_table(table)
+            plain.write_table(table.select(list(mapped)))
+
+        yield write
+
+
+def _read_numbers(folder: Path, block: int) -> Iterator[KeyedRows]:
+    """Blocks of rows and their entities from the file of numbers."""
+    with (folder / _NUMBERS).open("rb") as file:
+        while len(part := np.fromfile(file, dtype=np.int64, count=8 * block)):
+            yield part[::2], part[1::2]

@@ -1,0 +1,169 @@
+"""Retrieve hyperedges for queries: the hypergraph variants of ProGraph-R1's table 4.
+
+Input: queries. Output: scored hyperedges with their entities.
+
+- ``hyperedges``: the nearest to the query by embedding.
+- ``graph-r1`` (Graph-R1, arXiv 2507.21892): two rankings, fused by the sum of reciprocal ranks. One
+  has the 5 nearest hyperedges, the other the 5 best hyperedges of the 5 nearest entities (by the
+  rank of the entity, then by the similarity of the hyperedge).
+- ``prograph``: by the informativeness of entities, eq. 6 to 10 (`retrieval.informativeness`). V_q
+  has the entities that the query mentions, the entity that equals the query, and its key entities;
+  when there are none, the 5 entities nearest to the query. Mentions must look like names
+  (`graph.names`): extracted entities include "it" and "film", and with every literal match in V_q,
+  recall@5 of MuSiQue's questions falls from .51 to .37. Candidates are the hyperedges that share an
+  entity with V_q or with the 5 hyperedges nearest to the query; with ``every_candidate`` every
+  hyperedge that can be among the best by eq. 10.
+
+Similarities are cosines of embeddings, rounded to `DECIMALS`. Ties are broken by the row of the
+hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from pipeline.core.columns import Columns
+from pipeline.knowledge.graph.adjacency import Rows
+from pipeline.knowledge.graph.entities import entity_key
+from pipeline.knowledge.graph.names import NameIndex
+from pipeline.knowledge.index.embed import Embedder, Vectors
+from pipeline.knowledge.index.faiss_index import DECIMALS, VectorIndex
+from pipeline.knowledge.retrieval.base import Query, ScoredHyperedge
+from pipeline.knowledge.retrieval.informativeness import (
+    Incidence,
+    best_edges,
+    cosine_to_mean,
+    informativeness,
+    informativeness_over_all,
+)
+
+HypergraphVariant = Literal["hyperedges", "graph-r1", "prograph"]
+NEAREST = 5  # entities and hyperedges nearest to the query, from which candidates are collected
+ID, TEXT, CHUNK = range(3)  # positions among the hyperedges' columns
+
+
+def reciprocal_ranks(rankings: Iterable[Sequence[int]]) -> dict[int, float]:
+    """The sum over rankings of 1 / rank, from 1, of every ranked row, in order of appearance."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            scores[row] = scores.get(row, 0.0) + 1 / rank
+    return scores
+
+
+class EntityNames:
+    """Finds the entities of a table by name and in texts: the paper's V(.) for texts."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._rows = {entity_key(name): row for row, name in enumerate(names)}
+        self._index = NameIndex(names)
+
+    def row(self, name: str) -> int | None:
+        """The entity with this name (by `entity_key`); None when there is none."""
+        return self._rows.get(entity_key(name))
+
+    def within(self, text: str) -> list[int]:
+        """The entities that a text mentions, ascending (`NameIndex.find`)."""
+        names = {name for mention in self._index.find(text) for name in mention.names}
+        return sorted({self._rows[entity_key(name)] for name in names})
+
+
+@dataclass(eq=False)
+class HypergraphRetrieval:
+    """One variant of retrieval over the hypergraph.
+
+    Columns of ``hyperedges``: id, text, chunk_id; ``names`` are the names of the entities. The
+    vectors may be memory-mapped: only rows near a query are read.
+    """
+
+    variant: HypergraphVariant
+    hyperedges: Columns
+    names: Sequence[str]
+    incidence: Incidence
+    entity_VD: Vectors
+    hyperedge_ED: Vectors
+    entity_index: VectorIndex
+    hyperedge_index: VectorIndex
+    embedder: Embedder
+    top_k: int = 5
+    every_candidate: bool = False
+
+    def __post_init__(self) -> None:
+        self._entity_names = EntityNames(self.names)
+
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]:
+        """At most ``top_k`` hyperedges per query, best first."""
+        if not queries:
+            return []
+        query_QD = self.embedder.encode([query.subquery for query in queries], "query")
+        if self.variant == "hyperedges":
+            return [
+                self._scored(zip(rows.tolist(), cosine.tolist(), strict=True))
+                for rows, cosine in self.hyperedge_index.search(query_QD, self.top_k)
+            ]
+        near_edges = [rows for rows, _ in self.hyperedge_index.search(query_QD, NEAREST)]
+        near_entities = [rows for rows, _ in self.entity_index.search(query_QD, NEAREST)]
+        rank = self._fused if self.variant == "graph-r1" else self._informative
+        return [
+            self._scored(rank(query, query_D, edges, entities))
+            for query, query_D, edges, entities in zip(
+                queries, query_QD, near_edges, near_entities, strict=True
+            )
+        ]
+
+    def query_entities(self, query: Query) -> list[int]:
+        """V_q of a query, ascending: its mentions, the entity it equals, and its key entities."""
+        names = self._entity_names
+        exact = (names.row(name) for name in (query.subquery, *query.entities))
+        return sorted({*names.within(query.subquery), *(row for row in exact if row is not None)})
+
+    def _informative(
+        self, query: Query, _: Vectors, near_edges: Rows, near_entities: Rows
+    ) -> list[tuple[int, float]]:
+        query_entities = self.query_entities(query) or near_entities.tolist()
+        further_entities = self.incidence.members.gather(near_edges)[0].tolist()
+        cosine = cosine_to_mean(self.entity_VD, query_entities)
+        rank = informativeness
+        if self.every_candidate:
+            rank = partial(informativeness_over_all, top_k=self.top_k)
+        edges, scores = rank(
+            self.incidence,
+            query_entities,
+            lambda rows: np.round(cosine(rows), DECIMALS),
+            further_entities,
+        )
+        return best_edges(edges, scores, self._id, self.top_k)
+
+    def _fused(
+        self, _: Query, query_D: Vectors, near_edges: Rows, near_entities: Rows
+    ) -> list[tuple[int, float]]:
+        by_entity: dict[int, None] = {}
+        for entity in near_entities.tolist():
+            if len(by_entity) >= NEAREST:
+                break
+            [edges] = self.incidence.neighbours.union([[entity]])
+            cosine = np.round(self.hyperedge_ED[edges] @ query_D, DECIMALS)
+            ranked = best_edges(edges, cosine.astype(np.float64), self._id, len(edges))
+            by_entity.update(dict.fromkeys(edge for edge, _ in ranked))
+        scores = reciprocal_ranks([list(by_entity)[:NEAREST], near_edges.tolist()])
+        fused = np.array(list(scores.values()), dtype=np.float64)
+        return best_edges(np.array(list(scores), dtype=np.int64), fused, self._id, self.top_k)
+
+    def _id(self, row: int) -> str:
+        return self.hyperedges[row][ID]
+
+    def _scored(self, ranking: Iterable[tuple[int, float]]) -> list[ScoredHyperedge]:
+        scored = []
+        for row, score in ranking:
+            columns = self.hyperedges[row]
+            members = self.incidence.members.gather(np.array([row]))[0].tolist()
+            entities = tuple(self.names[entity] for entity in members)
+            scored.append(
+                ScoredHyperedge(columns[ID], columns[TEXT], entities, columns[CHUNK], score)
+            )
+        return scored

@@ -1,0 +1,1 @@
+"""What a person looks at: the report of a run, `steep browse`, and the recall of retrievers."""

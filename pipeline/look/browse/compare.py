@@ -1,0 +1,202 @@
+"""Compare two rounds or policies of one run or of two: questions won and lost, pairs changed.
+
+Input: two groups of trajectories. Output: for every question that both have, the share of right
+answers (exact match) on both sides, and the change of its pairs. A question is won when the second
+side answers a larger share of its samples right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from pipeline.core.errors import InputError
+from pipeline.look.browse.filters import PAGE_SIZE, Filters, page_number
+from pipeline.look.browse.queries import Listing
+from pipeline.look.browse.rendering import FAILURE_MEANINGS
+from pipeline.look.browse.site import OpenRun
+from pipeline.look.browse.sources import Group
+
+Outcome = Literal["won", "lost", "same"]
+_OUTCOMES: Mapping[str, str] = {
+    "won": "a larger share of right answers on the second side",
+    "lost": "a smaller share of right answers on the second side",
+    "same": "an equal share of right answers",
+}
+_CHANGES: Mapping[str, str] = {
+    "new": "only the second side has pairs of the question",
+    "gone": "only the first side has pairs of the question",
+    "changed": "both sides have pairs of the question, and not of the same trajectories",
+    "kept": "both sides have the same pairs",
+    "none": "no side has a pair of the question",
+}
+_FILTERS = {"outcome": _OUTCOMES, "pairs": _CHANGES, "failure": FAILURE_MEANINGS}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the comparison."""
+
+    run: OpenRun
+    group: Group
+
+
+class Compared(NamedTuple):
+    """One question on both sides, first side first.
+
+    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and
+    ``pairs`` the kinds of its pairs.
+    """
+
+    question_id: str
+    question: str
+    dataset: str
+    right: tuple[int, int]
+    samples: tuple[int, int]
+    failures: tuple[Sequence[str], Sequence[str]]
+    pairs: tuple[str, str]
+    outcome: Outcome
+    change: str
+
+    @property
+    def worse(self) -> Sequence[str]:
+        """The failure modes on the worse side, or on the second if both are equal."""
+        return self.failures[0 if self.outcome == "won" else 1]
+
+
+@lru_cache(maxsize=4)  # each filter of the page needs the same comparison
+def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
+    """The questions that both sides have, and the number of questions that only one side has."""
+    before, after = _samples(first), _samples(second)
+    pairs_before, pairs_after = _pairs(first), _pairs(second)
+    rows = []
+    for question_id, (question, dataset, was_right, was, old_failures) in before.items():
+        if question_id not in after:
+            continue
+        _, _, is_right, now, new_failures = after[question_id]
+        difference = is_right * was - was_right * now  # of the shares of right answers
+        old, new = pairs_before.get(question_id), pairs_after.get(question_id)
+        if old and new:
+            change = "kept" if old == new else "changed"
+        else:
+            change = "gone" if old else "new" if new else "none"
+        rows.append(
+            Compared(
+                question_id,
+                question,
+                dataset,
+                (was_right, is_right),
+                (was, now),
+                (old_failures, new_failures),
+                (old[0] if old else "", new[0] if new else ""),
+                "won" if difference > 0 else "lost" if difference < 0 else "same",
+                change,
+            )
+        )
+    return rows, (len(before) - len(rows), len(after) - len(rows))
+
+
+def _samples(side: Side) -> dict[str, tuple[Any, ...]]:
+    """Question, data set, right answers, samples and failure modes, by id of the question."""
+    rows = side.run.queries.rows_of(
+        "SELECT question_id, any_value(question), any_value(dataset), "
+        "count(*) FILTER (correct), count(*), list_sort(list_distinct(list(failure))) "
+        'FROM trajectories WHERE "group" = ? '
+        "GROUP BY question_id ORDER BY min(n)",
+        [side.group.key],
+    )
+    return {question_id: tuple(facts) for question_id, *facts in rows}
+
+
+def _pairs(side: Side) -> dict[str, tuple[str, int]]:
+    """The kinds of the pairs of every question, and a hash of their trajectories in any order."""
+    rows = side.run.queries.rows_of(
+        """SELECT question_id, string_agg(kind, ', ' ORDER BY "row"),
+          sum(hash(chosen_id, rejected_id)::HUGEINT)
+        FROM pairs WHERE "group" = ? GROUP BY question_id""",
+        [side.group.key],
+    )
+    return {question_id: (kinds, trajectories) for question_id, kinds, trajectories in rows}
+
+
+def side(run: OpenRun, key: str, place: int) -> Side:
+    """The group called ``key``; without a key the first policy for side 0 and the last for side 1.
+
+    A run with fewer than two evaluated policies has rounds in their place. Raises InputError for an
+    unknown group.
+    """
+    groups = run.sources.groups
+    if not key:
+        policies = [group for group in groups if group.key.startswith("policy-")]
+        return Side(run, (policies if len(policies) > 1 else groups)[-place])
+    found = run.sources.group(key)
+    if found is None:
+        known = ", ".join(group.key for group in groups)
+        raise InputError(f"{run.name} has no {key!r:.60}; expected one of {known}")
+    return Side(run, found)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The questions of a comparison, and those that match an address (``shown``)."""
+
+    rows: list[Compared]
+    only: tuple[int, int]
+    shown: list[Compared]
+    filters: Filters
+
+
+def selection(sides: tuple[Side, Side], parameters: Mapping[str, str]) -> Selection:
+    """The questions with the outcome, change of pairs and failure mode of an address.
+
+    A question has the failure modes of its samples on the worse side. Raises InputError for an
+    unknown filter.
+    """
+    rows, only = compare(*sides)
+    given = {name: parameters.get(name, "") for name in _FILTERS}
+    for name, value in given.items():
+        known = _FILTERS[name]
+        if value and value not in known:
+            raise InputError(f"{name} is {value!r:.60}; expected one of {', '.join(known)}")
+    shown = [
+        row
+        for row in rows
+        if given["outcome"] in ("", row.outcome)
+        and given["pairs"] in ("", row.change)
+        and (not given["failure"] or given["failure"] in row.worse)
+    ]
+    (run_a, a), (run_b, b) = ((side.run.name, side.group.key) for side in sides)
+    address = {"run_a": run_a, "a": a, "run_b": run_b, "b": b, **given}
+    return Selection(rows, only, shown, Filters(address, "", ()))
+
+
+def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """The variables of the page: counts of the values of each filter, and one page of questions.
+
+    Raises InputError for a page that is not a number.
+    """
+    shown, filters = selected.shown, selected.filters
+    page = page_number(parameters.get("page") or "1")
+    start = (page - 1) * PAGE_SIZE
+    counted: Mapping[str, Counter[str]] = {
+        "outcome": Counter(row.outcome for row in shown),
+        "failure": Counter(mode for row in shown for mode in row.worse),
+        "pairs": Counter(row.change for row in shown),
+    }
+    return {
+        "only": selected.only,
+        "total": len(selected.rows),
+        "has_pairs": any(row.change != "none" for row in selected.rows),
+        "filters": filters,
+        "listing": Listing(
+            [{"row": row} for row in shown[start : start + PAGE_SIZE]], len(shown), page
+        ),
+        "facets": {
+            name: {value: counts[value] for value in _FILTERS[name] if counts[value]}
+            for name, counts in counted.items()
+        },
+        "meanings": _FILTERS,
+    }

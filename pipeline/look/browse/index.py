@@ -1,0 +1,286 @@
+"""The side table of the browser: one row per trajectory, with the words of its text.
+
+Input: the Parquet files of a run. Output: a DuckDB file in the cache with the tables
+``trajectories``, ``pairs``, ``words`` (which trajectory has which word), ``items`` (which
+trajectory retrieved what) and ``verdicts``. Pages filter, sort and search in these tables; texts
+and token ids stay in Parquet. The file is built once for each state of the run's files.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.atomic import replacing
+from pipeline.core.errors import InputError, StoreError, missing
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Question
+from pipeline.core.trajectory_file import iterate_trajectories
+from pipeline.engine.failures import explain_os_error
+from pipeline.evaluation.failures import diagnose, mode_of_answer
+from pipeline.look.browse.sources import VERDICTS, Group, RunSources
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+VERSION = 2  # of the tables; part of the file's name
+WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
+_DIAGNOSED = [
+    "question_id", "question", "hop", "answers", "evidence", "answer", "stop", "steps"
+]  # fmt: skip
+_TERM = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+
+def duckdb() -> Any:
+    """The package duckdb; raises DependencyError if it is missing."""
+    try:
+        import duckdb
+    except ImportError:
+        raise missing("steep browse needs duckdb", "browse") from None
+    return duckdb
+
+
+def open_index(sources: RunSources, folder: Path) -> DuckDBPyConnection:
+    """A connection to the side table of a run, which is built first if ``folder`` lacks it.
+
+    A build is told on standard error. Tables of earlier states of the run are removed. Raises
+    DependencyError without duckdb, StoreError when a file of the run cannot be read, or ``folder``
+    cannot be written.
+    """
+    library = duckdb()
+    path = folder / f"{sources.name}-{sources.fingerprint}-v{VERSION}.duckdb"
+    try:
+        if not path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            print(f"indexing {sources.name}, once: {path}", file=sys.stderr, flush=True)
+            with replacing(path) as temporary:
+                _build(temporary, sources)
+            table = re.compile(rf"{re.escape(sources.name)}-[0-9a-f]{{16}}-v\d+\.duckdb")
+            for other in folder.iterdir():
+                if other != path and table.fullmatch(other.name):
+                    other.unlink(missing_ok=True)
+        connection: DuckDBPyConnection = library.connect(str(path), read_only=True)
+    except OSError as error:
+        raise StoreError(explain_os_error(error, folder)) from None
+    except (library.Error, InputError) as error:
+        raise StoreError(f"{sources.name}: {str(error).splitlines()[0]}") from None
+    return connection
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[DuckDBPyConnection]:
+    path.unlink(missing_ok=True)  # an empty file is not a database
+    connection = duckdb().connect(str(path))
+    try:
+        connection.execute("SET preserve_insertion_order = false")
+        yield connection
+        connection.execute("CHECKPOINT")
+    finally:
+        connection.close()
+
+
+def _build(path: Path, sources: RunSources) -> None:
+    with _writing(path) as connection:
+        connection.execute(_TABLES)
+        for group in sources.groups:
+            if group.trajectories is not None:
+                _add_trajectories(connection, group, group.trajectories)
+        _add_terms(connection)
+        for group in sources.groups:
+            if group.pairs is not None:
+                connection.execute(_PAIRS, {"key": group.key, "file": str(group.pairs)})
+        _add_pair_terms(connection)
+        _sort_words(connection)
+
+
+_TABLES = """
+CREATE TABLE base (
+  n BIGINT, "group" VARCHAR, "row" BIGINT, trajectory_id VARCHAR, question_id VARCHAR,
+  dataset VARCHAR, question VARCHAR, hop VARCHAR, hops BIGINT, type VARCHAR, policy VARCHAR,
+  sample BIGINT, answer VARCHAR, gold VARCHAR, correct BOOLEAN, format_ok BOOLEAN, stop VARCHAR,
+  steps BIGINT, searches BIGINT, tokens BIGINT, characters BIGINT, failure VARCHAR, bin VARCHAR,
+  partner VARCHAR, over BIGINT, under BIGINT, judged BIGINT, unknown BIGINT, rewards VARCHAR
+);
+CREATE TABLE unsorted_words (word VARCHAR, n BIGINT);
+CREATE TABLE unsorted_items (item VARCHAR, n BIGINT);
+CREATE TABLE verdicts (
+  "group" VARCHAR, trajectory_id VARCHAR, step BIGINT, kind VARCHAR, verdict VARCHAR,
+  model VARCHAR, key VARCHAR
+);
+CREATE TABLE base_pairs (
+  "group" VARCHAR, "row" BIGINT, round BIGINT, question_id VARCHAR, question VARCHAR, kind VARCHAR,
+  chosen_id VARCHAR, rejected_id VARCHAR, tokens_chosen BIGINT, tokens_rejected BIGINT,
+  chosen_rewards VARCHAR, rejected_rewards VARCHAR
+);
+"""
+
+_TRAJECTORIES = """
+INSERT INTO base
+WITH judged AS (
+  SELECT trajectory_id,
+    count(*) FILTER (kind = 'over' AND verdict = 'yes') AS over,
+    count(*) FILTER (kind = 'under' AND verdict = 'yes') AS under,
+    count(*) AS judged, count(*) FILTER (verdict = 'unknown') AS unknown
+  FROM verdicts WHERE "group" = $key GROUP BY trajectory_id
+)
+SELECT $first + t.file_row_number, $key, t.file_row_number, t.trajectory_id, t.question_id,
+  t.dataset, t.question, t.hop, q.hops, q.type, t.policy, t.sample, t.answer,
+  array_to_string(t.answers, ' | '), d.failure = 'right', t.format_ok, t.stop, len(t.steps),
+  len(list_filter(t.steps,
+    lambda s: s.subquery <> '' OR s.search IS NOT NULL OR s.query IS NOT NULL)),
+  nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), d.failure,
+  f.bin, f.partner, j.over, j.under, j.judged, j.unknown, to_json(t.rewards)
+FROM read_parquet($file, file_row_number = true) t
+LEFT JOIN questions q USING (question_id)
+LEFT JOIN funnel f USING (trajectory_id)
+LEFT JOIN judged j USING (trajectory_id)
+LEFT JOIN diagnoses d ON d."row" = t.file_row_number
+"""
+
+_WORDS = f"""
+INSERT INTO unsorted_words
+SELECT DISTINCT unnest({WORDS.format(text="concat_ws(' ', question, output, answer)")}),
+  $first + file_row_number
+FROM read_parquet($file, file_row_number = true)
+"""
+
+_ITEMS = """
+INSERT INTO unsorted_items
+SELECT DISTINCT item.id, n FROM (
+  SELECT unnest(flatten(list_transform(steps, lambda s: s.context))) AS item,
+    $first + file_row_number AS n
+  FROM read_parquet($file, file_row_number = true)
+) WHERE item.id <> ''
+"""
+
+_PAIRS = """
+INSERT INTO base_pairs
+SELECT $key, file_row_number, round, question_id, prompt[-1].content, kind, chosen_id, rejected_id,
+  len(chosen_ids), len(rejected_ids), to_json(chosen_rewards), to_json(rejected_rewards)
+FROM read_parquet($file, file_row_number = true)
+"""
+
+
+def _add_trajectories(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
+    row = connection.execute("SELECT count(*) FROM base").fetchone()
+    values = {"key": group.key, "file": str(file), "first": row[0] if row else 0}
+    _read_beside(connection, group)
+    _diagnose(connection, group, file)
+    connection.execute(_TRAJECTORIES, values)
+    values.pop("key")
+    connection.execute(_WORDS, values)
+    connection.execute(_ITEMS, values)
+
+
+def _read_beside(connection: DuckDBPyConnection, group: Group) -> None:
+    """The tables of one group: its questions, pairing outcomes and verdicts."""
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE questions "
+        "(question_id VARCHAR PRIMARY KEY, hops BIGINT, type VARCHAR)"
+    )
+    for path in group.questions:
+        connection.execute(
+            "INSERT OR IGNORE INTO questions SELECT question_id, hops, type FROM read_parquet(?)",
+            [str(path)],
+        )
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE funnel (trajectory_id VARCHAR PRIMARY KEY, bin VARCHAR, "
+        "partner VARCHAR)"
+    )
+    if group.funnel is not None:
+        connection.execute(
+            "INSERT OR IGNORE INTO funnel SELECT trajectory_id, bin, partner FROM read_parquet(?)",
+            [str(group.funnel)],
+        )
+    if group.judged is not None:
+        connection.execute(
+            "INSERT INTO verdicts SELECT ?, id, step, kind, verdict, model, key "
+            "FROM read_parquet(?)",
+            [group.key, str(group.judged / VERDICTS)],
+        )
+
+
+def _diagnose(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
+    """The failure mode of every trajectory, as evaluation diagnoses it; "right" is none."""
+    import pyarrow as pa
+
+    questions = {
+        question.question_id: question
+        for path in group.questions
+        for question in read_records(path, Question)
+    }
+    modes = [
+        (
+            mode_of_answer(trajectory)  # most failure modes do not depend on the hops
+            or diagnose(trajectory, questions.get(trajectory.question_id)).failure_mode
+        ).value
+        for trajectory in iterate_trajectories(file, _DIAGNOSED)
+    ]
+    table = pa.table(
+        {"row": pa.array(range(len(modes)), pa.int64()), "failure": pa.array(modes, pa.string())}
+    )
+    connection.register("diagnosed", table)
+    connection.execute("CREATE OR REPLACE TEMP TABLE diagnoses AS SELECT * FROM diagnosed")
+    connection.unregister("diagnosed")
+
+
+def _numeric_terms(connection: DuckDBPyConnection, table: str, column: str) -> list[str]:
+    """The reward terms of a trajectory that are numbers, in the order of their first appearance."""
+    rows = connection.execute(
+        f"SELECT term, min(place) FROM (SELECT unnest(json_keys({column})) AS term, "
+        f"generate_subscripts(json_keys({column}), 1) AS place, {column} AS value FROM {table} "
+        f"WHERE {column} IS NOT NULL) WHERE json_type(value, '$.' || term) "
+        "IN ('DOUBLE', 'BIGINT', 'UBIGINT') GROUP BY term ORDER BY 2, 1"
+    ).fetchall()
+    return [term for term, _ in rows if _TERM.fullmatch(term) and term != "id"]
+
+
+def _add_terms(connection: DuckDBPyConnection) -> None:
+    terms = _numeric_terms(connection, "base", "rewards")
+    columns = "".join(f", (rewards->>'$.{t}')::DOUBLE AS term_{t}" for t in terms)
+    connection.execute(
+        f"CREATE TABLE trajectories AS SELECT * EXCLUDE (rewards){columns} FROM base ORDER BY n"
+    )
+    connection.execute("DROP TABLE base")
+
+
+def _add_pair_terms(connection: DuckDBPyConnection) -> None:
+    """Joins pairs with both trajectories; a pair without trajectories keeps its own fields."""
+    terms = _numeric_terms(connection, "base_pairs", "chosen_rewards")
+    columns = "".join(
+        f", (p.{side}_rewards->>'$.{t}')::DOUBLE AS {side}_{t}"
+        for t in terms
+        for side in ("chosen", "rejected")
+    )
+    margins = "".join(f", chosen_{t} - rejected_{t} AS margin_{t}" for t in terms)
+    connection.execute(
+        f"""
+        CREATE TABLE pairs AS SELECT *{margins} FROM (
+          SELECT p."group", p."row", p.round, p.question_id, c.dataset,
+            coalesce(c.question, p.question) AS question, c.hop, c.hops, p.kind, p.chosen_id,
+            p.rejected_id, p.tokens_chosen, p.tokens_rejected, c.n AS n_chosen, r.n AS n_rejected,
+            r.failure, c.answer AS answer_chosen, r.answer AS answer_rejected, c.gold,
+            c.over AS over_chosen, c.under AS under_chosen, r.over AS over_rejected,
+            r.under AS under_rejected, c.steps AS steps_chosen, r.steps AS steps_rejected{columns}
+          FROM base_pairs p
+          LEFT JOIN trajectories c
+            ON c."group" = p."group" AND c.trajectory_id = p.chosen_id
+          LEFT JOIN trajectories r
+            ON r."group" = p."group" AND r.trajectory_id = p.rejected_id
+        ) ORDER BY "group", "row"
+        """
+    )
+    connection.execute("DROP TABLE base_pairs")
+
+
+def _sort_words(connection: DuckDBPyConnection) -> None:
+    """Sorted tables, in which DuckDB reads only the blocks of the words that are searched for."""
+    for name, column in (("words", "word"), ("items", "item")):
+        connection.execute(
+            f"CREATE TABLE {name} AS SELECT * FROM unsorted_{name} ORDER BY {column}, n"
+        )
+        connection.execute(f"DROP TABLE unsorted_{name}")

@@ -1,0 +1,191 @@
+"""Questions to the side table: lists, facets, and single rows.
+
+Input: a connection to the tables of `pipeline.look.browse.index` and `Filters`. Output: plain
+values for the pages. A connection answers one request at a time, so each call uses a new cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.errors import InputError
+from pipeline.look.browse import filters as filtering
+from pipeline.look.browse.filters import PAGE_SIZE, Filters, Table
+from pipeline.look.browse.index import WORDS
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Row = dict[str, Any]
+MOST_WORDS = 12  # of a search; further words are ignored
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One page of a list; ``total`` counts the rows of all pages."""
+
+    rows: list[Row]
+    total: int
+    page: int
+
+    @property
+    def pages(self) -> int:
+        """The number of pages, at least 1."""
+        return max(1, -(-self.total // PAGE_SIZE))
+
+
+class Queries:
+    """The tables of one run."""
+
+    def __init__(self, connection: DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._columns = {
+            name: [column for column, *_ in self.rows_of(f"DESCRIBE {name}")]
+            for name in ("trajectories", "pairs")
+        }
+
+    def rows_of(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a statement."""
+        result: list[tuple[Any, ...]] = (
+            self._connection.cursor().execute(sql, list(values)).fetchall()
+        )
+        return result
+
+    def records(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """The rows of a statement as dictionaries."""
+        cursor = self._connection.cursor().execute(sql, list(values))
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def terms(self, table: Table) -> list[str]:
+        """The columns of reward terms."""
+        names = self._columns[table.name]
+        if table is filtering.TRAJECTORIES:
+            return [name for name in names if name.startswith("term_")]
+        margins = [name for name in names if name.startswith("margin_")]
+        found = [name.removeprefix("margin_") for name in margins]
+        return [f"{side}_{term}" for side in ("margin", "chosen", "rejected") for term in found]
+
+    def parse(self, table: Table, parameters: Mapping[str, str]) -> Filters:
+        """The filters of an address. Raises InputError as `filters.parse` does."""
+        return filtering.parse(table, parameters, self.terms(table), self._words)
+
+    def _words(self, text: str) -> list[str]:
+        """The words of a search, as the table of words has them."""
+        words: list[str] = self.rows_of(f"SELECT {WORDS.format(text='?::VARCHAR')}", [text])[0][0]
+        return list(dict.fromkeys(words))[:MOST_WORDS]
+
+    def sort_columns(self, table: Table) -> list[str]:
+        """The columns that a list can be sorted by."""
+        return [*_SORTS[table.name], *self.terms(table)]
+
+    def page(self, table: Table, filters: Filters) -> Listing:
+        """The rows of one page. Raises InputError for a column that cannot be sorted by."""
+        total = self.count(table, filters)
+        page = int(filters.get("page", "1"))
+        rows = self.records(
+            f"SELECT * FROM {table.name} WHERE {filters.where} "
+            f"ORDER BY {self._order(table, filters)} LIMIT {PAGE_SIZE} OFFSET ?",
+            [*filters.values, (page - 1) * PAGE_SIZE],
+        )
+        return Listing(rows, total, page)
+
+    def _order(self, table: Table, filters: Filters) -> str:
+        natural = "n" if table is filtering.TRAJECTORIES else '"group", "row"'
+        column = filters.get("sort")
+        if not column:
+            return natural
+        if column not in self.sort_columns(table):
+            known = ", ".join(self.sort_columns(table))
+            raise InputError(f"sort is {column!r:.60}; expected one of {known}")
+        direction = "DESC" if filters.get("order", "desc") != "asc" else "ASC"
+        return f'"{column}" {direction} NULLS LAST, {natural}'
+
+    def count(self, table: Table, filters: Filters) -> int:
+        """The number of rows."""
+        sql = f"SELECT count(*) FROM {table.name} WHERE {filters.where}"
+        return int(self.rows_of(sql, filters.values)[0][0])
+
+    def facets(self, table: Table, filters: Filters) -> dict[str, dict[str, int]]:
+        """The number of rows for each value of the columns with few values, by column."""
+        names = _FACETS[table.name]
+        columns = ", ".join(f'"{name}"' for name in names)
+        sets = ", ".join(f'("{name}")' for name in names)
+        rows = self.rows_of(
+            f"SELECT {columns}, grouping({columns}), count(*) FROM {table.name} "
+            f"WHERE {filters.where} GROUP BY GROUPING SETS ({sets})",
+            filters.values,
+        )
+        result: dict[str, dict[str, int]] = {name: {} for name in names}
+        for *values, mask, count in rows:
+            place = next(i for i in range(len(names)) if not mask >> (len(names) - 1 - i) & 1)
+            if values[place] is not None:
+                result[names[place]][str(values[place])] = count
+        return {name: dict(sorted(counts.items())) for name, counts in result.items() if counts}
+
+    def neighbours(
+        self, table: Table, filters: Filters, group: str, row: int
+    ) -> tuple[Row | None, Row | None]:
+        """The rows before and after a row in a list."""
+        place = "{'group': \"group\", 'row': \"row\"}"
+        found = self.rows_of(
+            f"SELECT before, after FROM (SELECT *, lag({place}) OVER w AS before, "
+            f"lead({place}) OVER w AS after FROM {table.name} WHERE {filters.where} "
+            f"WINDOW w AS (ORDER BY {self._order(table, filters)})) "
+            'WHERE "group" = ? AND "row" = ?',
+            [*filters.values, group, row],
+        )
+        before, after = found[0] if found else (None, None)
+        return before, after
+
+    def one(self, table: Table, group: str, row: int) -> Row | None:
+        """A row by its place in its file, or None."""
+        sql = f'SELECT * FROM {table.name} WHERE "group" = ? AND "row" = ?'
+        return next(iter(self.records(sql, [group, row])), None)
+
+    def by_id(self, group: str, trajectory_id: str) -> Row | None:
+        """The trajectory of a group by its id, or None."""
+        sql = 'SELECT * FROM trajectories WHERE "group" = ? AND trajectory_id = ?'
+        return next(iter(self.records(sql, [group, trajectory_id])), None)
+
+    def of_question(self, question_id: str, group: str) -> list[Row]:
+        """The trajectories of a question in a group."""
+        return self.records(
+            'SELECT * FROM trajectories WHERE question_id = ? AND "group" = ? ORDER BY n',
+            [question_id, group],
+        )
+
+    def test_questions(self, most: int = 3) -> list[str]:
+        """Questions that the run was evaluated on, from different data sets if it has several."""
+        rows = self.rows_of(
+            "SELECT question FROM (SELECT question, n, row_number() OVER (PARTITION BY dataset "
+            "ORDER BY n) AS place FROM trajectories WHERE starts_with(\"group\", 'policy-')) "
+            "GROUP BY question ORDER BY min(place), min(n) LIMIT ?",
+            [most],
+        )
+        return [question for (question,) in rows]
+
+    def pairs_of(self, trajectory_id: str) -> list[Row]:
+        """All pairs in which the trajectory is chosen or rejected."""
+        sql = "SELECT * FROM pairs WHERE chosen_id = ? OR rejected_id = ?"
+        return self.records(sql, [trajectory_id] * 2)
+
+    def verdicts_of(self, group: str, trajectory_id: str) -> dict[int, Row]:
+        """The verdicts on the steps of a trajectory, by step from 0."""
+        rows = self.records(
+            'SELECT * FROM verdicts WHERE "group" = ? AND trajectory_id = ? ORDER BY step',
+            [group, trajectory_id],
+        )
+        return {row["step"]: row for row in rows}
+
+
+_SORTS = {
+    "trajectories": ["steps", "searches", "tokens", "characters", "over", "under"],
+    "pairs": ["tokens_chosen", "tokens_rejected", "steps_chosen", "steps_rejected"],
+}
+_FACETS = {
+    "trajectories": ["group", "dataset", "hop", "hops", "type", "failure", "bin", "stop"],
+    "pairs": ["group", "dataset", "hop", "hops", "kind", "failure"],
+}

@@ -1,0 +1,253 @@
+"""The runs that a browser shows, and their single records; the first request for a run opens it.
+
+Of a Parquet file only the requested row is decoded, so that a page over 100,000 trajectories costs
+as little as a page over ten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline.core.columns import Records
+from pipeline.core.errors import InputError, Place, StoreError
+from pipeline.core.input_files import parquet_rows, read_json
+from pipeline.core.record_io import parse_record
+from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
+from pipeline.engine.store import MANIFEST
+from pipeline.evaluation.terminal import open_tokenizer
+from pipeline.look.browse.index import duckdb, open_index
+from pipeline.look.browse.queries import Queries, Row
+from pipeline.look.browse.sources import CALLS, RunSources, find_sources
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from pipeline.look.browse.asking import Policies
+
+
+R = TypeVar("R", Trajectory, Pair)
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """The directory of a run, and the facts of its configuration.
+
+    ``current`` gives the outputs that its configuration names today, or None if they are unknown.
+    ``base_model`` is the directory of the tokenizer. ``policies`` can be asked questions. It is
+    None for a run without its own configuration; ``not_asked`` gives the reason if the
+    configuration belongs to another run.
+    """
+
+    name: str
+    store: Path
+    current: Callable[[], Sequence[Path] | None] = lambda: None
+    base_model: Path | None = None
+    policies: Policies | None = None
+    not_asked: str = ""
+
+
+class OpenRun:
+    """A run with its side table, its passages and its tokenizer."""
+
+    def __init__(
+        self, entry: RunEntry, sources: RunSources, queries: Queries, outputs: frozenset[Path]
+    ) -> None:
+        """``outputs`` are the outputs of the run before ``sources`` were looked for."""
+        self.name = entry.name
+        self.sources, self.queries = sources, queries
+        self.knowledge = Knowledge(sources)
+        self.policies = entry.policies
+        self.not_asked = entry.not_asked or (
+            f"run {entry.name} has no config.yaml that names its policies; open it with its "
+            "configuration: steep browse --config FILE"
+        )
+        self._entry = entry
+        self._outputs = outputs
+
+    @property
+    def report(self) -> Path | None:
+        """The page that the run wrote at its end, if it did."""
+        path = self._entry.store.parent / "report.html"
+        return path if path.is_file() else None
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The figures of the report that no other file has; empty before it is written."""
+        path = self._entry.store.parent / "report.json"
+        return read_json(path, dict) if path.is_file() else {}
+
+    @property
+    def has_new_outputs(self) -> bool:
+        """Whether the run has other outputs now than when it was opened."""
+        return _outputs(self._entry.store) != self._outputs
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the base model. Raises InputError when it is not known or missing."""
+        directory = self._entry.base_model
+        if directory is None:
+            raise InputError(
+                f"run {self.name} has no config.yaml that names its base model, so its tokens "
+                "cannot be shown; open it with its configuration: steep browse --config FILE"
+            )
+        return open_tokenizer(directory)
+
+    def trajectory(self, group: str, row: int) -> Trajectory | None:
+        """A trajectory by its place in its file, or None."""
+        of_group = self.sources.group(group)
+        if of_group is None or of_group.trajectories is None:
+            return None
+        return read_row(of_group.trajectories, row, Trajectory)
+
+    def trajectory_by_id(
+        self, group: str, trajectory_id: str
+    ) -> tuple[Row | None, Trajectory | None]:
+        """A trajectory of a group with its row of the side table; None without it."""
+        row = self.queries.by_id(group, trajectory_id)
+        return row, None if row is None else self.trajectory(group, row["row"])
+
+    def pair(self, group: str, row: int) -> Pair | None:
+        """A pair by its place in its file, or None."""
+        of_group = self.sources.group(group)
+        if of_group is None or of_group.pairs is None:
+            return None
+        return read_row(of_group.pairs, row, Pair)
+
+
+def _outputs(store: Path) -> frozenset[Path]:
+    """The complete outputs of all stages."""
+    return frozenset(store.glob(f"*/*/{MANIFEST}"))
+
+
+class Site:
+    """All runs of a browser, by name; the requested run is the first.
+
+    Runs that appear while the browser runs are found at the next request.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, RunEntry],
+        cache: Path,
+        others: Callable[[Collection[str]], Mapping[str, RunEntry]] = lambda known: {},
+    ) -> None:
+        """``others`` gives the runs that exist now besides the runs with the given names."""
+        self._known, self._cache, self._others = dict(entries), cache, others
+        self._open: dict[str, OpenRun] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def _entries(self) -> Mapping[str, RunEntry]:
+        self._known |= self._others(self._known.keys())
+        return self._known
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all runs."""
+        return list(self._entries)
+
+    @property
+    def first(self) -> OpenRun:
+        """The requested run, opened. Raises the errors of `run`."""
+        return self._opened(next(iter(self._known)))
+
+    def run(self, name: str) -> OpenRun | None:
+        """The run with this name, opened, or None.
+
+        Raises StoreError when it has no outputs, DependencyError without duckdb.
+        """
+        return self._opened(name) if name in self._entries else None
+
+    def _opened(self, name: str) -> OpenRun:
+        with self._lock:
+            if name not in self._open:
+                entry = self._known[name]
+                outputs = _outputs(entry.store)
+                sources = find_sources(name, entry.store, entry.current())
+                queries = Queries(open_index(sources, self._cache))
+                self._open[name] = OpenRun(entry, sources, queries, outputs)
+            return self._open[name]
+
+
+def read_row(path: Path, row: int, kind: type[R]) -> R | None:
+    """The record in row ``row`` (from 0) of a Parquet file, or None.
+
+    Raises StoreError when the file cannot be read or the record does not fit ``kind``.
+    """
+    try:
+        with Place(path, row + 1):
+            found = next(parquet_rows(path, [row]), None)
+            return None if found is None else parse_record(kind, found)
+    except InputError as error:
+        raise StoreError(str(error)) from None
+
+
+def read_call(judged: Path, key: str) -> dict[str, Any] | None:
+    """The call of a judge with its prompt and reply, by its content key, or None."""
+    path = judged / CALLS
+    if not path.is_file():
+        return None
+    found = _select("SELECT * FROM read_parquet(?) WHERE key = ?", [str(path), key])
+    return found[0] if found else None
+
+
+def _select(sql: str, values: list[Any]) -> list[dict[str, Any]]:
+    library = duckdb()
+    try:
+        with library.connect() as connection:
+            cursor = connection.execute(sql, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    except library.Error as error:
+        raise StoreError(f"{values[0]}: {str(error).splitlines()[0]}") from None
+
+
+class Knowledge:
+    """Passages and facts of a run, by id; None or empty if the run has none."""
+
+    def __init__(self, sources: RunSources) -> None:
+        self._sources = sources
+
+    def chunk(self, chunk_id: str) -> Chunk | None:
+        """The passage with this id."""
+        return next(iter(_where(self._sources.corpus, "chunks", Chunk, "id", chunk_id)), None)
+
+    def triplet(self, triplet_id: str) -> Triplet | None:
+        """The fact with this id."""
+        return next(iter(_where(self._sources.graph, "triplets", Triplet, "id", triplet_id)), None)
+
+    def triplets_of(self, chunk_id: str) -> list[Triplet]:
+        """The facts that were extracted from a passage."""
+        return _where(self._sources.graph, "triplets", Triplet, "chunk_id", chunk_id)
+
+    def hyperedges_of(self, chunk_id: str) -> list[dict[str, Any]]:
+        """The n-ary facts of a passage: id, text and entities."""
+        return self._hyperedges("chunk_id", chunk_id)
+
+    def hyperedge(self, edge_id: str) -> dict[str, Any] | None:
+        """The n-ary fact with this id."""
+        return next(iter(self._hyperedges("id", edge_id)), None)
+
+    def _hyperedges(self, column: str, value: str) -> list[dict[str, Any]]:
+        path = (self._sources.hypergraph or Path()) / "hyperedges.parquet"
+        if self._sources.hypergraph is None or not path.is_file():
+            return []
+        return _select(f"SELECT * FROM read_parquet(?) WHERE {column} = ?", [str(path), value])
+
+
+def _where(directory: Path | None, name: str, kind: Any, column: str, value: str) -> list[Any]:
+    """The records with a value, of the memory-mapped table if there is one, else of Parquet."""
+    for suffix in (".arrow", ".parquet"):
+        if directory is not None and (path := directory / f"{name}{suffix}").is_file():
+            return _records(path, kind).where(column, [value])
+    return []
+
+
+@lru_cache(maxsize=8)
+def _records(path: Path, kind: type[Any]) -> Records[Any]:
+    return Records(path, kind)

@@ -1,0 +1,162 @@
+"""Texts of trajectories in pieces, with the writer, the part in the loss, and the differences.
+
+Input: trajectories and pairs. Output: pieces of text with a role and a mark. The roles are
+"trained" (sampled by the policy, and in the loss), "masked" (sampled by the policy, and left out of
+the loss, as the steps before a step pair are) and "observed" (inserted by the environment, never
+trained). A mark says that the words are not in the other text of a pair.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pipeline.core.errors import InputError
+from pipeline.core.records import Span, Trajectory
+from pipeline.core.spans import cover_error
+from pipeline.evaluation.excerpts import text_of
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Role = Literal["trained", "masked", "observed", "unknown"]
+_ROLE: dict[str, Role] = {
+    "model": "trained", "observation": "observed", "frame": "masked", "unknown": "unknown",
+}  # fmt: skip
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_LARGEST = 4_000_000  # product of word counts up to which differences are computed word by word
+
+
+class Piece(NamedTuple):
+    """A stretch of text; ``differs`` means that the other text does not have it."""
+
+    text: str
+    role: Role
+    differs: bool = False
+
+
+class Token(NamedTuple):
+    """One token: its text, role, id, and probability in [0, 1] if it was sampled."""
+
+    text: str
+    role: Role
+    id: int
+    probability: float | None
+
+
+def pieces(trajectory: Trajectory) -> list[Piece]:
+    """The output of a trajectory. Raises InputError when its spans do not cover it."""
+    return [Piece(part.text, _ROLE[part.writer]) for part in text_of(trajectory)]
+
+
+def pair_pieces(left: Sequence[Piece], right: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """Both texts, with the words marked that the other text lacks at that place."""
+    marks = _differences(_joined(left), _joined(right))
+    return _marked(left, marks[0]), _marked(right, marks[1])
+
+
+def _joined(parts: Sequence[Piece]) -> str:
+    return "".join(part.text for part in parts)
+
+
+def _differences(left: str, right: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Character ranges of each text that differ from the other."""
+    a, b = _WORD.findall(left), _WORD.findall(right)
+    start = 0
+    while start < min(len(a), len(b)) and a[start] == b[start]:
+        start += 1
+    end = 0
+    while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
+        end += 1
+    middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
+    if len(middle_a) * len(middle_b) > _LARGEST:
+        blocks = [("replace", 0, len(middle_a), 0, len(middle_b))]
+    else:
+        matcher = SequenceMatcher(None, middle_a, middle_b, autojunk=False)
+        blocks = [code for code in matcher.get_opcodes() if code[0] != "equal"]
+    offsets_a, offsets_b = _offsets(a), _offsets(b)
+    return (
+        [(offsets_a[start + i], offsets_a[start + j]) for _, i, j, _, _ in blocks if j > i],
+        [(offsets_b[start + i], offsets_b[start + j]) for _, _, _, i, j in blocks if j > i],
+    )
+
+
+def _offsets(words: Sequence[str]) -> list[int]:
+    offsets = [0]
+    for word in words:
+        offsets.append(offsets[-1] + len(word))
+    return offsets
+
+
+def _marked(parts: Sequence[Piece], ranges: Sequence[tuple[int, int]]) -> list[Piece]:
+    """The pieces, cut where a marked range starts or ends."""
+    marked: list[Piece] = []
+    place, number = 0, 0
+    for part in parts:
+        end = place + len(part.text)
+        at = place
+        while at < end:
+            while number < len(ranges) and ranges[number][1] <= at:
+                number += 1
+            first, last = ranges[number] if number < len(ranges) else (end, end)
+            inside = first <= at
+            stop = min(end, last if inside else first)
+            marked.append(Piece(part.text[at - place : stop - place], part.role, inside))
+            at = stop
+        place = end
+    return marked
+
+
+def trained_pieces(
+    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], whole: Trajectory | None
+) -> list[Piece]:
+    """The text of one side of a pair as training sees it, decoded from its tokens.
+
+    ``spans`` are the pair's spans, and ``whole`` its trajectory, if it is there: tokens that only
+    the pair leaves out of the loss are masked. Raises InputError when spans do not cover the ids.
+    """
+    return [
+        Piece(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), role)
+        for start, end, role in _roles(len(ids), spans, whole)
+    ]
+
+
+def tokens(
+    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], whole: Trajectory | None
+) -> list[Token]:
+    """Every token with its role, and the probability with which ``whole`` sampled it."""
+    logprobs = whole.logprobs if whole is not None else ()
+    result = []
+    for start, end, role in _roles(len(ids), spans, whole):
+        for place in range(start, end):
+            logprob = logprobs[place] if place < len(logprobs) else None
+            probability = None if logprob is None else math.exp(min(logprob, 0.0))
+            text = tokenizer.decode([ids[place]], skip_special_tokens=False)
+            result.append(Token(text, role, ids[place], probability))
+    return result
+
+
+def _roles(
+    length: int, spans: Sequence[Span], whole: Trajectory | None
+) -> list[tuple[int, int, Role]]:
+    """Ranges of one role each.
+
+    The spans of ``whole`` are used up to ``length``, where a step pair ends.
+    """
+    problem = cover_error(spans, length)
+    if problem:
+        raise InputError(f"token spans: {problem}")
+    result: list[tuple[int, int, Role]] = []
+    for start, end, writer in spans:
+        if writer == "model" or whole is None or not whole.token_spans:
+            result.append((start, end, _ROLE[writer]))
+            continue
+        for first, last, writer_of_part in whole.token_spans:
+            first, last = max(first, start), min(last, end)
+            if first < last:
+                role: Role = "observed" if writer_of_part == "observation" else "masked"
+                result.append((first, last, role))
+    return result

@@ -1,0 +1,160 @@
+"""Questions and sub-questions with the documents that answer them.
+
+Input: a question file in any format that `pipeline.knowledge.corpus` reads, and the chunks of a
+corpus. Output: the questions and, for data sets with a decomposition, the sub-questions, with
+``#n`` replaced by the gold answers of earlier hops.
+
+A gold passage has a title and a text. It is matched to the document whose chunks are in that text.
+If there is none, it is matched to the chunks of its title that contain its text (a sentence), and
+else to all documents of its title. A passage that matches several documents counts as retrieved
+with any of them. A question without gold passages has one: any document that states an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pipeline.core.answer_metrics import normalize
+from pipeline.core.errors import InputError, Place
+from pipeline.core.records import Chunk, ContextItem, Question
+from pipeline.knowledge.corpus.questions.load import dataset_of, read_questions
+from pipeline.knowledge.corpus.questions.passages import gold_passages, hop_passages
+from pipeline.knowledge.corpus.raw_records import Document
+from pipeline.knowledge.graph.locate import Locator
+from pipeline.training.sft_data.templates import fill, fluent
+
+GoldPassage = frozenset[str]  # ids of the documents that match one gold passage
+
+
+@dataclass(frozen=True, slots=True)
+class RecallQuery:
+    """A question or sub-question; ``question_id`` is the id of the whole question."""
+
+    question_id: str
+    query: str
+    gold: tuple[GoldPassage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecallQuestions:
+    """Questions whose gold passages are all in the corpus, and their sub-questions.
+
+    ``skipped`` is the number of questions with a gold passage that is not in the corpus, and
+    ``by_answer`` the number of questions without gold passages, of which no document states an
+    answer of ``unstated``.
+    """
+
+    dataset: str
+    questions: list[RecallQuery]
+    sub_questions: list[RecallQuery]
+    skipped: int
+    by_answer: int = 0
+    unstated: int = 0
+
+
+def read_recall_questions(
+    path: Path, dataset: str | None, chunks: Sequence[Chunk], limit: int | None = None
+) -> RecallQuestions:
+    """Read the questions whose gold passages are all in the corpus, at most ``limit`` of them.
+
+    If ``dataset`` is None, it is inferred from the fields of the first record. Raises InputError
+    when the file is broken, or when no question remains.
+    """
+    dataset = dataset or dataset_of(path)
+    locator, texts = Locator(chunks), _Texts(chunks)
+    by_answer = unstated = 0
+    questions: list[RecallQuery] = []
+    sub_questions: list[RecallQuery] = []
+    skipped = 0
+    for row, question in read_questions(path, dataset):
+        with Place(path, row.place):
+            passages = gold_passages(row, question)
+        gold = tuple(_matching_documents(passage, locator) for passage in passages)
+        if not passages:
+            gold = (texts.stating(question.answers),)
+            by_answer += 1
+            unstated += not gold[0]
+        elif not all(gold):
+            skipped += 1
+            continue
+        questions.append(RecallQuery(question.question_id, question.question, gold))
+        sub_questions += _sub_questions(question, locator)
+        if len(questions) == limit:
+            break
+    if not questions:
+        raise InputError.at(
+            path,
+            f"the corpus lacks gold passages of all {skipped} questions; give the corpus of these "
+            "questions",
+        )
+    return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated)
+
+
+class _Texts:
+    """The normalized texts of chunks, for questions without gold passages."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = chunks
+
+    @cached_property
+    def _normalized(self) -> list[str]:
+        return [f" {normalize(f'{chunk.title} {chunk.text}')} " for chunk in self._chunks]
+
+    def stating(self, answers: Sequence[str]) -> GoldPassage:
+        """The documents with an answer in title or text, as cover exact match finds it."""
+        wanted = [f" {text} " for text in map(normalize, answers) if text]
+        return frozenset(
+            chunk.doc_id
+            for chunk, text in zip(self._chunks, self._normalized, strict=True)
+            if any(answer in text for answer in wanted)
+        )
+
+
+def _sub_questions(question: Question, locator: Locator) -> list[RecallQuery]:
+    """One query per hop; empty if a placeholder has no value or the corpus lacks a passage."""
+    queries = []
+    answers: list[str] = []
+    for part, passage in zip(question.decomposition, hop_passages(question), strict=True):
+        text = fill(part.question, answers)
+        answers.append(part.answer)
+        if text is None or not (gold := _matching_documents(passage, locator)):
+            return []
+        queries.append(RecallQuery(question.question_id, fluent(text), (gold,)))
+    return queries
+
+
+def _matching_documents(passage: Document, locator: Locator) -> GoldPassage:
+    same_title = locator.by_title(passage.title)
+    text = " ".join(passage.text.split())
+    chunks = (
+        (locator.of_text(passage.title, passage.text) if text else [])
+        or [chunk for chunk in same_title if text and text in chunk.text]
+        or same_title
+    )
+    return frozenset(chunk.doc_id for chunk in chunks)
+
+
+DocumentOf = Callable[[ContextItem], str]  # maps a retrieved item to its document id
+
+
+# The ranking of documents is the order in which they first appear among the items. A chunk counts
+# for its document, and a triplet or hyperedge for the document of the chunk that it was extracted
+# from (its provenance). Strict ranking uses chunks only, that is, passages that the model can read.
+#     recall@k = |gold passages among the first k documents| / |gold passages|
+
+
+def ranked_documents(
+    items: Sequence[ContextItem], document_of: DocumentOf, *, strict: bool = False
+) -> list[str]:
+    """Ids of the distinct documents of ``items``, in order of first appearance."""
+    counted = [item for item in items if item.kind == "chunk" or not strict]
+    return list(dict.fromkeys(document_of(item) for item in counted))
+
+
+def recall_at(ranking: Sequence[str], gold: Sequence[GoldPassage], k: int) -> float:
+    """Share of gold passages among the first ``k`` documents, from 0 to 1."""
+    top = set(ranking[:k])
+    return sum(not top.isdisjoint(passage) for passage in gold) / len(gold)

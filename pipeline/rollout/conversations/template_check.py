@@ -1,0 +1,77 @@
+"""Check a chat template before a run, and name a template that works in its place.
+
+Input: a `ChatTemplate`. Output: a sentence where the template rewrites earlier turns, or an error
+where it drops or refuses tools. The template to use instead is the one of TRL's package that passes
+the same check and whose prompt is most like the model's own.
+"""
+
+from __future__ import annotations
+
+import copy
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_text
+from pipeline.core.model_files import PACKAGE
+from pipeline.core.spans import common_length
+from pipeline.rollout.conversations.chat_template import ChatTemplate
+from pipeline.rollout.conversations.messages import Message
+from pipeline.rollout.conversations.turn_parser import TurnParser
+
+_PROMPT: list[Message] = [
+    {"role": "system", "content": "Search."},
+    {"role": "user", "content": "Who?"},
+]
+
+
+def rewriting_note(template: ChatTemplate) -> str:
+    """How a template rewrites earlier turns, and which template does not; empty if it does not.
+
+    Raises InputError for a template without tools, and names a template with tools.
+    """
+    try:
+        difference = template.check()
+    except InputError as error:
+        raise InputError(f"{error}{_remedy(template)}") from None
+    return difference and (
+        f"the chat template rewrites earlier turns ({difference}); trajectories keep the sampled "
+        f"turns{_remedy(template)}"
+    )
+
+
+def _remedy(template: ChatTemplate) -> str:
+    found = working_template(template)
+    return f"; this one works: model.chat_template={found}" if found else ""
+
+
+def working_template(template: ChatTemplate) -> str | None:
+    """The setting of the template of TRL's package that works in place of ``template``."""
+    package = find_spec("trl")
+    if package is None or package.origin is None:
+        return None
+    own, nearest = _prompt(template), (-1, "")
+    for file in sorted((Path(package.origin).parent / "chat_templates").glob("*.jinja")):
+        tokenizer = copy.copy(template.tokenizer)
+        tokenizer.chat_template = read_text(file)
+        other = ChatTemplate(
+            tokenizer,
+            template.tools,
+            thinking=template.thinking,
+            end_ids=template.end_ids,
+        )
+        try:
+            works = not other.check() and TurnParser(other) is not None
+        except InputError:
+            continue
+        alike = common_length(own, _prompt(other))
+        if works and alike > nearest[0]:
+            nearest = alike, f"{PACKAGE}trl/chat_templates/{file.name}"
+    return nearest[1] or None
+
+
+def _prompt(template: ChatTemplate) -> str:
+    try:
+        return template.render(_PROMPT, generation_prompt=True)
+    except InputError:
+        return ""

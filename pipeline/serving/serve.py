@@ -1,0 +1,234 @@
+"""Serve the index of a configuration over HTTP, and a policy that answers with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pipeline.core.errors import ConfigError, EngineError, SteepError, missing
+from pipeline.engine.fingerprint import content_of, model_identity
+from pipeline.engine.job import say
+from pipeline.engine.run import run
+from pipeline.engine.stage import StageTask
+from pipeline.engine.store import read_manifest
+from pipeline.serving.asking import AskedPolicy, OpeningInProcess, asked_policies, opened
+from pipeline.serving.named_policies import finished
+from tasks.evaluate_policy import EvaluatePolicy
+from tasks.index import knowledge
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from pipeline.config import Config
+    from pipeline.llm.tokenizer import Tokenizer
+    from pipeline.serving.policy import ServedPolicy
+    from pipeline.serving.turns import Decoding
+
+NO_POLICY = "none"
+
+
+def serve(
+    task: StageTask, policy: str | None, host: str, port: int, allow_host: Sequence[str] = ()
+) -> None:
+    """Serve retrieval, and the policy ``policy`` of the configuration of ``task``, until a signal.
+
+    ``policy`` is as in `steep ask`; None is the last trained one. `NO_POLICY` serves retrieval
+    alone, with the settings of sampling, and runs the stages up to the index if needed. Clients
+    name the service by an address, by a name of this machine, or by a name in ``allow_host``. On
+    another address than the loopback interface they need the token in the environment variable
+    ``STEEP_TOKEN``, which is made up and printed if it is not set.
+
+    Raises ConfigError when there is nothing to retrieve or the token is unusable, InputError when
+    the port is in use or the policy is unusable, DependencyError when the packages of the extra
+    ``serve`` are missing, StoreError when an output that it reads is damaged or the policy is not
+    trained.
+    """
+    evaluating = task.clone(EvaluatePolicy, number=0)
+    index = knowledge(task if policy == NO_POLICY else evaluating)["index"]
+    settings = (task if policy == NO_POLICY else evaluating).settings
+    if settings.retrieval.variant == "none":
+        raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
+    try:
+        from pipeline.knowledge.retrieval.remote.hosts import own_names
+        from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, create_app
+        from pipeline.knowledge.retrieval.remote.server import serve as serve_until_signal
+        from pipeline.serving.chat import chat_routes
+        from pipeline.serving.mcp_tools import add_tools
+        from pipeline.serving.policy import ServedPolicy
+        from pipeline.serving.turns import PlainModel
+    except ImportError as error:
+        raise missing(f"steep serve needs {error.name}", "serve") from None
+    from pipeline.knowledge.retrieval.base import Query
+    from pipeline.knowledge.retrieval.factory import open_retriever
+    from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
+    from pipeline.serving.opening import open_in_process
+
+    # A port in use is an error before the index is built.
+    with bind_socket(host, port) as socket, bind_socket("127.0.0.1", 0) as private:
+        number = socket.getsockname()[1]
+        token = token_for(host)
+        # The process of the policy retrieves at a port of its own, so that the index is in memory
+        # once, and no client keeps it from its documents.
+        own = f"retrieval.service=http://127.0.0.1:{private.getsockname()[1]}"
+        asking = task.clone(overrides=(*task.overrides, own))
+        names = [] if policy is None else [policy]
+        asked = [] if policy == NO_POLICY else asked_policies(asking, names)
+        if policy == NO_POLICY:
+            run(index)
+        stages = {**index.upstream(), "index": index}
+        directories = finished(stages)
+        identity = RetrievalIdentity.from_settings(
+            settings.retrieval,
+            {name: stage.key.fingerprint for name, stage in stages.items()},
+            _reranker(index),
+        )
+        corpus = directories["corpus"]
+        retriever = open_retriever(
+            settings.retrieval, settings.index, corpus, directories["graph"], directories["index"],
+            cache_dir=settings.cache_dir,
+        )  # fmt: skip
+        retriever.retrieve([Query("which models", ("are loaded",))])  # loads the models, or raises
+        app = create_app(
+            retriever,
+            identity,
+            read_manifest(directories["index"])["counts"],
+            names={name.lower() for name in allow_host} | own_names(host),
+            token=token,
+        )
+        server = Server(app)
+        served = Served(server)
+        answering = ServedPolicy(asked[0].named.name, corpus, served.fail) if asked else None
+        if answering is not None:
+            config = asked[0].context.config
+            decoding = decoding_of(config, config.evaluation.temperature)
+            plain = PlainModel(answering, policy_tokenizer(config), decoding)
+            app.include_router(chat_routes(answering, plain))
+        add_tools(app, app.state.batcher, answering)
+        try:
+            with served.beside(asking, asked, answering, open_in_process):
+                serve_until_signal(
+                    server,
+                    socket,
+                    lambda: say(
+                        f"retrieval {identity.fingerprint} at http://{literal(host)}:{number}; "
+                        "Ctrl-C ends it"
+                    ),
+                    *([private] if asked else []),
+                )
+        finally:
+            retriever.close()
+            say("retrieval ended")
+
+
+class Served:
+    """A server that ends when its policy fails."""
+
+    def __init__(self, server: uvicorn.Server) -> None:
+        self._server = server
+        self._failure: Exception | None = None
+        self._ended = threading.Event()
+
+    def fail(self, error: Exception) -> None:
+        """End the server; `beside` raises the first error."""
+        self._failure = self._failure or error
+        self._server.should_exit = True
+
+    @contextmanager
+    def beside(
+        self,
+        task: StageTask,
+        asked: Sequence[AskedPolicy],
+        policy: ServedPolicy | None,
+        opening: OpeningInProcess,
+    ) -> Iterator[None]:
+        """Open the policy's process while the server runs; it retrieves from the server."""
+        if policy is None:
+            yield
+            return
+        arguments = (task, asked, policy, opening)
+        thread = threading.Thread(target=self._open, args=arguments, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _open(
+        self,
+        task: StageTask,
+        asked: Sequence[AskedPolicy],
+        policy: ServedPolicy,
+        opening: OpeningInProcess,
+    ) -> None:
+        try:
+            with opened(task, asked, say, opening, self._ended) as [process]:
+                policy.process = process
+                self._ended.wait()
+        except SteepError as error:
+            if policy.process is not None or not self._ended.is_set():
+                self.fail(error)
+        except Exception as error:  # noqa: BLE001 - raised in the thread of the server
+            self.fail(EngineError(f"{type(error).__name__}: {error}"))
+
+
+def token_for(host: str) -> str | None:
+    """The token that clients of ``host`` need; None on the loopback interface.
+
+    Raises ConfigError for a token that is empty or cannot be sent in a header.
+    """
+    from pipeline.knowledge.retrieval.remote.hosts import is_loopback
+    from pipeline.knowledge.retrieval.remote.wire import TOKEN
+
+    if is_loopback(host):
+        return None
+    if TOKEN not in os.environ:
+        os.environ[TOKEN] = secrets.token_urlsafe(24)
+        say(f"clients need the token {os.environ[TOKEN]}")
+    token = os.environ[TOKEN]
+    if not re.fullmatch("[!-~]+", token):
+        raise ConfigError(
+            f"the environment variable {TOKEN} is empty, or not ASCII text without spaces; clients "
+            f"of {host} need a token: set it to a long random text, or unset it to get one"
+        )
+    return token
+
+
+def decoding_of(config: Config, temperature: float) -> Decoding:
+    """The decoding of single turns."""
+    from pipeline.serving.turns import Decoding
+
+    return Decoding(
+        temperature=temperature,
+        top_p=config.sampling.top_p,
+        max_tokens=config.sampling.max_segment_tokens,
+        max_model_len=config.engine.max_model_len,
+        thinking=config.model.thinking,
+    )
+
+
+def policy_tokenizer(config: Config) -> Callable[[], Tokenizer]:
+    """Opens the tokenizer of the policies, with their chat template."""
+    from pipeline.core.shipped import find_model
+    from pipeline.llm.tokenizer import model_tokenizer
+
+    return lambda: model_tokenizer(find_model(config.model.base), config.model.chat_template)
+
+
+def literal(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _reranker(task: StageTask) -> str | None:
+    """The content hash of the reranker's model, as in the fingerprints of stages that roll out."""
+    model = task.settings.retrieval.reranker.model
+    if not model:
+        return None
+    return content_of(task.settings, {"reranker": model_identity(model)})["reranker"]

@@ -1,1 +1,0 @@
-"""One module per pipeline stage: all file input and output of a run."""

@@ -1,0 +1,158 @@
+"""Hops, their supporting facts, and what cold-start steps show (TeaRAG, arXiv 2511.05385, 4.3.1).
+
+Input: a hop with its question, answer, gold chunks and their triplets. Output: its supporting
+facts, and the items of a simulated context. Every method builds its steps of these
+(``cold_start`` in its package).
+
+Supporting triplets, selected without a model. A supporting triplet has the hop's answer in its head
+or tail and shares something with the question. The best-scoring triplets are kept. The criteria, in
+order: the question names the other end, one end is exactly the answer, share of the triplet's words
+that occur in the question. A triplet that contains the answer by chance is rejected: "Dodge County
+is in Wisconsin" does not support "What does Jefferson County share a border with?". Hyperedges are
+selected in the same way; their ends are all participating entities.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline.core.records import Chunk, ContextItem, Hyperedge, Triplet
+from pipeline.training.sft_data.mentions import content_words, mention, words
+
+MAX_SUPPORTING = 2
+_STOP_WORDS = frozenset((
+    "a", "an", "and", "are", "as", "at", "be", "by", "did", "do", "does", "for", "from", "had",
+    "has", "have", "in", "is", "it", "of", "on", "or", "s", "that", "the", "their", "this",
+    "to", "was", "were", "what", "when", "where", "which", "who", "whom", "whose", "how",
+    "with",
+))  # fmt: skip
+
+Fact = Triplet | Hyperedge
+
+
+@dataclass(slots=True)
+class Hop:
+    """One hop of a decomposed question with its golden evidence.
+
+    Attributes:
+        question_id: of the whole question.
+        number: position of the hop, from 1.
+        question: the hop's question, its placeholders replaced by earlier answers.
+        answer: the hop's gold answer.
+        earlier_answers: answers of earlier hops that the question contains.
+        title: of the gold paragraph.
+        chunks: the chunks of the gold paragraph.
+        source: how these were found (`sft_data.paragraphs`); None without them.
+        facts: triplets or hyperedges of these chunks.
+        fault: why the hop has no step; None as long as it may have one.
+    """
+
+    question_id: str
+    number: int
+    question: str
+    answer: str
+    earlier_answers: tuple[str, ...] = ()
+    title: str = ""
+    chunks: list[Chunk] = field(default_factory=list)
+    facts: Sequence[Fact] = ()
+    fault: str | None = None
+    source: Literal["text", "overlap", "own"] | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.question_id}#{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """The contents of a step's context besides its supporting facts.
+
+    Attributes:
+        others: the question's other hops.
+        other_paragraph: probability that the context also holds another hop's gold paragraph. It is
+            the same for every number of hops; the size of a context therefore does not reveal how
+            many hops the question has.
+        other_facts: probability of each further fact of the shown paragraphs.
+        kinds: kinds of items that the configured retrieval shows.
+        from_memory: the step answers without a search.
+    """
+
+    others: Sequence[Hop] = ()
+    other_paragraph: float = 0.0
+    other_facts: float = 0.0
+    kinds: tuple[str, ...] = ("chunk", "triplet")
+    from_memory: bool = False
+
+
+def ends(fact: Fact) -> list[str]:
+    """Head and tail of a triplet, or all entities of a hyperedge."""
+    return fact.entities if isinstance(fact, Hyperedge) else [fact.head, fact.tail]
+
+
+def supporting_facts(hop: Hop) -> list[Fact]:
+    """The best-scoring facts that answer the hop's question, at most `MAX_SUPPORTING`.
+
+    Empty when no fact supports the answer. The module's docstring lists the criteria.
+    """
+    scored = [(score, fact) for fact in hop.facts if (score := _support(hop, fact)) is not None]
+    if not scored:
+        return []
+    best = max(score for score, _ in scored)
+    return [fact for score, fact in scored if score == best][:MAX_SUPPORTING]
+
+
+def context_chunks(hop: Hop, options: StepOptions, rng: random.Random) -> list[Chunk]:
+    """The hop's gold chunks and, with probability ``other_paragraph``, one of another hop."""
+    chunks = list(hop.chunks)
+    candidates = [one for one in options.others if one.chunks and one.chunks[0] not in chunks]
+    if candidates and rng.random() < options.other_paragraph:
+        chunks.insert(rng.randint(0, len(chunks)), rng.choice(candidates).chunks[0])
+    return chunks
+
+
+def passages(chunks: Sequence[Chunk]) -> list[ContextItem]:
+    """The chunks as items of a simulated context, with scores of 0."""
+    return [ContextItem("chunk", chunk.id, chunk.title, chunk.text, 0.0) for chunk in chunks]
+
+
+def insert_facts(
+    context: list[ContextItem],
+    supporting: Sequence[Fact],
+    others: Sequence[Fact],
+    share: float,
+    rng: random.Random,
+) -> None:
+    """Insert facts into ``context`` at random positions, in place.
+
+    Inserts all ``supporting`` facts, and each of ``others`` with probability ``share``.
+    """
+    texts = {fact.text for fact in supporting}
+    extra = [fact for fact in others if fact.text not in texts and rng.random() < share]
+    for fact in (*supporting, *extra):
+        kind: Literal["hyperedge", "triplet"] = (
+            "hyperedge" if isinstance(fact, Hyperedge) else "triplet"
+        )
+        item = ContextItem(kind, fact.id, "", fact.text, 0.0)
+        context.insert(rng.randint(0, len(context)), item)
+
+
+def _support(hop: Hop, fact: Fact) -> tuple[bool, bool, float] | None:
+    """Score of a fact as an answer to the hop's question; None when it does not support one.
+
+    The score is (the question names another end, an end is exactly the answer, share of the fact's
+    remaining words that occur in the question).
+    """
+    answer = content_words(hop.answer)
+    answer_ends = [end for end in ends(fact) if mention(end, hop.answer) is not None]
+    if not answer_ends:
+        return None
+    exact = any(content_words(end) == answer for end in answer_ends)
+    other_ends = [end for end in ends(fact) if end not in answer_ends]
+    named = any(mention(hop.question, end) is not None for end in other_ends)
+    question_words = set(words(hop.question))
+    fact_words = set(words(fact.text)) - set(answer) - _STOP_WORDS
+    shared = len(fact_words & question_words) / len(fact_words) if fact_words else 0.0
+    return (named, exact, round(shared, 6)) if named or shared else None
