@@ -5,6 +5,9 @@
 `pipeline.engine.stage.STAGES`.
 """
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 # isort: off
 from pipeline.engine.stage import STAGES as STAGES, task_for as task_for
 from tasks.world import World as World
@@ -32,3 +35,8 @@ from tasks.train import Train as Train
 from tasks.evaluate import Evaluate as Evaluate
 from tasks.evaluate_any import EvaluateAny as EvaluateAny
 from tasks.report import Report as Report
+
+# isort: on
+# The imports above are in the order of a run. A stage in another file of this folder comes last.
+for _module in iter_modules(__path__):
+    import_module(f"tasks.{_module.name}")

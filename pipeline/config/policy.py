@@ -399,7 +399,8 @@ class Rewards(Block):
     @property
     def judged(self) -> bool:
         """Whether the reward counts verdicts of judges, so that the stage ``judge`` must run."""
-        block: MethodRewards = getattr(self, self.kind.replace("-", "_"))
+        # A method without settings of its own has no block.
+        block: MethodRewards = getattr(self, self.kind.replace("-", "_"), MethodRewards())
         return block.counts_verdicts
 
 

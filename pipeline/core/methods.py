@@ -1,16 +1,17 @@
-"""The registry of methods: one entry per paper.
+"""The registry of methods: one package of ``pipeline/methods`` per paper.
 
-An entry holds the facts that the configuration, the tasks and the grammars need before any code of
-the method is loaded, so this module imports nothing from the project. ``package`` holds the rest:
-``grammar`` (``GRAMMAR``), ``tools`` (``TOOLS``), ``method`` (``METHOD``, a
-`pipeline.methods.base.Method`), and what these import: the reward and the cold-start steps. Adding
-a method takes one entry here, its package, and its settings in `config.Rewards`.
+``facts.toml`` of a package holds what the configuration, the tasks and the grammars need before any
+code of the method is loaded, so this module imports nothing from the project. The package holds the
+rest: ``grammar`` (``GRAMMAR``), ``tools`` (``TOOLS``), ``method`` (``METHOD``, a
+`pipeline.methods.base.Method`), and what these import: the reward and the cold-start steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 
@@ -48,26 +49,20 @@ class MethodEntry:
     sft_shows_retrieved_kinds: bool = False
 
 
-METHODS: Mapping[str, MethodEntry] = {
-    "tearag": MethodEntry(
-        "pipeline.methods.tearag",
-        similarity_rewards=True,
-        separate_terms=True,
-        single_retrieval=True,
-        sft_shows_retrieved_kinds=True,
-    ),
-    "hiprag": MethodEntry("pipeline.methods.hiprag", memory_steps=True, single_retrieval=True),
-    "prograph": MethodEntry(
-        "pipeline.methods.prograph",
-        step_rewards=True,
-        scoring_samples=True,
-        judged_steps=False,
-        sft_shows_retrieved_kinds=True,
-    ),
-    "search-r1": MethodEntry("pipeline.methods.search_r1"),
-}
 DEFAULT_METHOD = "tearag"
 DEFAULT_IMPORT = "search-r1"  # the grammar of most published result files
+
+
+def _registered() -> Iterator[tuple[str, MethodEntry]]:
+    """The entry of every package, by the method's name; the default method comes first."""
+    for file in sorted((Path(__file__).parents[1] / "methods").glob("*/facts.toml")):
+        facts = tomllib.loads(file.read_text("utf-8"))
+        yield facts.pop("name"), MethodEntry(f"pipeline.methods.{file.parent.name}", **facts)
+
+
+METHODS: Mapping[str, MethodEntry] = dict(
+    sorted(_registered(), key=lambda item: item[0] != DEFAULT_METHOD)
+)
 
 if TYPE_CHECKING:
     MethodName: TypeAlias = str
