@@ -31,7 +31,6 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import EngineError, InputError, RetrievalUnavailable, StoreError, missing
 from pipeline.core.input_files import read_json
 from pipeline.core.records import Question, Trajectory
-from pipeline.engine.check.limits import roll_out_faults
 from pipeline.engine.fingerprint import base_model_files, model_identity
 from pipeline.engine.opened import Opened, Work, policy_engine, retrieval
 from pipeline.engine.plan.clock import Clock
@@ -115,6 +114,8 @@ class RollOutTask(DivisibleTask):
         return rows * (clock.trajectory(self.opens()) + Work(disk=TRAJECTORY_BYTES))
 
     def faults(self) -> Iterator[str]:
+        from pipeline.engine.check.limits import roll_out_faults
+
         return roll_out_faults(self.settings)
 
 

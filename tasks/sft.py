@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.model_files import model_hash
-from pipeline.engine.check.limits import trainer_faults
 from pipeline.engine.fingerprint import base_model_files
 from pipeline.engine.opened import Opened, Work, training
 from pipeline.engine.plan.clock import Clock
@@ -57,6 +56,8 @@ class Sft(StageTask):
         return Work(clock.training(training(settings, "sft", settings.sft), records))
 
     def faults(self) -> Iterator[str]:
+        from pipeline.engine.check.limits import trainer_faults
+
         yield from trainer_faults("sft", self.settings.sft)
 
 

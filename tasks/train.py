@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import for_round
 from pipeline.core.model_files import model_hash
-from pipeline.engine.check.limits import over_long_faults, trainer_faults
 from pipeline.engine.fingerprint import base_model_files
 from pipeline.engine.opened import Opened, Work, training
 from pipeline.engine.plan.clock import Clock
@@ -109,6 +108,8 @@ class Train(RoundTask):
         return Work(clock.training(trained, records * epochs, referred))
 
     def faults(self) -> Iterator[str]:
+        from pipeline.engine.check.limits import over_long_faults, trainer_faults
+
         settings = self.settings
         yield from trainer_faults(settings.objective, settings.trainer)
         yield from over_long_faults(settings)
