@@ -1,5 +1,4 @@
-"""The stage ``sft``: policy 0, trained on supervised trajectories (TeaRAG, arXiv 2511.05385, eq.
-4).
+"""The stage ``sft``: policy 0, trained on supervised trajectories (TeaRAG 2511.05385, eq. 4).
 
 Input: the examples of stage ``sft-data``. Output: ``adapter/``, ``lineage.json``, ``log.json``.
 """
@@ -124,6 +123,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
 
 
 def tracking_of(context: StageContext) -> Tracking:
+    """The trackers of a training, with the stage and its round as its name."""
     from pipeline.training.trackers import Tracking
 
     label = context.stage if context.round is None else f"{context.stage}-{context.round}"
@@ -132,6 +132,7 @@ def tracking_of(context: StageContext) -> Tracking:
 
 
 def trained_policy(trainer: TrlTrainer) -> PeftModel:
+    """The model with its adapter, without the wrapper of several processes."""
     return trainer.accelerator.unwrap_model(trainer.model)
 
 
@@ -142,6 +143,7 @@ def write_policy(
     lineage: Lineage,
     test: dict[str, float],
 ) -> None:
+    """Write the adapter, its lineage and the history; ``test`` has the losses of held-out data."""
     from pipeline.training.lineage import policy_fingerprint
     from pipeline.training.lora import save_adapter
 
