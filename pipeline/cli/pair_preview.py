@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.printing import add_row, console, print_json, table
+from pipeline.cli.printing import console, print_json, table
 from pipeline.core.atomic import STDOUT
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, leaves, read_json
@@ -212,13 +212,17 @@ def show(result: Mapping[str, Any], *, as_json: bool) -> None:
         return
     for name, (old, new) in result["changed"].items():
         print(f"{name}: {old} -> {new}")
-    kinds = table(("kind",), ("run", "now", "added", "removed"))
-    kinds.title = f"pairs of round {result['round']}"
-    bins = table(("bin",), ("run", "now"))
-    bins.title = "trajectories"
-    for made, rows in ((kinds, result["kinds"]), (bins, result["bins"])):
-        for name, counts in rows.items():
-            if name == "all":
-                made.add_section()
-            add_row(made, name, *(f"{count:,}" for count in counts.values()))
+    kinds, bins = (
+        table(
+            (heading, *columns),
+            ((name, *(f"{n:,}" for n in counts.values())) for name, counts in result[part].items()),
+            right=len(columns),
+        )
+        for part, heading, columns in (
+            ("kinds", "kind", ("run", "now", "added", "removed")), ("bins", "bin", ("run", "now"))
+        )
+    )  # fmt: skip
+    kinds.title, bins.title = f"pairs of round {result['round']}", "trajectories"
+    for row in kinds.rows[-2:-1]:
+        row.end_section = True  # above the sum
     console(100).print(kinds, bins, sep="\n")
