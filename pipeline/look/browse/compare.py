@@ -61,10 +61,14 @@ class Compared(NamedTuple):
     outcome: Outcome
     change: str
 
-    @property
-    def worse(self) -> Sequence[str]:
-        """The failure modes on the worse side, or on the second if both are equal."""
-        return self.failures[0 if self.outcome == "won" else 1]
+    def values(self, name: str) -> Sequence[str]:
+        """The values of a filter that keep the question.
+
+        They are the failure modes of the worse side, or of the second if both are equal.
+        """
+        failures = self.failures[0 if self.outcome == "won" else 1]
+        single = {"outcome": self.outcome, "pairs": self.change}
+        return [single[name]] if name in single else failures
 
 
 @lru_cache(maxsize=4)  # each filter of the page needs the same comparison
@@ -161,13 +165,8 @@ def selection(sides: tuple[Side, Side], parameters: Mapping[str, str]) -> Select
         known = _FILTERS[name]
         if value and value not in known:
             raise InputError(f"{name} is {value!r:.60}; expected one of {', '.join(known)}")
-    shown = [
-        row
-        for row in rows
-        if given["outcome"] in ("", row.outcome)
-        and given["pairs"] in ("", row.change)
-        and (not given["failure"] or given["failure"] in row.worse)
-    ]
+    wanted = {name: value for name, value in given.items() if value}
+    shown = [row for row in rows if all(v in row.values(name) for name, v in wanted.items())]
     (run_a, a), (run_b, b) = ((side.run.name, side.group.key) for side in sides)
     address = {"run_a": run_a, "a": a, "run_b": run_b, "b": b, **given}
     return Selection(rows, only, shown, Filters(address, "", ()))
@@ -181,11 +180,7 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
     shown, filters = selected.shown, selected.filters
     page = page_number(parameters.get("page") or "1")
     start = (page - 1) * PAGE_SIZE
-    counted: Mapping[str, Counter[str]] = {
-        "outcome": Counter(row.outcome for row in shown),
-        "failure": Counter(mode for row in shown for mode in row.worse),
-        "pairs": Counter(row.change for row in shown),
-    }
+    counted = {name: Counter(v for row in shown for v in row.values(name)) for name in _FILTERS}
     return {
         "only": selected.only,
         "total": len(selected.rows),
