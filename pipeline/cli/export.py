@@ -11,7 +11,7 @@ import typer
 
 from pipeline.cli.options import Chosen, OptionalSource, with_configuration
 from pipeline.cli.printing import silence_model_loading
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError
 from pipeline.core.records import Pair
 
 if TYPE_CHECKING:
@@ -57,25 +57,11 @@ def pairs(
         name, read, sources = f"Pairs of {Path(source).name}", _of_file(source), None
     else:
         task = chosen.task("pair", round)
-        pairs = _complete(task) / "pairs.parquet"
+        pairs = chosen.finished("pair", round) / "pairs.parquet"
         name, read = f"{task.settings.name}, round {round}", lambda: iterate_records(pairs, Pair)
         sources = _sources(chosen.task("score", round), chosen.task("corpus"))
     counts = export_pairs(read, output, to, name=name, sources=sources)
     typer.echo(f"{output}: {', '.join(f'{value:,} {key}' for key, value in counts.items())}")
-
-
-def _complete(task: StageTask) -> Path:
-    """The output of a stage. Raises StoreError when it is not complete, or damaged."""
-    from pipeline.engine.job import check_output, run_command
-    from pipeline.engine.store import Depth
-
-    if not task.complete():
-        raise StoreError(
-            f"{task.label} of {task.settings.run_dir} is not complete; make it with "
-            f"`{run_command(task)}`"
-        )
-    check_output(task, Depth.SIZES)
-    return task.directory
 
 
 def _sources(score: StageTask, corpus: StageTask) -> dict[str, list[Source]]:
@@ -179,8 +165,8 @@ def answers(
     from pipeline.core.trajectory_file import FILE
     from pipeline.training.export.flashrag import export_answers
 
-    evaluated = _complete(chosen.task("evaluate-policy", round)) / FILE
-    corpus = _complete(chosen.task("corpus"))
+    evaluated = chosen.finished("evaluate-policy", round) / FILE
+    corpus = chosen.finished("corpus")
     counts = export_answers(iterate_records(evaluated, Trajectory), corpus, output)
     typer.echo(f"{output}: {', '.join(f'{value:.4g} {key}' for key, value in counts.items())}")
 
