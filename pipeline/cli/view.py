@@ -85,7 +85,9 @@ def view(
             raise InputError.at(source, "is not a regular file; name one")
     records = _kind(source)
     if records is Pair and tokenizer is None:
-        tokenizer = _base_model(chosen)
+        from pipeline.core.shipped import find_model
+
+        tokenizer = Path(find_model(chosen.load().model.base))
     asked = {name: values for name, values in facts.items() if values}
     count = terminal.view(
         source, records, limit, tokenizer=tokenizer or Path(), ids=ids or (), facts=asked
@@ -120,9 +122,3 @@ def _kind(source: Path) -> type[Any]:
                 "or score, as docs/data.md describes them"
             )
         return Pair if "chosen_ids" in fields else Trajectory
-
-
-def _base_model(chosen: Chosen) -> Path:
-    from pipeline.core.shipped import find_model
-
-    return Path(find_model(chosen.load().model.base))

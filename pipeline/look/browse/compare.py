@@ -74,15 +74,13 @@ class Compared(NamedTuple):
 @lru_cache(maxsize=4)  # each filter of the page needs the same comparison
 def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
     """The questions that both sides have, and the number of questions that only one side has."""
-    before, after = _samples(first), _samples(second)
-    pairs_before, pairs_after = _pairs(first), _pairs(second)
+    before, after = _questions(first), _questions(second)
     rows = []
-    for question_id, (question, dataset, was_right, was, old_failures) in before.items():
+    for question_id, (question, dataset, was_right, was, old_failures, old) in before.items():
         if question_id not in after:
             continue
-        _, _, is_right, now, new_failures = after[question_id]
+        _, _, is_right, now, new_failures, new = after[question_id]
         difference = is_right * was - was_right * now  # of the shares of right answers
-        old, new = pairs_before.get(question_id), pairs_after.get(question_id)
         if old and new:
             change = "kept" if old == new else "changed"
         else:
@@ -103,27 +101,28 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
     return rows, (len(before) - len(rows), len(after) - len(rows))
 
 
-def _samples(side: Side) -> dict[str, tuple[Any, ...]]:
-    """Question, data set, right answers, samples and failure modes, by id of the question."""
-    rows = side.run.queries.rows_of(
-        "SELECT question_id, any_value(question), any_value(dataset), "
-        "count(*) FILTER (correct), count(*), list_sort(list_distinct(list(failure))) "
-        'FROM trajectories WHERE "group" = ? '
-        "GROUP BY question_id ORDER BY min(n)",
-        [side.group.key],
-    )
-    return {question_id: tuple(facts) for question_id, *facts in rows}
+def _questions(side: Side) -> dict[str, tuple[Any, ...]]:
+    """By id of the question: question, data set, right answers, samples, failure modes, pairs.
 
-
-def _pairs(side: Side) -> dict[str, tuple[str, int]]:
-    """The kinds of the pairs of every question, and a hash of their trajectories in any order."""
+    Pairs are their kinds, and a hash of their trajectories in any order; None without pairs.
+    """
     rows = side.run.queries.rows_of(
-        """SELECT question_id, string_agg(kind, ', ' ORDER BY "row"),
-          sum(hash(chosen_id, rejected_id)::HUGEINT)
-        FROM pairs WHERE "group" = ? GROUP BY question_id""",
-        [side.group.key],
+        """WITH paired AS (
+          SELECT question_id, string_agg(kind, ', ' ORDER BY "row") AS kinds,
+            sum(hash(chosen_id, rejected_id)::HUGEINT) AS trajectories
+          FROM pairs WHERE "group" = ? GROUP BY question_id
+        )
+        SELECT question_id, any_value(question), any_value(dataset), count(*) FILTER (correct),
+          count(*), list_sort(list_distinct(list(failure))), any_value(kinds),
+          any_value(trajectories)
+        FROM trajectories LEFT JOIN paired USING (question_id) WHERE "group" = ?
+        GROUP BY question_id ORDER BY min(n)""",
+        [side.group.key] * 2,
     )
-    return {question_id: (kinds, trajectories) for question_id, kinds, trajectories in rows}
+    return {
+        question_id: (*facts, None if kinds is None else (kinds, trajectories))
+        for question_id, *facts, kinds, trajectories in rows
+    }
 
 
 def side(run: OpenRun, key: str, place: int) -> Side:

@@ -133,14 +133,15 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
             for key in ("wall_seconds", "peak_memory_mb")
         )
         key = manifest["key"]
-        row = {
-            "name": key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}",
-            "fingerprint": manifest.get("fingerprint"),
-            "seconds": sum(seconds) if seconds else None,
-            "peak_memory_mb": max(memory, default=None),
-            "device": manifest.get("device"),
-        }
-        counts = manifest["counts"]
-        versions = manifest.get("versions", {})
-        result.append({**row, "counts": counts, "versions": versions})
+        result.append(
+            {
+                "name": key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}",
+                "fingerprint": manifest.get("fingerprint"),
+                "seconds": sum(seconds) if seconds else None,
+                "peak_memory_mb": max(memory, default=None),
+                "device": manifest.get("device"),
+                "counts": manifest["counts"],
+                "versions": manifest.get("versions", {}),
+            }
+        )
     return result

@@ -53,10 +53,11 @@ class RoundRewards:
 def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, Any]:
     """Template variables; ``titles`` are the titles of the method's terms, by term."""
     judged = "process" if "process" in titles else "total"
-    rounds = {
-        number: _round(inputs, number, directory, titles, judged)
-        for number, directory in rounds_of(inputs, "score").items()
-    }
+    rounds = {}
+    for number, directory in rounds_of(inputs, "score").items():
+        by_hop, of_question = reward_terms(directory, titles)
+        order = _pair_order(inputs.get(f"pair-{number}"), of_question, judged)
+        rounds[number] = RoundRewards(by_hop, order)
     last = max(rounds, default=0)
     hops: list[HopType] = [
         hop for hop in get_args(HopType) if any(hop in r.terms for r in rounds.values())
@@ -181,13 +182,6 @@ def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
         "comparisons": counts.within.comparisons,
         "questions": counts.within.questions,
     }
-
-
-def _round(
-    inputs: Mapping[str, Path], number: int, score: Path, terms: Collection[str], judged: str
-) -> RoundRewards:
-    by_hop, hops = reward_terms(score, terms)
-    return RoundRewards(by_hop, _pair_order(inputs.get(f"pair-{number}"), hops, judged))
 
 
 def reward_terms(
