@@ -323,13 +323,11 @@ class Run:
         >>> rows = run.evaluate(["base", 3], "2wiki_dev.json", limit=200)
         """
         from pipeline.serving.evaluations import evaluate
-        from pipeline.serving.question_sets import QuestionChoice
 
         report = self._opened()
         file = None if questions is None else Path(questions)
         names = [str(policy) for policy in policies]
-        choice = QuestionChoice(file, dataset, limit, select)
-        return evaluate(report, names, choice).rows
+        return evaluate(report, names, file, dataset=dataset, limit=limit, select=select).rows
 
     def score(
         self,

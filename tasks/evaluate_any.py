@@ -55,14 +55,10 @@ class EvaluateAny(RollOutTask):
         from pipeline.training.lineage import checked_policy
 
         _ = self._adapter  # hashed first: a change after this is noticed
-        policy = checked_policy(
-            self._policy_dir, self.settings.model.base, self.settings.hashes_file
-        )
-        return {
-            **super().files(),
-            "policy": policy.fingerprint,
-            "questions": Path(self.questions) / "questions.parquet",
-        }
+        settings = self.settings
+        policy = checked_policy(self._policy_dir, settings.model.base, settings.hashes_file)
+        questions = Path(self.questions) / "questions.parquet"
+        return {**super().files(), "policy": policy.fingerprint, "questions": questions}
 
     def raw_files(self) -> dict[str, str]:
         """Adds the adapter, which the fingerprint has by its tensors."""

@@ -144,25 +144,19 @@ def _as_json(
     question: Question, answers: Answers, several: bool, corpus: Path | None
 ) -> dict[str, Any]:
     """``answer``, ``steps`` and ``sources``; for several policies, a list of these objects."""
-    objects = [
-        {
-            "policy": name,
-            "fingerprint": answered.trajectory.policy,
-            "answer": answered.trajectory.answer,
-            "steps": [_step_fields(step) for step in answered.trajectory.steps],
-            "sources": [
-                {"id": chunk.id, "title": chunk.title, "source": chunk.source}
-                for chunk in _sources(answered, corpus)
-            ],
-            "format_ok": answered.trajectory.format_ok,
-            "format_error": answered.trajectory.format_error,
-            "stop": answered.trajectory.stop,
-            "tokens": dataclasses.asdict(answered.trajectory.tokens),
-            "output": answered.trajectory.output,
-            "seconds": round(answered.seconds, 3),
-        }
-        for name, answered in answers
-    ]
+    objects = []
+    for name, answered in answers:
+        made = answered.trajectory
+        sources = _sources(answered, corpus)
+        objects.append(
+            {
+                "policy": name, "fingerprint": made.policy, "answer": made.answer,
+                "steps": [_step_fields(step) for step in made.steps],
+                "sources": [{"id": c.id, "title": c.title, "source": c.source} for c in sources],
+                "format_ok": made.format_ok, "format_error": made.format_error, "stop": made.stop,
+                "tokens": made.tokens, "output": made.output, "seconds": round(answered.seconds, 3),
+            }
+        )  # fmt: skip
     if several:
         return {"question": question.question, "policies": objects}
     return {"question": question.question, **objects[0]}
@@ -183,7 +177,7 @@ def _print(question: Question, answers: Answers, whole: bool, corpus: Path | Non
     from rich.text import Text
 
     from pipeline.evaluation.policy_names import policy_title
-    from pipeline.evaluation.terminal import beside, cost_line, printable, steps_text
+    from pipeline.evaluation.terminal import beside, cost_line, print_rule, printable, steps_text
 
     def shown(answered: Answered) -> Text:
         text = steps_text(answered.trajectory, whole=whole)
@@ -193,7 +187,7 @@ def _print(question: Question, answers: Answers, whole: bool, corpus: Path | Non
         return text
 
     terminal = console(120)
-    terminal.rule(Text(printable(question.question), style="bold"), align="left")
+    print_rule(terminal, question.question)
     panels = [
         Panel(
             shown(answered),

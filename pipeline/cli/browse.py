@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -80,7 +80,7 @@ def open_site(task: StageTask) -> Site:
         settings.run_dir / "store",
         lambda: _current(task),
         _base_model(settings),
-        RunPolicies(str(task.config), tuple(task.overrides), task.data),
+        RunPolicies(str(task.config), tuple(task.overrides), task.data and Path(task.data)),
     )
 
     def others(known: Collection[str]) -> dict[str, RunEntry]:
@@ -134,24 +134,14 @@ def _other(folder: Path) -> RunEntry:
     return replace(
         entry,
         base_model=_base_model(settings),
-        policies=RunPolicies(str(file), (), None) if of_folder else None,
+        policies=RunPolicies(str(file)) if of_folder else None,
         not_asked=f"{file} is the configuration of another run ({settings.run_dir.resolve()}); set "
         "its name and runs_dir to the values for this folder",
     )
 
 
-@dataclass(frozen=True)
-class RunPolicies:
+class RunPolicies(Chosen):
     """The policies of a configuration, as `pipeline.look.browse.asking.Policies`."""
-
-    config: str
-    overrides: tuple[str, ...]
-    data: str | None
-
-    def _task(self) -> StageTask:
-        from tasks import task_for
-
-        return task_for("evaluate", self.config, self.overrides, self.data)
 
     def names(self) -> tuple[list[str], str]:
         """The base model and the trained policies, and a reason if there are none."""
@@ -159,7 +149,7 @@ class RunPolicies:
         from pipeline.serving.named_policies import complete_policies
 
         try:
-            trained = [policy.name for policy in complete_policies(self._task())]
+            trained = [policy.name for policy in complete_policies(self.task("evaluate"))]
         except StoreError as error:
             return [BASE], str(error).removesuffix(", or name another with --policy")
         return list(dict.fromkeys([BASE, *trained])), ""
@@ -170,7 +160,7 @@ class RunPolicies:
         """The processes of the policies, as `pipeline.serving.asking.opened` gives them."""
         from pipeline.serving.asking import asked_policies, opened
 
-        task = self._task()
+        task = self.task("evaluate")
         return opened(task, asked_policies(task, names), tell)
 
 

@@ -7,7 +7,7 @@ of step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from pipeline.cli.options import (
     refuse_options,
     with_configuration,
 )
-from pipeline.cli.printing import add_row, console, print_json, table
+from pipeline.cli.printing import console, print_json, table
 from pipeline.core.errors import STDIN, InputError
 from pipeline.core.record_io import iterate_records
 from pipeline.core.verdicts import Verdict
@@ -62,7 +62,21 @@ def calibrate(
         from pipeline.engine.run import run
 
         judged, truth = (run(task) / "verdicts.parquet" for task in tasks)
-    show(compare(judged, truth), as_json=as_json)
+    rows = compare(judged, truth)
+    if as_json:
+        print_json([row.as_json() for row in rows])
+        return
+    heads = ("accuracy", "precision", "recall")
+    counts = ("true_yes", "false_yes", "true_no", "false_no", "unknown", "undecided")
+    lines = (
+        (
+            row.kind, f"{row.n:,}", *(_percent(getattr(row, name)) for name in heads),
+            *(f"{getattr(row, name):,}" for name in counts),
+        )
+        for row in rows
+    )  # fmt: skip
+    header = ("search", "n", *heads, *(name.replace("_", " ") for name in counts))
+    console().print(table(header, lines))
 
 
 def compare(judged: Path | str, truth: Path | str) -> list[Calibration]:
@@ -90,21 +104,6 @@ def _distinct(path: Path | str) -> Iterator[Verdict]:
             raise InputError.at(path, f"{problem}; keep one")
         seen.add(key)
         yield verdict
-
-
-def show(rows: Sequence[Calibration], *, as_json: bool) -> None:
-    """Print calibrations."""
-    if as_json:
-        print_json([row.as_json() for row in rows])
-        return
-    heads = ("accuracy", "precision", "recall")
-    counts = ("true_yes", "false_yes", "true_no", "false_no", "unknown", "undecided")
-    made = table(("search", "n", *heads, *(name.replace("_", " ") for name in counts)))
-    for row in rows:
-        figures = (_percent(getattr(row, name)) for name in heads)
-        numbers = (f"{getattr(row, name):,}" for name in counts)
-        add_row(made, row.kind, f"{row.n:,}", *figures, *numbers)
-    console().print(made)
 
 
 def _percent(value: float | None) -> str:

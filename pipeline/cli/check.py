@@ -40,14 +40,8 @@ def check(
     faults += [line for fault in checked.faults for line in fault.splitlines()]
     print_lines(faults, err=True)
     if as_json:
-        print_json(
-            {
-                "faults": faults,
-                "notes": list(checked.notes),
-                "downloads": dict(checked.downloads),
-                "plan": plan_json(checked.plan),
-            }
-        )
+        found = {"faults": faults, "notes": checked.notes, "downloads": dict(checked.downloads)}
+        print_json({**found, "plan": plan_json(checked.plan)})
     elif checked.plan is not None and not faults:
         typer.echo("no faults")
         print_plan(checked.plan, checked.downloads)

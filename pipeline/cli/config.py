@@ -99,20 +99,15 @@ def _facts(field: Field, settings: Config) -> dict[str, Any]:
     from pipeline.engine.settings_reference import setting_stages
 
     facts: dict[str, Any] = {"key": field.place, "description": field.info.description}
+    readers = {"read by": setting_stages(field.place)}
     if field.below is not None:
-        facts["settings"] = {
-            name: info.description for name, info in field.below.model_fields.items()
-        }
-        facts["read by"] = setting_stages(field.place)
-        return facts
+        below = {name: info.description for name, info in field.below.model_fields.items()}
+        return facts | {"settings": below} | readers
     facts["values"] = field.values
     facts["default"] = "none; it must be set" if field.default is ... else field.default
     here = _value(settings, field.key)
-    if here is not ...:
-        facts["here"] = here
-    facts["read by"] = setting_stages(field.place)
-    facts["change"] = _CHANGES[field.kind]
-    return facts
+    facts |= {} if here is ... else {"here": here}
+    return facts | readers | {"change": _CHANGES[field.kind]}
 
 
 _CHANGES = {

@@ -17,14 +17,7 @@ from pipeline.cli.options import (
     NoCheckOption,
     with_configuration,
 )
-from pipeline.cli.printing import (
-    add_row,
-    check_markdown,
-    console,
-    print_json,
-    show_tables,
-    table,
-)
+from pipeline.cli.printing import check_markdown, console, print_json, show_tables, table
 from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
 
@@ -82,16 +75,12 @@ def evaluate(
         )
     task = chosen.task("evaluate")
     from pipeline.serving.evaluations import evaluate as evaluate_policies
-    from pipeline.serving.question_sets import QuestionChoice
 
     with contextlib.redirect_stdout(sys.stderr):  # progress, apart from the rows
         done = evaluate_policies(
-            task,
-            policy or (),
-            QuestionChoice(questions, dataset, limit, select),
-            force=force,
-            check=not no_check,
-        )
+            task, policy or (), questions, dataset=dataset, limit=limit, select=select,
+            force=force, check=not no_check,
+        )  # fmt: skip
     if output is not None:
         with text_output(output) as write:
             write(json_text(done.rows, indent=1, allow_nan=False) + "\n")
@@ -112,41 +101,26 @@ def _print(done: Evaluation) -> None:
         terminal.print(_tests_table(done.tests))
         for sentence in parted(test for test in done.tests if test["dataset"] == "all"):
             terminal.print(sentence, markup=False)
-    for policy in done.policies:
-        line = f"{policy_title(policy.name)}: {policy.source}"
-        terminal.print(line, markup=False, soft_wrap=True)
-        terminal.print(f"  trajectories: {done.directories[policy.name]}", soft_wrap=True)
+    for name, policy in done.policies.items():
+        terminal.print(f"{policy_title(name)}: {policy.source}", markup=False, soft_wrap=True)
+        terminal.print(f"  trajectories: {done.directories[name]}", soft_wrap=True)
 
 
 def _metrics_table(rows: list[dict[str, Any]]) -> Table:
     from pipeline.evaluation.compare import interval_text
     from pipeline.evaluation.policy_names import policy_title
 
-    made = table(
-        (
-            "policy",
-            "data set",
-            "n",
-            "EM",
-            "F1",
-            "95 %",
-            "CEM",
-            "words",
-            "well-formed",
-            "steps",
-            "tokens",
-        )
-    )
-    for row in rows:
-        em, f1, cem, format_ok = (
-            f"{100 * row[name]:.1f}" for name in ("em", "f1", "cem", "format_ok")
-        )
-        interval = interval_text(row["ci"]["f1"], scale=100)
-        words, steps = (f"{row[name]:.2f}" for name in ("words", "steps"))
-        total = f"{row['tokens']['total']:.0f}"
-        of_row = (policy_title(row["policy"]), row["dataset"], f"{row['n']:,}")
-        add_row(made, *of_row, em, f1, interval, cem, words, format_ok, steps, total)
-    return made
+    header = ["policy", "data set", "n", "EM", "F1", "95 %", "CEM", "words", "well-formed", "steps"]
+    lines = (
+        [
+            policy_title(row["policy"]), row["dataset"], f"{row['n']:,}", f"{100 * row['em']:.1f}",
+            f"{100 * row['f1']:.1f}", interval_text(row["ci"]["f1"], scale=100),
+            f"{100 * row['cem']:.1f}", f"{row['words']:.2f}", f"{100 * row['format_ok']:.1f}",
+            f"{row['steps']:.2f}", f"{row['tokens']['total']:.0f}",
+        ]
+        for row in rows
+    )  # fmt: skip
+    return table([*header, "tokens"], lines)
 
 
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
@@ -154,12 +128,12 @@ def _tests_table(tests: list[dict[str, Any]]) -> Table:
     from pipeline.evaluation.comparison_tables import test_cells
     from pipeline.evaluation.policy_names import policy_title
 
-    made = table(("before", "after", "measure", "questions", "difference", "95 %", "p"))
-    for test in tests:
-        if test["dataset"] == "all" and test["measure"] in _TESTED:
-            sides = (policy_title(test[side]) for side in ("before", "after"))
-            add_row(made, *sides, *test_cells(test))
-    return made
+    lines = (
+        [policy_title(test["before"]), policy_title(test["after"]), *test_cells(test)]
+        for test in tests
+        if test["dataset"] == "all" and test["measure"] in _TESTED
+    )
+    return table(("before", "after", "measure", "questions", "difference", "95 %", "p"), lines)
 
 
 def compare(

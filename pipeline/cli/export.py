@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipeline.cli.options import Chosen, OptionalSource, with_configuration
 from pipeline.cli.printing import silence_model_loading
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError
 from pipeline.core.records import Pair
 
 if TYPE_CHECKING:
@@ -21,23 +20,6 @@ if TYPE_CHECKING:
     from pipeline.training.export.sources import Source
 
 app = typer.Typer(no_args_is_help=True)
-
-
-class To(StrEnum):
-    """Forms of pairs (`pipeline.training.export.pairs.Form`)."""
-
-    TRL = "trl"
-    LLAMA_FACTORY = "llama-factory"
-    KTO = "kto"
-    PARQUET = "parquet"
-
-
-class Dtype(StrEnum):
-    """Number types of merged models."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
 
 
 Directory = Annotated[
@@ -58,12 +40,12 @@ def pairs(
     source: OptionalSource = None,
     round: Annotated[int | None, typer.Option("--round", help="round of the run, from 1")] = None,
     to: Annotated[
-        To,
+        Literal["trl", "llama-factory", "kto", "parquet"],
         typer.Option(
             help="trl: messages, ids, masks and a trainer that keeps them; llama-factory: a "
             "ranking data set; kto: labelled trajectories; parquet: all fields"
         ),
-    ] = To.TRL,
+    ] = "trl",
 ) -> None:
     """Export the pairs of a round, or of a FILE of steep pair, as a data set with its card."""
     from pipeline.core.record_io import iterate_records
@@ -75,25 +57,11 @@ def pairs(
         name, read, sources = f"Pairs of {Path(source).name}", _of_file(source), None
     else:
         task = chosen.task("pair", round)
-        pairs = _complete(task) / "pairs.parquet"
+        pairs = chosen.finished("pair", round) / "pairs.parquet"
         name, read = f"{task.settings.name}, round {round}", lambda: iterate_records(pairs, Pair)
         sources = _sources(chosen.task("score", round), chosen.task("corpus"))
-    counts = export_pairs(read, output, to.value, name=name, sources=sources)
+    counts = export_pairs(read, output, to, name=name, sources=sources)
     typer.echo(f"{output}: {', '.join(f'{value:,} {key}' for key, value in counts.items())}")
-
-
-def _complete(task: StageTask) -> Path:
-    """The output of a stage. Raises StoreError when it is not complete, or damaged."""
-    from pipeline.engine.job import check_output, run_command
-    from pipeline.engine.store import Depth
-
-    if not task.complete():
-        raise StoreError(
-            f"{task.label} of {task.settings.run_dir} is not complete; make it with "
-            f"`{run_command(task)}`"
-        )
-    check_output(task, Depth.SIZES)
-    return task.directory
 
 
 def _sources(score: StageTask, corpus: StageTask) -> dict[str, list[Source]]:
@@ -131,7 +99,9 @@ def model(
         bool,
         typer.Option("--merged/--adapter", help="base model plus adapter, or the adapter alone"),
     ] = False,
-    dtype: Annotated[Dtype, typer.Option(help="numbers of a merged model")] = Dtype.FLOAT32,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="numbers of a merged model")
+    ] = "float32",
 ) -> None:
     """Export a policy of the run with its tokenizer, chat template, lineage and model card."""
     from pipeline.training.export.model import export_adapter, export_merged
@@ -139,7 +109,7 @@ def model(
     trained = _trained(chosen.task("report"), policy)
     silence_model_loading()
     if merged:
-        export_merged(trained, output, dtype.value)
+        export_merged(trained, output, dtype)
     else:
         export_adapter(trained, output)
     typer.echo(f"{output}: {trained.name}, over {trained.base_name}")
@@ -195,8 +165,8 @@ def answers(
     from pipeline.core.trajectory_file import FILE
     from pipeline.training.export.flashrag import export_answers
 
-    evaluated = _complete(chosen.task("evaluate-policy", round)) / FILE
-    corpus = _complete(chosen.task("corpus"))
+    evaluated = chosen.finished("evaluate-policy", round) / FILE
+    corpus = chosen.finished("corpus")
     counts = export_answers(iterate_records(evaluated, Trajectory), corpus, output)
     typer.echo(f"{output}: {', '.join(f'{value:.4g} {key}' for key, value in counts.items())}")
 

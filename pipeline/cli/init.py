@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from pathlib import Path
@@ -178,7 +177,7 @@ def data(
     chosen = [file for file in OFFICIAL if not dataset or file.dataset in dataset]
     done, faults = fetch(chosen, data, lambda line: typer.echo(line, err=as_json))
     if as_json:
-        print_json([dataclasses.asdict(row) for row in done])
+        print_json(done)
     print_lines((f"error: {fault}" for fault in faults), err=True)
     if faults:
         raise typer.Exit(2)

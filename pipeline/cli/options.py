@@ -115,12 +115,17 @@ class Chosen:
         return task_for(stage, self.config, (*self.overrides, *overrides), self.root, round)
 
     def finished(self, stage: str, round: int | None = None) -> Path:
-        """The output of a stage. Raises StoreError, which names its command, if it is not done."""
-        from pipeline.engine.job import run_command
+        """The output of a stage.
+
+        Raises StoreError, which names its command, if it is not done, or damaged.
+        """
+        from pipeline.engine.job import check_output, run_command
+        from pipeline.engine.store import Depth
 
         task = self.task(stage, round)
         if not task.complete():
             raise StoreError(f"{task.label} is not done; run: {run_command(task)}")
+        check_output(task, Depth.SIZES)
         return task.directory
 
 

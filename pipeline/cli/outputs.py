@@ -18,7 +18,6 @@ import typer
 from pipeline.cli.conversations import ConversationMasks, ConversationView, parsed_messages
 from pipeline.cli.options import Output, Source
 from pipeline.cli.records import (
-    File,
     Record,
     check_spans,
     extended,
@@ -154,29 +153,7 @@ def mask(
     too, and its mismatch says where they differ from the chat template's rendering, or is empty.
     Exit status 1 when there is a mismatch in any record.
     """
-    records, differing = add_masks(
-        source, output, tokenizer=tokenizer, chat_template=chat_template, thinking=thinking
-    )
-    if differing:
-        message = f"text and tokens differ in {differing} of {records} records; see mismatch"
-        typer.echo(message, err=True)
-        raise typer.Exit(1)
-
-
-def add_masks(
-    source: File,
-    output: File,
-    *,
-    tokenizer: Path,
-    chat_template: Path | None = None,
-    thinking: bool | None = None,
-) -> tuple[int, int]:
-    """Write the records with ``trained``, ``masked`` and ``mismatch``.
-
-    The text of a record without ``token_ids`` is tokenized piece by piece, as observation text is;
-    a record with ``messages`` by the chat template (`ConversationMasks`). Returns the number of
-    records, and the number of records with a mismatch.
-    """
+    # The text of a record without token_ids is tokenized piece by piece, as observation text is.
     codec, vocabulary = _open_tokenizer(tokenizer, chat_template)
     conversations = ConversationMasks(codec, thinking)
     differing = 0
@@ -194,7 +171,11 @@ def add_masks(
             differing += bool(fields["mismatch"])
             yield record | fields
 
-    return write_jsonl(output, masked()), differing
+    records = write_jsonl(output, masked())
+    if differing:
+        message = f"text and tokens differ in {differing} of {records} records; see mismatch"
+        typer.echo(message, err=True)
+        raise typer.Exit(1)
 
 
 def _check_tokens(view: TokensView, vocabulary: int) -> None:
@@ -318,23 +299,8 @@ def failures(
 
     Their questions (questions.parquet) add MuSiQue's decompositions and the number of hops.
     """
-    counts = add_failure_modes(source, output, questions=questions)
-    typer.echo(", ".join(f"{n} {mode.value}" for mode, n in counts.items()), err=True)
-
-
-def add_failure_modes(
-    source: File, output: File, *, questions: File | None = None
-) -> dict[FailureMode, int]:
-    """Add ``failure_mode``, ``failed_hop`` (from 1, or null) and ``hops`` to the records.
-
-    Returns trajectories per mode. Raises InputError for a malformed record, and for a question that
-    is not in ``questions``.
-    """
-    known = {}
-    if questions is not None:
-        known = {
-            question.question_id: question for question in iterate_records(questions, Question)
-        }
+    asked = () if questions is None else iterate_records(questions, Question)
+    known = {question.question_id: question for question in asked}
     counts = Counter[FailureMode]()
 
     def diagnosis_of(record: Record) -> Diagnosis:
@@ -353,4 +319,5 @@ def add_failure_modes(
             }
 
     write_jsonl(output, diagnosed())
-    return {mode: counts[mode] for mode in FailureMode if counts[mode]}
+    told = (f"{counts[mode]} {mode.value}" for mode in FailureMode if counts[mode])
+    typer.echo(", ".join(told), err=True)

@@ -95,16 +95,8 @@ def pair(
     if from_run is not None:
         refuse_options(context, ("source",), "with --from; remove one of them")
         given = context.get_parameter_source("output")
-        result = preview.preview(
-            from_run,
-            round,
-            config=chosen.config if chosen.given else None,
-            overrides=chosen.overrides,
-            data=chosen.root,
-            output=output if given and given.name == "COMMANDLINE" else None,
-            funnel=funnel,
-        )
-        preview.show(result, as_json=as_json)
+        target = output if given and given.name == "COMMANDLINE" else None
+        preview.show(preview.preview(from_run, round, chosen, target, funnel), as_json=as_json)
         return
     refuse_options(context, ("as_json", "round"), "without --from; name the directory of a run")
     if source is None:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.printing import add_row, console, print_json, table
+from pipeline.cli.printing import console, print_json, table
 from pipeline.core.atomic import STDOUT
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, leaves, read_json
@@ -27,24 +27,20 @@ from pipeline.core.record_io import iterate_records, write_jsonl, write_parquet
 from pipeline.core.records import Pair, Trajectory
 
 if TYPE_CHECKING:
+    from pipeline.cli.options import Chosen
     from pipeline.config import Config
-
-PairIds = tuple[str, str, str]  # chosen, rejected, kind
 
 
 def preview(
     directory: Path,
     number: int,
-    *,
-    config: str | None = None,
-    overrides: Sequence[str] = (),
-    data: str | None = None,
-    output: str | None = None,
-    funnel: str | None = None,
+    chosen: Chosen,
+    output: str | None,
+    funnel: str | None,
 ) -> dict[str, Any]:
     """Form the pairs of round ``number`` of a run with the overrides of ``pairs`` and of weights.
 
-    ``config`` names the configuration whose trajectories are read; by default the directory's own.
+    ``chosen`` names the configuration whose trajectories are read; by default the directory's own.
     ``output`` and ``funnel`` are JSONL files for the pairs and the pairing outcomes. Raises
     InputError when ``directory`` holds no run and for other overrides, ConfigError for invalid
     settings, StoreError when the scored trajectories are not complete or damaged.
@@ -57,15 +53,15 @@ def preview(
 
     if STDOUT in (output, funnel):
         raise InputError("--from prints counts to standard output; name a file for the records")
-    file = _configuration(directory, config)
+    file = _configuration(directory, chosen.config if chosen.given else None)
     place = os.path.abspath(directory)  # noqa: PTH100 - a link keeps its name
     run_dir = (
         f"runs_dir={json.dumps(os.path.dirname(place))}",  # noqa: PTH120
         f"name={json.dumps(os.path.basename(place))}",  # noqa: PTH119
     )
-    own = task_for("pair", file, run_dir, data, number)
-    changes = [_for_round(override, number, own.settings) for override in overrides]
-    settings = task_for("pair", file, (*run_dir, *changes), data, number).settings
+    own = task_for("pair", file, run_dir, chosen.root, number)
+    changes = [_for_round(override, number, own.settings) for override in chosen.overrides]
+    settings = task_for("pair", file, (*run_dir, *changes), chosen.root, number).settings
     score = own.upstream()["score"]
     if not score.complete():
         raise StoreError(
@@ -86,7 +82,7 @@ def preview(
         result = {
             "round": number,
             "changed": _changed(own.settings, settings),
-            "kinds": _kinds(_pairs(before), _pairs(now)),
+            "kinds": _kinds(before, now),
             "bins": _bins(before, now),
         }
         if output is not None:
@@ -175,11 +171,20 @@ def _block(config: Config) -> str:
     return f"rewards.{config.rewards.kind.replace('-', '_')}"
 
 
-def _kinds(old: Counter[PairIds], new: Counter[PairIds]) -> dict[str, dict[str, int]]:
+def _kinds(before: Path, now: Path) -> dict[str, dict[str, int]]:
     """Numbers of pairs by kind, and of all kinds under ``all``.
 
     ``added`` are pairs that the run does not have, ``removed`` are pairs that only the run has.
     """
+    old, new = (
+        Counter(
+            (row["chosen_id"], row["rejected_id"], row["kind"])
+            for row in iterate_parquet(
+                folder / "pairs.parquet", ["chosen_id", "rejected_id", "kind"]
+            )
+        )
+        for folder in (before, now)
+    )
     sets = {"run": old, "now": new, "added": new - old, "removed": old - new}
     return {
         kind: {
@@ -188,11 +193,6 @@ def _kinds(old: Counter[PairIds], new: Counter[PairIds]) -> dict[str, dict[str, 
         }
         for kind in [*dict.fromkeys(key[2] for key in (*old, *new)), "all"]
     }
-
-
-def _pairs(directory: Path) -> Counter[PairIds]:
-    rows = iterate_parquet(directory / "pairs.parquet", ["chosen_id", "rejected_id", "kind"])
-    return Counter((row["chosen_id"], row["rejected_id"], row["kind"]) for row in rows)
 
 
 def _bins(before: Path, now: Path) -> dict[str, dict[str, int]]:
@@ -212,13 +212,17 @@ def show(result: Mapping[str, Any], *, as_json: bool) -> None:
         return
     for name, (old, new) in result["changed"].items():
         print(f"{name}: {old} -> {new}")
-    kinds = table(("kind",), ("run", "now", "added", "removed"))
-    kinds.title = f"pairs of round {result['round']}"
-    bins = table(("bin",), ("run", "now"))
-    bins.title = "trajectories"
-    for made, rows in ((kinds, result["kinds"]), (bins, result["bins"])):
-        for name, counts in rows.items():
-            if name == "all":
-                made.add_section()
-            add_row(made, name, *(f"{count:,}" for count in counts.values()))
+    kinds, bins = (
+        table(
+            (heading, *columns),
+            ((name, *(f"{n:,}" for n in counts.values())) for name, counts in result[part].items()),
+            right=len(columns),
+        )
+        for part, heading, columns in (
+            ("kinds", "kind", ("run", "now", "added", "removed")), ("bins", "bin", ("run", "now"))
+        )
+    )  # fmt: skip
+    kinds.title, bins.title = f"pairs of round {result['round']}", "trajectories"
+    for row in kinds.rows[-2:-1]:
+        row.end_section = True  # above the sum
     console(100).print(kinds, bins, sep="\n")

@@ -20,14 +20,14 @@ from pipeline.cli.options import (
     StageArgument,
     with_configuration,
 )
-from pipeline.cli.printing import add_row, console, print_json, print_lines, table
+from pipeline.cli.printing import console, print_json, print_lines, table
 from pipeline.core.errors import SteepError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pipeline.engine.opened import Requests
-    from pipeline.engine.plan.plan import Plan
+    from pipeline.engine.plan.plan import Plan, StagePlan
     from pipeline.engine.stage import StageTask
 
 _HOUR = 3600
@@ -155,23 +155,27 @@ def _requests(plan: Plan) -> Table:
     """One row for each endpoint of a stage."""
     from pipeline.engine.plan.money import totals
 
-    made = table(("stage", "endpoint", "model"), ("requests", "tokens read", "written", "cost"))
-    for one in totals(plan.asked):
-        cost = "price unknown" if one.cost is None else f"{one.cost:,.2f}"
-        amounts = (f"{amount:,.0f}" for amount in (one.calls, one.read, one.written))
-        add_row(made, one.stage, one.remote.key, one.remote.settings.model, *amounts, cost)
-    return made
+    rows = (
+        (
+            one.stage, one.remote.key, one.remote.settings.model,
+            *(f"{amount:,.0f}" for amount in (one.calls, one.read, one.written)),
+            "price unknown" if one.cost is None else f"{one.cost:,.2f}",
+        )
+        for one in totals(plan.asked)
+    )  # fmt: skip
+    header = ("stage", "endpoint", "model", "requests", "tokens read", "written", "cost")
+    return table(header, rows, right=4)
 
 
 def _table(plan: Plan) -> Table:
     """One row for each stage."""
     from pipeline.engine.plan.memory import gib
 
-    on_gpus = ("GPUs", "on each", "GPU hours") if plan.gpu is not None else ()
-    made = table(("stage",), (*on_gpus, "disk"))
-    for stage in plan.stages:
+    def cells(stage: StagePlan) -> tuple[object, ...]:
         hours = stage.work.gpu_seconds / _HOUR
-        used = (str(stage.gpus), gib(stage.memory.size)) if stage.gpus else ("", "")
-        cells = (*used, f"{hours:,.1f}" if hours else "") if on_gpus else ()
-        add_row(made, stage.stage, *cells, gib(stage.work.disk))
-    return made
+        used = (stage.gpus, gib(stage.memory.size)) if stage.gpus else ("", "")
+        return (*used, f"{hours:,.1f}" if hours else "")
+
+    on_gpus = ("GPUs", "on each", "GPU hours") if plan.gpu is not None else ()
+    rows = ((s.stage, *(cells(s) if on_gpus else ()), gib(s.work.disk)) for s in plan.stages)
+    return table(("stage", *on_gpus, "disk"), rows, right=len(on_gpus) + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,7 +16,6 @@ from pipeline.core.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from pipeline.evaluation.comparison_tables import Table as TextTable
 
@@ -29,23 +29,20 @@ def console(width: int = _WIDTH) -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
-def table(left: Iterable[str | Text], right: Iterable[str] = ()) -> Table:
-    """A table with headings; the columns in ``right`` are aligned to the right."""
+def table(header: Sequence[str], rows: Iterable[Iterable[object]], right: int = 0) -> Table:
+    """A table of plain texts, in which brackets are not markup.
+
+    The last ``right`` columns are aligned to the right.
+    """
     from rich.table import Table
-
-    made = Table()
-    for heading in left:
-        made.add_column(heading)
-    for heading in right:
-        made.add_column(heading, justify="right")
-    return made
-
-
-def add_row(to: Table, *cells: object) -> None:
-    """Add a row of plain texts, in which brackets are not markup."""
     from rich.text import Text
 
-    to.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+    made = Table()
+    for place, heading in enumerate(header, start=right - len(header)):
+        made.add_column(Text(heading), justify="left" if place < 0 else "right")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return made
 
 
 def print_tables(shown: Iterable[TextTable]) -> None:
@@ -53,11 +50,9 @@ def print_tables(shown: Iterable[TextTable]) -> None:
     from rich.text import Text
 
     for each in shown:
-        grid = table(map(Text, each.header))
+        grid = table(each.header, each.rows)
         grid.title, grid.caption = Text(each.title), Text(each.note)
         grid.title_justify = grid.caption_justify = "left"
-        for row in each.rows:
-            add_row(grid, *row)
         console().print(grid)
 
 
@@ -81,8 +76,11 @@ def show_tables(shown: Sequence[TextTable], output: str | None, value: Any) -> N
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """Print a value as JSON. Raises ValueError for numbers that JSON does not have."""
-    typer.echo(json_text(value, indent=indent, allow_nan=False))
+    """Print a value as JSON, data classes as objects.
+
+    Raises ValueError for numbers that JSON does not have.
+    """
+    typer.echo(json_text(value, indent=indent, allow_nan=False, default=asdict))
 
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:

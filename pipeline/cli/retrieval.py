@@ -117,10 +117,6 @@ def hyper(source: Source, output: Output = "-") -> None:
 
 
 def _rank_edges(view: HyperView) -> Record:
-    return {"ranking": [{"id": name, "score": score} for name, score in _rank_hyperedges(view)]}
-
-
-def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
     """Ids and scores (ProGraph-R1 eq. 6 to 10), best first; checks the fields (InputError)."""
     import numpy as np
 
@@ -149,7 +145,7 @@ def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
     if len(sizes) > 1:
         raise InputError(f"entities: embeddings of {min(sizes)} and of {max(sizes)} numbers")
     if not view.entities or not query_entities:
-        return []
+        return {"ranking": []}
     vectors = np.array(list(view.entities.values()), dtype=np.float64)
     if not vectors.size or not (np.abs(vectors) < _LARGEST).all():
         raise InputError(f"entities: an embedding is a list of numbers below {_LARGEST:g}")
@@ -157,10 +153,8 @@ def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
     rows = [row_of[name] for name in query_entities]
     touched, scores = informativeness(incidence, rows, cosine_to_mean(vectors, rows))
     ids = list(edges)
-    return [
-        (ids[edge], score)
-        for edge, score in best_edges(touched, scores, lambda edge: ids[edge], view.k)
-    ]
+    best = best_edges(touched, scores, lambda edge: ids[edge], view.k)
+    return {"ranking": [{"id": ids[edge], "score": score} for edge, score in best]}
 
 
 @with_configuration
@@ -183,14 +177,13 @@ def recall(
     from pipeline.core.shipped import find_configuration
     from pipeline.look.recall import run
 
-    documents = tuple(path.absolute() for path in corpus or ())
-    files = run.InputFiles(documents, _absolute(questions), dataset)
+    files = run.InputFiles(corpus or (), questions, dataset)
     silence_model_loading()
     measured = run.run_recall(
         find_configuration(chosen.config if chosen.given else "real-passages"),
         files,
         overrides=chosen.overrides,
-        data=_absolute(chosen.data),
+        data=chosen.root,
         limit=limit,
     )
     if as_json:
@@ -221,7 +214,7 @@ def search(
     silence_model_loading()
     found = find(chosen.task("index", overrides=overrides), query.strip())
     if as_json:
-        print_json(dataclasses.asdict(found), indent=2)
+        print_json(found)
         return
     for number, item in enumerate(found.results, start=1):
         title = f"{item.title}: " if item.title else ""
@@ -230,10 +223,6 @@ def search(
         typer.echo(f"    {one_line(title + item.text, 300)}")
     if not found.results:
         typer.echo("nothing was found")
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return path.absolute() if path else None
 
 
 Host = Annotated[

@@ -6,7 +6,6 @@ the reward, and where to look next.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from pipeline.cli.options import (
     complete_stages,
     with_configuration,
 )
-from pipeline.cli.printing import add_row, console, print_json, print_lines, table
+from pipeline.cli.printing import console, print_json, print_lines, table
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def status(
         return
     rows = states.status(chosen.task())
     if as_json:
-        print_json([dataclasses.asdict(row) for row in rows])
+        print_json(rows)
         return
     console().print(table_of(rows))
     print_lines(notes_of(rows))
@@ -164,15 +163,15 @@ def table_of(rows: Sequence[StageState]) -> Table:
     """One row for each stage: state, seconds, rows or known progress, directory."""
     from rich.text import Text
 
-    made = table(("stage", "state", "seconds", "rows", "directory"))
-    for row in rows:
+    def cells(row: StageState) -> tuple[object, ...]:
         counts = ", ".join(f"{value:,} {name}" for name, value in row.counts.items())
         message = "" if row.state == "failed" else row.message or ""  # it is told below the table
         seconds = "" if row.wall_seconds is None else f"{row.wall_seconds:.0f}"
         state = "damaged" if row.damage else row.state
-        color = Text(state, _COLORS.get(state, ""))
-        add_row(made, row.label, color, seconds, counts or message, os.path.relpath(row.directory))
-    return made
+        color, place = Text(state, _COLORS.get(state, "")), os.path.relpath(row.directory)
+        return row.label, color, seconds, counts or message, place
+
+    return table(("stage", "state", "seconds", "rows", "directory"), map(cells, rows))
 
 
 def notes_of(rows: Sequence[StageState]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.cli.options import Chosen, JsonOption, refuse_options, with_configuration
-from pipeline.cli.printing import add_row, console, print_json, table
+from pipeline.cli.printing import console, print_json, table
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def verify(chosen: Chosen, as_json: JsonOption = False) -> None:
     rows = verify_outputs(chosen.task())
     damaged = [row for row in rows if row.damage]
     if as_json:
-        print_json([dataclasses.asdict(row) for row in rows])
+        print_json(rows)
     else:
         for row in rows:
             for line in row.damage:
@@ -98,7 +98,7 @@ def gc(
     reports = [choice.task() for choice in choices]
     found = collect(reports, runs, removing=remove)
     if as_json:
-        print_json([dataclasses.asdict(row) for row in found.rows])
+        print_json(found.rows)
     else:
         _print(found, remove)
     for line in found.left:
@@ -109,21 +109,14 @@ def _print(found: Collection, removing: bool) -> None:
     from rich.filesize import decimal
 
     if found.rows:
+        lines = (
+            (row.stage, decimal(row.bytes), f"{row.age_seconds / 86_400:.1f} days")
+            + (os.path.relpath(row.directory), row.reason)
+            + (("yes" if row.removed else "no",) if removing else ())
+            for row in found.rows
+        )
         removed = ["removed"] if removing else []
-        made = table(("stage", "size", "age", "directory", "why", *removed))
-        for row in found.rows:
-            done = ["yes" if row.removed else "no"] if removing else []
-            place = os.path.relpath(row.directory)
-            add_row(
-                made,
-                row.stage,
-                decimal(row.bytes),
-                f"{row.age_seconds / 86_400:.1f} days",
-                place,
-                row.reason,
-                *done,
-            )
-        console().print(made)
+        console().print(table(("stage", "size", "age", "directory", "why", *removed), lines))
     rows = [row for row in found.rows if row.removed] if removing else found.rows
     total = decimal(sum(row.bytes for row in rows))
     if removing:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -67,37 +67,34 @@ def view(
     Without FILE the pairs of a round are shown. The options that choose records can be combined.
     """
     from pipeline.evaluation import terminal
-    from pipeline.evaluation.selection import Selection
 
-    _check("--kind", kind, get_args(PairKind))
-    _check("--stop", stop, get_args(Stop))
-    keep = Selection(ids or (), kind or (), stops=stop or ())
+    for name, given, known in (("kind", kind, PairKind), ("stop", stop, Stop)):
+        if unknown := set(given or ()) - set(get_args(known)):
+            raise InputError(
+                f"--{name} {one_line(min(unknown), 40)!r} is not known; choose one of "
+                f"{', '.join(get_args(known))}"
+            )
+    facts: dict[str, Collection[object] | None] = {"kind": kind, "stop": stop}
     if source is None:
         source = _record_file(chosen.finished(stage, round))
     else:
         refuse_options(context, ("data", "stage"), "with FILE; remove one of them")
-        keep = replace(keep, rounds=() if round is None else (round,))
+        facts["round"] = None if round is None else (round,)
         source = _record_file(source)
         if str(source) == "-" or (source.exists() and not source.is_file()):
             raise InputError.at(source, "is not a regular file; name one")
     records = _kind(source)
     if records is Pair and tokenizer is None:
-        tokenizer = _base_model(chosen)
-    count = terminal.view(source, records, limit, tokenizer=tokenizer or Path(), keep=keep)
-    if keep and not count:
-        asked = (
-            f"no record of {', '.join(ids)}" if ids else "no record has what the options ask for"
-        )
-        raise InputError.at(source, asked)
+        from pipeline.core.shipped import find_model
 
-
-def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> None:
-    """Raise InputError for a value that no record has."""
-    if unknown := set(given or ()) - set(allowed):
-        raise InputError(
-            f"{option} {one_line(min(unknown), 40)!r} is not known; choose one of "
-            f"{', '.join(allowed)}"
-        )
+        tokenizer = Path(find_model(chosen.load().model.base))
+    asked = {name: values for name, values in facts.items() if values}
+    count = terminal.view(
+        source, records, limit, tokenizer=tokenizer or Path(), ids=ids or (), facts=asked
+    )
+    if (ids or asked) and not count:
+        problem = f"of {', '.join(ids)}" if ids else "has what the options ask for"
+        raise InputError.at(source, f"no record {problem}")
 
 
 def _record_file(source: Path) -> Path:
@@ -125,9 +122,3 @@ def _kind(source: Path) -> type[Any]:
                 "or score, as docs/data.md describes them"
             )
         return Pair if "chosen_ids" in fields else Trajectory
-
-
-def _base_model(chosen: Chosen) -> Path:
-    from pipeline.core.shipped import find_model
-
-    return Path(find_model(chosen.load().model.base))

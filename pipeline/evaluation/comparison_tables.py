@@ -84,6 +84,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         known = dict.fromkeys(row["dataset"] for row in comparison.means)
         raise InputError(f"--dataset is {dataset!r}; the runs have {', '.join(known)}")
     policies = in_order(row["policy"] for row in rows)
+    labels = [group["label"] for group in comparison.groups]
     result = []
     by_measure = {
         measure: {(r["group"], r["policy"]): r for r in rows if r["measure"] == measure}
@@ -100,8 +101,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
                 ["", *map(policy_title, policies)],
                 [
                     [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
-                    for group in comparison.groups
-                    for label in [group["label"]]
+                    for label in labels
                 ],
                 "mean ± standard deviation over seeds" if measure == "em" else "",
             )
@@ -136,11 +136,9 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     }
     shown = [test for test in tests if (test["after"], test["policy"]) in differing]
     rows = [
-        [
-            test["after"], test["before"], policy_title(test["policy"]), *test_cells(test)
-        ]
+        [test["after"], test["before"], policy_title(test["policy"]), *test_cells(test)]
         for test in shown
-    ]  # fmt: skip
+    ]
     left_out = "; policies that answer every question alike are left out"
     return Table(
         "Paired tests",

@@ -13,7 +13,7 @@ number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -127,7 +127,7 @@ def metrics_rows(
     """
     result = _rows_of(policy, split, outcomes, resamples, seed, judged)
     result[-1]["seconds"] = dict(seconds)
-    for part in _in_order(outcome.part for outcome in outcomes if outcome.part):
+    for part in dict.fromkeys(outcome.part for outcome in outcomes if outcome.part):
         inside = [outcome for outcome in outcomes if outcome.part == part]
         result += _rows_of(policy, f"{split}/{part}", inside, resamples, seed, judged)
     return result
@@ -142,10 +142,10 @@ def average_row(
 
 
 def _by_dataset(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    return {
-        dataset: [outcome for outcome in outcomes if outcome.dataset == dataset]
-        for dataset in _in_order(outcome.dataset for outcome in outcomes)
-    }
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.dataset, []).append(outcome)
+    return groups
 
 
 def _rows_of(
@@ -172,29 +172,26 @@ def _rows_of(
     ]
 
 
-def _hop_groups(groups: Iterable[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
+def _hop_groups(groups: Collection[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
     """The outcomes of single-hop and multi-hop questions by data set; empty for a single kind."""
-    by_hop: dict[str, list[list[Outcome]]] = {}
-    for hop, name in HOP_AVERAGES.items():
-        inside = [[outcome for outcome in group if outcome.hop == hop] for group in groups]
-        by_hop[name] = [group for group in inside if group]
+    by_hop = {name: _inside(groups, "hop", hop) for hop, name in HOP_AVERAGES.items()}
     return by_hop if all(by_hop.values()) else {}
 
 
-def _hop_count_groups(groups: Iterable[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
+def _hop_count_groups(groups: Collection[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
     """The outcomes by number of hops and data set; empty unless there are several such numbers."""
-    by_count: dict[int, list[list[Outcome]]] = {}
-    for group in groups:
-        inside: dict[int, list[Outcome]] = {}
-        for outcome in group:
-            if outcome.hops is None:
-                return {}
-            inside.setdefault(outcome.hops, []).append(outcome)
-        for count, of_count in inside.items():
-            by_count.setdefault(count, []).append(of_count)
-    if len(by_count) < 2:
+    counts = sorted({outcome.hops for group in groups for outcome in group})
+    if len(counts) < 2:
         return {}
-    return {hop_count_name(count): by_count[count] for count in sorted(by_count)}
+    return {hop_count_name(count): _inside(groups, "hops", count) for count in counts}
+
+
+def _inside(
+    groups: Collection[Sequence[Outcome]], field: str, value: object
+) -> list[list[Outcome]]:
+    """The outcomes with a value, by data set, without data sets that have none."""
+    inside = ([one for one in group if getattr(one, field) == value] for group in groups)
+    return [group for group in inside if group]
 
 
 def _row(
@@ -270,7 +267,3 @@ def _per_retrieval(samples: Sequence[np.ndarray]) -> float | None:
     sums = [sample.sum(axis=0) for sample in samples]
     ratios = [float(s[retrieved] / s[searches]) for s in sums if s[searches] > 0]
     return float(np.mean(ratios)) if ratios else None
-
-
-def _in_order(values: Iterable[str | None]) -> list[str]:
-    return [value for value in dict.fromkeys(values) if value is not None]

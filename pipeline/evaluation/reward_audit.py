@@ -168,20 +168,16 @@ def tables(rows: Sequence[AuditRow], titles: Mapping[str, str]) -> list[Table]:
     result = []
     by_truth = itertools.groupby(rows, key=lambda row: (row.level, row.truth))
     for (level, truth), group in by_truth:
-        of_all: list[AuditRow] = []
-        by_hops: dict[int, dict[str, AuditRow]] = {}
-        for row in group:
-            if row.hops is None:
-                of_all.append(row)
-            else:
-                by_hops.setdefault(row.hops, {})[row.reward] = row
+        by_hops = {(row.hops, row.reward): row for row in group}
+        of_all = [row for (hops, _), row in by_hops.items() if hops is None]
+        numbers = dict.fromkeys(hops for hops, _ in by_hops if hops is not None)
         lines = [
             [
                 names.get(row.reward, row.reward), _text(row.auc), _text(row.within),
                 _text(row.gain, "+"), _text(row.within_gain, "+"),
                 "–" if row.calibration_error is None else f"{row.calibration_error:.2f}",
-                *(_text(of[row.reward].auc if row.reward in of else None).partition(" ")[0]
-                  for of in by_hops.values()),
+                *(_text(by_hops[key].auc if (key := (n, row.reward)) in by_hops else None)
+                  .partition(" ")[0] for n in numbers),
             ]
             for row in of_all
         ]  # fmt: skip
@@ -190,7 +186,7 @@ def tables(rows: Sequence[AuditRow], titles: Mapping[str, str]) -> list[Table]:
             Table(
                 f"{level.capitalize()}: {TRUTHS[level][truth]}",
                 ["reward", "AUC", "within a question", "minus EM", "minus EM, within", "error"]
-                + [f"{number} hop{'s' * (number > 1)}" for number in by_hops],
+                + [f"{number} hop{'s' * (number > 1)}" for number in numbers],
                 lines if 0 < most.right < most.n else [],
                 f"{most.right:,} of {most.n:,} are right; {most.questions:,} questions have both",
             )

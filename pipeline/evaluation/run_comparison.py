@@ -93,10 +93,16 @@ def compare_runs(runs: Sequence[RunResults]) -> Comparison:
         raise InputError("no runs to compare; name at least one")
     grouped: dict[str, list[RunResults]] = {}
     for run in runs:
-        same = grouped.setdefault(json_text(_without_seeds(run.settings), sort_keys=True), [])
+        same = grouped.setdefault(json_text(_settings(run), sort_keys=True), [])
         for twin in same:
-            if _seeds(twin.settings) == _seeds(run.settings):
-                raise InputError(_equal(twin, run))
+            if _settings(twin, seeds=True) == _settings(run, seeds=True):
+                # A stage whose inputs have the content of another run's is that run's output, with
+                # its settings, so the recorded settings may be equal and the configurations differ.
+                raise InputError(
+                    f"runs {twin.name} and {run.name} have the same settings and the same seed "
+                    f"({twin.seed}), or settings whose difference changed no output; name one of "
+                    "them"
+                )
         same.append(run)
     groups = list(grouped.values())
     for other in groups[1:]:
@@ -106,22 +112,10 @@ def compare_runs(runs: Sequence[RunResults]) -> Comparison:
             {"label": _label(g), "runs": [r.name for r in g], "seeds": [r.seed for r in g]}
             for g in groups
         ],
-        settings=_differences([_without_seeds(group[0].settings) for group in groups]),
+        settings=_differences([_settings(group[0]) for group in groups]),
         means=[row for group in groups for row in _means(group)],
         tests=[row for group in groups[1:] for row in _tests(groups[0], group)],
         pairs=[row for g in groups for row in pair_rows(_label(g), [run.pairs for run in g])],
-    )
-
-
-def _equal(first: RunResults, other: RunResults) -> str:
-    """Why two runs with the same recorded settings are not compared.
-
-    A stage whose inputs have the same content as in another run is that run's output, with its
-    settings. So the recorded settings may be equal although the configurations differ.
-    """
-    return (
-        f"runs {first.name} and {other.name} have the same settings and the same seed "
-        f"({first.seed}), or settings whose difference changed no output; name one of them"
     )
 
 
@@ -129,16 +123,13 @@ def _label(group: Sequence[RunResults]) -> str:
     return group[0].name
 
 
-def _is_seed(name: str) -> bool:
-    return name.rpartition(".")[2] == "seed"
-
-
-def _without_seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if not _is_seed(name)}
-
-
-def _seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if _is_seed(name)}
+def _settings(run: RunResults, *, seeds: bool = False) -> dict[str, Any]:
+    """The settings without the seeds, or the seeds alone."""
+    return {
+        name: value
+        for name, value in run.settings.items()
+        if (name.rpartition(".")[2] == "seed") == seeds
+    }
 
 
 def _differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -165,9 +156,13 @@ def _means(group: Sequence[RunResults]) -> Iterable[dict[str, Any]]:
                 continue
             yield {
                 "group": _label(group), "policy": policy, "dataset": dataset, "measure": measure,
-                "mean": fmean(values), "spread": stdev(values) if len(values) > 1 else None,
-                "values": values,
+                **_spread(values),
             }  # fmt: skip
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    spread = stdev(values) if len(values) > 1 else None
+    return {"mean": fmean(values), "spread": spread, "values": values}
 
 
 def _value(row: Mapping[str, Any], measure: str) -> float | None:
@@ -213,7 +208,7 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
         averages = [
             name for name, hop in _HOPS.items() if hops >= set(HOP_AVERAGES) and hop in hops
         ]
-        counts = {n for values in before.values() if (n := values[0].hops) is not None}
+        counts = {values[0].hops for values in before.values()}
         by_count = [hop_count_name(count) for count in sorted(counts)] if len(counts) > 1 else []
         for dataset in [*datasets, *averages, *by_count, ALL]:
             units = [unit for unit, values in before.items() if _inside(values[0], dataset)]
@@ -257,8 +252,7 @@ def pair_rows(label: str, runs: Sequence[PairsByRound]) -> Iterable[dict[str, An
         for kind in (ALL_KINDS, *kinds):
             values = [_count(run[number], kind) for run in runs]
             yield {
-                "group": label, "round": number, "kind": kind, "mean": fmean(values),
-                "spread": stdev(values) if len(values) > 1 else None, "values": values,
+                "group": label, "round": number, "kind": kind, **_spread(values)
             }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from pipeline.core.records import ContextItem, Pair, Span, Step, Trajectory
 from pipeline.core.spans import cover_error
 from pipeline.core.text import one_line, visible
 from pipeline.evaluation.excerpts import Segment, pair_sides, question_of, text_of, texts_of
-from pipeline.evaluation.selection import EVERYTHING, Record, Selection, selected
+from pipeline.evaluation.selection import Record, selected
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,11 +35,13 @@ def view(
     limit: int,
     *,
     tokenizer: Path,
-    keep: Selection = EVERYTHING,
+    ids: Sequence[str] = (),
+    facts: Mapping[str, Collection[object]] | None = None,
     console: Console | None = None,
 ) -> int:
-    """Print the first ``limit`` pairs or trajectories of a file that ``keep`` keeps; their number.
+    """Print the first ``limit`` pairs or trajectories of a file; returns their number.
 
+    ``ids`` and ``facts`` choose records, as in `selected`.
     ``tokenizer`` is the base model's directory with ``tokenizer.json``, for pairs. Raises
     InputError when a file is missing or broken, or when spans do not cover the ids or the output.
     """
@@ -50,7 +52,7 @@ def view(
     with Place(path) as place:
         records = [
             _trajectory(record) if codec is None else _pair(record, codec)
-            for place.line, record in selected(path, kind, keep, limit)
+            for place.line, record in selected(path, kind, limit, ids, facts)
         ]
     for number, (title, panels) in enumerate(records, start=1):
         print_rule(screen, f"{number} · {title}")

@@ -17,12 +17,7 @@ from pipeline.core.errors import InputError
 from pipeline.engine.run import run
 from pipeline.engine.stage import StageTask
 from pipeline.serving.named_policies import NamedPolicy, complete_policies, find_policy, finished
-from pipeline.serving.question_sets import (
-    WHOLE_SPLIT,
-    QuestionChoice,
-    QuestionSet,
-    prepare_questions,
-)
+from pipeline.serving.question_sets import QuestionSet, Select, prepare_questions
 from tasks.evaluate_any import EvaluateAny
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.policy import file_name
@@ -34,11 +29,11 @@ class Evaluation:
     """Metrics of policies on one set of questions.
 
     ``rows`` are as in ``metrics.json``, ``tests`` as in ``comparison.json`` of the stage
-    ``evaluate``. ``directories`` hold the trajectories of each policy.
+    ``evaluate``. ``policies`` and ``directories``, which hold the trajectories, are by name.
     """
 
     questions: QuestionSet
-    policies: list[NamedPolicy]
+    policies: dict[str, NamedPolicy]
     rows: list[dict[str, Any]]
     tests: list[dict[str, Any]]
     directories: dict[str, Path]
@@ -47,25 +42,36 @@ class Evaluation:
 def evaluate(
     task: StageTask,
     names: Sequence[str] = (),
-    choice: QuestionChoice = WHOLE_SPLIT,
+    file: Path | None = None,
     *,
+    dataset: str | None = None,
+    limit: int | None = None,
+    select: Select = "first",
     force: bool = False,
     check: bool = True,
 ) -> Evaluation:
     """Evaluate the named policies, or all complete ones of the configuration of ``task``.
 
-    With ``force`` complete evaluations run again; without ``check`` they start without the checks
-    of `pipeline.engine.run.run`. Raises InputError for unusable policies and questions, StoreError
-    when an index or a policy is not complete, and the errors of `pipeline.engine.run.run`.
+    The questions are those of `prepare_questions`. With ``force`` complete evaluations run again;
+    without ``check`` they start without the checks of `pipeline.engine.run.run`. Raises InputError
+    for unusable policies and questions, StoreError when an index or a policy is not complete, and
+    the errors of `pipeline.engine.run.run`.
     """
     named = [find_policy(task, name) for name in names] or complete_policies(task)
-    policies = _distinct(named)
+    policies: dict[str, NamedPolicy] = {}
+    for policy in named:
+        if (first := policies.setdefault(policy.name, policy)).directory != policy.directory:
+            raise InputError(
+                f"two policies are called {policy.name}: {first.directory} and {policy.directory}; "
+                "name one by its directory"
+            )
     split = questions_of(task, task.settings.evaluation.split)
     searched = task.clone(EvaluateAny, questions="", title="").needed()
-    finished({"questions": split, **searched} if choice.file is None else searched)
-    questions = prepare_questions(task, split, choice)
+    finished({"questions": split, **searched} if file is None else searched)
+    questions = prepare_questions(task, split, file, dataset, limit, select)
+    own = file is None and limit is None and not force
     evaluations = {
-        policy.name: _evaluation(task, policy, choice, questions, force) for policy in policies
+        name: _evaluation(task, policy, questions, own) for name, policy in policies.items()
     }
     for evaluation in evaluations.values():
         _ = evaluation.key  # raises for an unusable policy before anything runs
@@ -75,40 +81,25 @@ def evaluate(
     from pipeline.evaluation.measured import compare_policies
 
     directories = {name: evaluation.directory for name, evaluation in evaluations.items()}
-    settings = task.settings
-    compared = compare_policies(
-        directories,
-        seed=settings.seed,
-        split=questions.name,
-    )
-    result = Evaluation(questions, policies, compared.metrics, compared.tests, directories)
-    _publish(result, settings.run_dir / "evaluations")
-    return result
-
-
-def _distinct(policies: Sequence[NamedPolicy]) -> list[NamedPolicy]:
-    by_name: dict[str, NamedPolicy] = {}
-    for policy in policies:
-        if by_name.setdefault(policy.name, policy).directory != policy.directory:
-            raise InputError(
-                f"two policies are called {policy.name}: {by_name[policy.name].directory} and "
-                f"{policy.directory}; name one by its directory"
-            )
-    return list(by_name.values())
+    compared = compare_policies(directories, seed=task.settings.seed, split=questions.name)
+    # Files of an earlier evaluation are replaced.
+    folder, asked = task.settings.run_dir / "evaluations", file_name(questions.name)
+    for name in policies:
+        rows = [row for row in compared.metrics if row["policy"] == name]
+        write_json(folder / f"{file_name(name)}-{asked}.json", rows)
+    if compared.tests:
+        write_json(folder / "comparisons" / f"{asked}.json", compared.tests)
+    return Evaluation(questions, policies, compared.metrics, compared.tests, directories)
 
 
 def _evaluation(
-    task: StageTask,
-    policy: NamedPolicy,
-    choice: QuestionChoice,
-    questions: QuestionSet,
-    force: bool,
+    task: StageTask, policy: NamedPolicy, questions: QuestionSet, own: bool
 ) -> StageTask:
-    """The task of an evaluation; the run's own task if it evaluated the policy on its split."""
-    if policy.number is not None and choice.whole_split and not force:
-        own: StageTask = task.clone(EvaluatePolicy, number=policy.number)
-        if own.complete():
-            return own
+    """The task of an evaluation; with ``own`` the run's own task if it evaluated the policy."""
+    if policy.number is not None and own:
+        of_run: StageTask = task.clone(EvaluatePolicy, number=policy.number)
+        if of_run.complete():
+            return of_run
     evaluation: StageTask = task.clone(
         EvaluateAny,
         policy=None if policy.directory is None else str(policy.directory.absolute()),
@@ -116,13 +107,3 @@ def _evaluation(
         title=file_name(policy.name)[-60:],
     )
     return evaluation
-
-
-def _publish(evaluation: Evaluation, folder: Path) -> None:
-    """Write the rows of each policy and the tests; files of an earlier evaluation are replaced."""
-    questions = file_name(evaluation.questions.name)
-    for policy in evaluation.policies:
-        rows = [row for row in evaluation.rows if row["policy"] == policy.name]
-        write_json(folder / f"{file_name(policy.name)}-{questions}.json", rows)
-    if evaluation.tests:
-        write_json(folder / "comparisons" / f"{questions}.json", evaluation.tests)

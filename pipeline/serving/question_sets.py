@@ -22,28 +22,6 @@ Select = Literal["first", "random"]
 
 
 @dataclass(frozen=True)
-class QuestionChoice:
-    """The questions to evaluate on.
-
-    ``file`` is a file of data set ``dataset``, which is guessed when it is None; without a file the
-    run's evaluation split is taken. At most ``limit`` are taken, the first or any.
-    """
-
-    file: Path | None = None
-    dataset: str | None = None
-    limit: int | None = None
-    select: Select = "first"
-
-    @property
-    def whole_split(self) -> bool:
-        """Whether these are all questions of the run's evaluation split."""
-        return self.file is None and self.limit is None
-
-
-WHOLE_SPLIT = QuestionChoice()
-
-
-@dataclass(frozen=True)
 class QuestionSet:
     """Prepared questions: name in results, directory of ``questions.parquet``, and number."""
 
@@ -53,26 +31,46 @@ class QuestionSet:
     source: str
 
 
-def prepare_questions(task: StageTask, split: StageTask, choice: QuestionChoice) -> QuestionSet:
+def prepare_questions(
+    task: StageTask,
+    split: StageTask,
+    file: Path | None,
+    dataset: str | None,
+    limit: int | None,
+    select: Select,
+) -> QuestionSet:
     """Read and select the questions, and write them below the directory of the run of ``task``.
 
-    ``split`` is the task of the run's evaluation questions, complete if ``choice`` names no file.
-    Raises InputError when the file is unusable, has no questions, or its data set is not known.
+    ``file`` is a file of data set ``dataset``, which is guessed when it is None. Without a file the
+    questions of the task ``split`` are taken, which must be complete. At most ``limit`` are taken,
+    the first or any. Raises InputError when the file is unusable, has no questions, or its data set
+    is not known.
     """
+    from pipeline.knowledge.corpus.questions.load import DATASETS, Notes, dataset_of, load_questions
     from pipeline.knowledge.corpus.questions.select import choose
+    from tasks.questions import lines_of
 
     seed = task.settings.seed
-    if choice.file is None:
+    if file is None:
         name: str = task.settings.evaluation.split
         path, dataset = split.directory / "questions.parquet", "questions"
-        questions = choose(read_records(path, Question), choice.select, choice.limit, seed)
+        questions = choose(read_records(path, Question), select, limit, seed)
         if not questions:
             raise InputError.at(path, "no questions to evaluate on; name another file")
     else:
-        path, name = choice.file, choice.file.stem
-        questions, dataset = _of_file(path, choice, seed)
-    if choice.limit is not None:
-        name += f"-{choice.select}-{choice.limit}"
+        path, name = file, file.stem
+        if dataset not in (None, *DATASETS):
+            raise InputError(f"--dataset is {dataset!r}; expected one of {', '.join(DATASETS)}")
+        dataset = dataset or dataset_of(file)
+        notes = Notes()
+        questions = load_questions(
+            file, dataset, select=select, limit=limit, seed=seed, notes=notes
+        )
+        notes.count_repeats(questions)
+        for line in lines_of(file.name, notes):
+            print(visible(line))
+    if limit is not None:
+        name += f"-{select}-{limit}"
     lines = "\n".join(json_text(as_json(question), sort_keys=True) for question in questions)
     key = hashlib.sha256(lines.encode()).hexdigest()[:16]
     directory = task.settings.run_dir / "evaluations" / "questions" / key
@@ -80,20 +78,3 @@ def prepare_questions(task: StageTask, split: StageTask, choice: QuestionChoice)
         write_parquet(directory / "questions.parquet", questions, Question)
     source = f"{path}" if dataset == "questions" else f"{path}, read as {dataset}"
     return QuestionSet(name, directory, len(questions), source)
-
-
-def _of_file(path: Path, choice: QuestionChoice, seed: int) -> tuple[list[Question], str]:
-    from pipeline.knowledge.corpus.questions.load import DATASETS, Notes, dataset_of, load_questions
-    from tasks.questions import lines_of
-
-    if choice.dataset is not None and choice.dataset not in DATASETS:
-        raise InputError(f"--dataset is {choice.dataset!r}; expected one of {', '.join(DATASETS)}")
-    dataset = choice.dataset or dataset_of(path)
-    notes = Notes()
-    questions = load_questions(
-        path, dataset, select=choice.select, limit=choice.limit, seed=seed, notes=notes
-    )
-    notes.count_repeats(questions)
-    for line in lines_of(path.name, notes):
-        print(visible(line))
-    return questions, dataset

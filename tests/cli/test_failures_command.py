@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.outputs import add_failure_modes
+from pipeline.cli.outputs import failures
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
 from pipeline.core.records import Question
-from pipeline.evaluation.failures import FailureMode
 from tests.evaluation.hops import BORN, DIRECTED, film_trajectory, first_step, musique, second_step
 
 OUTPUT = """Step 1:
@@ -29,15 +28,17 @@ def lines(source: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in source.read_text().splitlines()]
 
 
-def test_records_get_their_failure_mode_and_hop(tmp_path: Path) -> None:
+def test_records_get_their_failure_mode_and_hop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trajectories = [
         film_trajectory("Vell"),
         film_trajectory("Ostar", first_step(DIRECTED), second_step(BORN, says="Ostar")),
     ]
     source, target = tmp_path / "trajectories.jsonl", tmp_path / "out.jsonl"
     write_jsonl(source, trajectories)
-    counts = add_failure_modes(source, target)
-    assert counts == {FailureMode.RIGHT: 1, FailureMode.MISREAD: 1}
+    failures(source, target)
+    assert capsys.readouterr().err == "1 right, 1 misread\n"
     expected = [
         {"failure_mode": "right", "failed_hop": None},
         {"failure_mode": "misread", "failed_hop": 2},
@@ -53,12 +54,14 @@ def test_an_output_alone_is_parsed(tmp_path: Path) -> None:
     whole = as_json(film_trajectory(None))
     names = ("question", "hop", "answers", "evidence")
     source.write_text(json.dumps({name: whole[name] for name in names} | {"output": OUTPUT}))
-    add_failure_modes(source, target)
+    failures(source, target)
     (row,) = lines(target)
     assert (row["failure_mode"], row["failed_hop"], row["hops"]) == ("stopped_early", 2, 2)
 
 
-def test_questions_add_the_decomposition(tmp_path: Path) -> None:
+def test_questions_add_the_decomposition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without evidence only the last hop is known; the decomposition adds the first."""
     wrong_hop = second_step(BORN, says="Ostar", about="Lio Drun")
     steps = (first_step(says="Lio Drun"), wrong_hop)
@@ -66,10 +69,10 @@ def test_questions_add_the_decomposition(tmp_path: Path) -> None:
     source, target = tmp_path / "trajectories.jsonl", tmp_path / "out.jsonl"
     write_jsonl(source, [without_evidence])
     write_parquet(tmp_path / "test.parquet", [musique()], Question)
-    assert add_failure_modes(source, target) == {FailureMode.MISREAD: 1}
-    assert add_failure_modes(source, target, questions=tmp_path / "test.parquet") == {
-        FailureMode.NOT_RETRIEVED: 1
-    }
+    failures(source, target)
+    assert capsys.readouterr().err == "1 misread\n"
+    failures(source, target, questions=tmp_path / "test.parquet")
+    assert capsys.readouterr().err == "1 not_retrieved\n"
 
 
 def test_malformed_records_are_refused_by_line_before_anything_is_written(tmp_path: Path) -> None:
@@ -78,9 +81,9 @@ def test_malformed_records_are_refused_by_line_before_anything_is_written(tmp_pa
     write_parquet(tmp_path / "test.parquet", [], Question)
     source.write_text(json.dumps(whole) + "\n" + json.dumps(whole | {"question": ""}) + "\n")
     with pytest.raises(InputError, match=r"trajectories\.jsonl:2: question: missing"):
-        add_failure_modes(source, target)
+        failures(source, target)
     with pytest.raises(
         InputError, match=r"trajectories\.jsonl:1: question_id: no question 'q' in .*test"
     ):
-        add_failure_modes(source, target, questions=tmp_path / "test.parquet")
+        failures(source, target, questions=tmp_path / "test.parquet")
     assert not target.exists()

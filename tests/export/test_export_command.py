@@ -302,7 +302,7 @@ def test_the_pairs_of_a_round_and_its_policy_are_exported(folder: Path) -> None:
     for command in (["pairs", "--round", "1"], ["model"]):
         status, _, told = steep(["export", *command, "-o", "early", *options])
         assert status == 2
-        assert "make it with" in told or "train one with" in told
+        assert "pair-1 is not done; run: steep run" in told or "train one with" in told
     task = task_for("pair", "embedded", overrides, round=1)
     output = task.settings.run_dir / "written"
     write_parquet(output / "pairs.parquet", three_pairs(), Pair)

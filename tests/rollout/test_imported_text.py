@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.outputs import add_masks, import_outputs
+from pipeline.cli.outputs import import_outputs, mask
 from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
 from pipeline.core.spans import pieces
@@ -179,9 +179,10 @@ def test_nothing_of_a_document_is_trained(tmp_path: Path) -> None:
     file, masked = tmp_path / "rows.jsonl", tmp_path / "masked.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     import_outputs([str(file)], str(tmp_path / "imported.jsonl"))
-    records, _ = add_masks(tmp_path / "imported.jsonl", masked, tokenizer=TOKENIZER)
-    assert records == 2 * len(KNOWN)
-    for line in masked.read_text(encoding="utf-8").splitlines():
+    mask(str(tmp_path / "imported.jsonl"), TOKENIZER, str(masked))
+    lines = masked.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2 * len(KNOWN)
+    for line in lines:
         record = json.loads(line)
         assert EVIL in "".join(record["masked"])
         assert EVIL not in "".join(record["trained"])

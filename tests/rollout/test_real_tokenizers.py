@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.outputs import add_masks, import_outputs
+from pipeline.cli.outputs import import_outputs, mask
 from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Question, Step, Trajectory
 from pipeline.core.sanitize import sanitize
@@ -140,9 +140,9 @@ def test_real_outputs_have_no_mismatch(
     sources = sorted((real_data / "trajectories").glob("searchr1_*.jsonl"))
     imported, masked = tmp_path / "imported.jsonl", tmp_path / "masked.jsonl"
     import_outputs([str(source) for source in sources], str(imported))
-    directory = Path(tokenizer.name_or_path)
-    assert add_masks(imported, masked, tokenizer=directory) == (218, 0)
-    records = map(json.loads, masked.read_text(encoding="utf-8").splitlines())
+    mask(str(imported), Path(tokenizer.name_or_path), str(masked))  # raises where texts differ
+    records = [json.loads(line) for line in masked.read_text(encoding="utf-8").splitlines()]
+    assert len(records) == 218
     for record in records:
         assert not any("<information>Doc" in text for text in record["trained"])
 

@@ -18,7 +18,6 @@ from pipeline.engine.run import run as run_task
 from pipeline.engine.stage import StageTask
 from pipeline.serving.evaluations import evaluate
 from pipeline.serving.named_policies import find_policy
-from pipeline.serving.question_sets import QuestionChoice
 from pipeline.training.lineage import policy_fingerprint
 from tasks import task_for
 from tasks.evaluate_any import EvaluateAny
@@ -64,8 +63,7 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
 ) -> None:
     """Other names, formats and settings that decide nothing run nothing; other questions do."""
     before = executions(run)
-    two = QuestionChoice(limit=2)
-    done = evaluate(run, ["base", "sft"], two)
+    done = evaluate(run, ["base", "sft"], limit=2)
     assert executions(run) == sorted([*before, "evaluate-any", "evaluate-any"])
     assert capsys.readouterr().out.count(" runs (log: ") == 2
     assert [row["n"] for row in done.rows if row["dataset"] == "all"] == [2, 2]
@@ -85,7 +83,7 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     lines = tmp_path / "same.jsonl"
     lines.write_text("".join(json.dumps(asdict(question)) + "\n" for question in QUESTIONS[:2]))
     other = task_for("evaluate", "embedded", (*run.overrides, "pairs.margin=0.2"))
-    again = evaluate(other, [str(copy), "embedded:sft"], QuestionChoice(lines))
+    again = evaluate(other, [str(copy), "embedded:sft"], lines)
     assert set(again.directories.values()) == {done.directories["sft"]}
     assert [row["policy"] for row in again.rows if row["dataset"] == "all"] == [
         str(copy),
@@ -98,9 +96,9 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
         r"evaluate-sft is damaged .*: steep evaluate --policy \S+ --questions \S+parquet --force "
     )
     with pytest.raises(StoreError, match=rf"{remake}--config embedded "):
-        evaluate(run, ["sft"], two)
+        evaluate(run, ["sft"], limit=2)
 
-    fewer = evaluate(run, ["sft"], QuestionChoice(lines, limit=1))
+    fewer = evaluate(run, ["sft"], lines, limit=1)
     assert capsys.readouterr().out.count(" runs (log: ") == 1
     assert [row["n"] for row in fewer.rows] == [1, 1]
     assert executions(run) == sorted([*before, *["evaluate-any"] * 3])
@@ -147,7 +145,7 @@ def test_unusable_policies_are_refused_before_anything_runs(
 
     def refused(directory: Path, problem: str) -> None:
         with pytest.raises(InputError, match=problem):
-            evaluate(run, ["base", str(directory)], QuestionChoice(limit=1))
+            evaluate(run, ["base", str(directory)], limit=1)
 
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "holds no policy; expected lineage.json with adapter/")

@@ -73,11 +73,6 @@ def _site(request: Request) -> Site:
     return site
 
 
-def _desk(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
-
-
 def _run(name: str, request: Request) -> OpenRun:
     return _opened(_site(request), name)
 
@@ -88,7 +83,6 @@ async def _form(request: Request) -> Form:
 
 
 Runs: TypeAlias = Annotated[Site, Depends(_site)]
-Asking: TypeAlias = Annotated[Desk, Depends(_desk)]
 Run: TypeAlias = Annotated[OpenRun, Depends(_run)]
 Filled: TypeAlias = Annotated[Form, Depends(_form)]
 
@@ -208,20 +202,20 @@ def compare_question(runs: Runs, request: Request, id: str = "") -> Response:
 
 
 @router.get(f"{_RUN}/ask")
-def ask(run: Run, desk: Asking, request: Request, key: str = "", question: str = "") -> Response:
+def ask(run: Run, request: Request, key: str = "", question: str = "") -> Response:
     """The form, filled with ``question``; links to the examples give it."""
-    return _page(request, run, "ask", views.ask(run, desk, key, question))
+    return _page(request, run, "ask", views.ask(run, request.app.state.desk, key, question))
 
 
 @router.post(f"{_RUN}/ask")
-def take(run: Run, desk: Asking, form: Filled) -> Response:
-    asked = take_question(run, desk, form)
+def take(run: Run, request: Request, form: Filled) -> Response:
+    asked = take_question(run, request.app.state.desk, form)
     return RedirectResponse(f"{_home(run)}/ask?key={quote(asked.key)}", 303)
 
 
 @router.post(f"{_RUN}/ask/end")
-def end(run: Run, desk: Asking, form: Filled) -> Response:
-    desk.end()
+def end(run: Run, request: Request, form: Filled) -> Response:
+    request.app.state.desk.end()
     return RedirectResponse(f"{_home(run)}/ask", 303)
 
 

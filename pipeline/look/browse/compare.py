@@ -61,24 +61,26 @@ class Compared(NamedTuple):
     outcome: Outcome
     change: str
 
-    @property
-    def worse(self) -> Sequence[str]:
-        """The failure modes on the worse side, or on the second if both are equal."""
-        return self.failures[0 if self.outcome == "won" else 1]
+    def values(self, name: str) -> Sequence[str]:
+        """The values of a filter that keep the question.
+
+        They are the failure modes of the worse side, or of the second if both are equal.
+        """
+        failures = self.failures[0 if self.outcome == "won" else 1]
+        single = {"outcome": self.outcome, "pairs": self.change}
+        return [single[name]] if name in single else failures
 
 
 @lru_cache(maxsize=4)  # each filter of the page needs the same comparison
 def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
     """The questions that both sides have, and the number of questions that only one side has."""
-    before, after = _samples(first), _samples(second)
-    pairs_before, pairs_after = _pairs(first), _pairs(second)
+    before, after = _questions(first), _questions(second)
     rows = []
-    for question_id, (question, dataset, was_right, was, old_failures) in before.items():
+    for question_id, (question, dataset, was_right, was, old_failures, old) in before.items():
         if question_id not in after:
             continue
-        _, _, is_right, now, new_failures = after[question_id]
+        _, _, is_right, now, new_failures, new = after[question_id]
         difference = is_right * was - was_right * now  # of the shares of right answers
-        old, new = pairs_before.get(question_id), pairs_after.get(question_id)
         if old and new:
             change = "kept" if old == new else "changed"
         else:
@@ -99,27 +101,28 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
     return rows, (len(before) - len(rows), len(after) - len(rows))
 
 
-def _samples(side: Side) -> dict[str, tuple[Any, ...]]:
-    """Question, data set, right answers, samples and failure modes, by id of the question."""
-    rows = side.run.queries.rows_of(
-        "SELECT question_id, any_value(question), any_value(dataset), "
-        "count(*) FILTER (correct), count(*), list_sort(list_distinct(list(failure))) "
-        'FROM trajectories WHERE "group" = ? '
-        "GROUP BY question_id ORDER BY min(n)",
-        [side.group.key],
-    )
-    return {question_id: tuple(facts) for question_id, *facts in rows}
+def _questions(side: Side) -> dict[str, tuple[Any, ...]]:
+    """By id of the question: question, data set, right answers, samples, failure modes, pairs.
 
-
-def _pairs(side: Side) -> dict[str, tuple[str, int]]:
-    """The kinds of the pairs of every question, and a hash of their trajectories in any order."""
+    Pairs are their kinds, and a hash of their trajectories in any order; None without pairs.
+    """
     rows = side.run.queries.rows_of(
-        """SELECT question_id, string_agg(kind, ', ' ORDER BY "row"),
-          sum(hash(chosen_id, rejected_id)::HUGEINT)
-        FROM pairs WHERE "group" = ? GROUP BY question_id""",
-        [side.group.key],
+        """WITH paired AS (
+          SELECT question_id, string_agg(kind, ', ' ORDER BY "row") AS kinds,
+            sum(hash(chosen_id, rejected_id)::HUGEINT) AS trajectories
+          FROM pairs WHERE "group" = ? GROUP BY question_id
+        )
+        SELECT question_id, any_value(question), any_value(dataset), count(*) FILTER (correct),
+          count(*), list_sort(list_distinct(list(failure))), any_value(kinds),
+          any_value(trajectories)
+        FROM trajectories LEFT JOIN paired USING (question_id) WHERE "group" = ?
+        GROUP BY question_id ORDER BY min(n)""",
+        [side.group.key] * 2,
     )
-    return {question_id: (kinds, trajectories) for question_id, kinds, trajectories in rows}
+    return {
+        question_id: (*facts, None if kinds is None else (kinds, trajectories))
+        for question_id, *facts, kinds, trajectories in rows
+    }
 
 
 def side(run: OpenRun, key: str, place: int) -> Side:
@@ -161,13 +164,8 @@ def selection(sides: tuple[Side, Side], parameters: Mapping[str, str]) -> Select
         known = _FILTERS[name]
         if value and value not in known:
             raise InputError(f"{name} is {value!r:.60}; expected one of {', '.join(known)}")
-    shown = [
-        row
-        for row in rows
-        if given["outcome"] in ("", row.outcome)
-        and given["pairs"] in ("", row.change)
-        and (not given["failure"] or given["failure"] in row.worse)
-    ]
+    wanted = {name: value for name, value in given.items() if value}
+    shown = [row for row in rows if all(v in row.values(name) for name, v in wanted.items())]
     (run_a, a), (run_b, b) = ((side.run.name, side.group.key) for side in sides)
     address = {"run_a": run_a, "a": a, "run_b": run_b, "b": b, **given}
     return Selection(rows, only, shown, Filters(address, "", ()))
@@ -181,11 +179,7 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
     shown, filters = selected.shown, selected.filters
     page = page_number(parameters.get("page") or "1")
     start = (page - 1) * PAGE_SIZE
-    counted: Mapping[str, Counter[str]] = {
-        "outcome": Counter(row.outcome for row in shown),
-        "failure": Counter(mode for row in shown for mode in row.worse),
-        "pairs": Counter(row.change for row in shown),
-    }
+    counted = {name: Counter(v for row in shown for v in row.values(name)) for name in _FILTERS}
     return {
         "only": selected.only,
         "total": len(selected.rows),

@@ -7,8 +7,8 @@ are always bound, so that no parameter becomes SQL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,6 +16,7 @@ from pipeline.core.errors import InputError
 
 PAGE_SIZE = 50
 _LAYOUT = ("sort", "order", "page")  # parameters that filter nothing
+_YES_OR_NO = {"correct": "correct", "format": "format_ok"}
 _VERDICTS = {
     "over": "{over} > 0",
     "under": "{under} > 0",
@@ -46,16 +47,6 @@ def query_string(parameters: Mapping[str, str], changes: Mapping[str, object]) -
     return "?" + urlencode({name: v for name, v in merged.items() if v not in (None, "")})
 
 
-@dataclass
-class _Conditions:
-    parts: list[str] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-
-    def add(self, part: str, *values: Any) -> None:
-        self.parts.append(part)
-        self.values.extend(values)
-
-
 @dataclass(frozen=True)
 class Table:
     """The filters of a table: parameters with equal values, with ranges, and its numbers."""
@@ -66,6 +57,9 @@ class Table:
     ids: tuple[str, ...]  # columns of trajectory numbers, for words and items
     over: str
     under: str
+    order: str  # of the file
+    sorts: tuple[str, ...]  # columns that a list can be sorted by, besides reward terms
+    facets: tuple[str, ...]  # columns with few values
 
 
 TRAJECTORIES = Table(
@@ -78,6 +72,9 @@ TRAJECTORIES = Table(
     ("n",),
     over="over",
     under="under",
+    order="n",
+    sorts=("steps", "searches", "tokens", "characters", "over", "under"),
+    facets=("group", "dataset", "hop", "hops", "type", "failure", "bin", "stop"),
 )  # fmt: skip
 PAIRS = Table(
     "pairs",
@@ -89,6 +86,9 @@ PAIRS = Table(
     ("n_chosen", "n_rejected"),
     over="greatest(over_chosen, over_rejected)",  # null only where neither side was judged
     under="greatest(under_chosen, under_rejected)",
+    order='"group", "row"',
+    sorts=("tokens_chosen", "tokens_rejected", "steps_chosen", "steps_rejected"),
+    facets=("group", "dataset", "hop", "hops", "kind", "failure"),
 )  # fmt: skip
 
 
@@ -104,67 +104,59 @@ def parse(
     search. Raises InputError for an unknown parameter or an impossible value.
     """
     given = {name: value.strip() for name, value in parameters.items() if value.strip()}
-    conditions = _Conditions()
-    for name, value in given.items():
-        if name in table.equal:
-            conditions.add(f"CAST({table.equal[name]} AS VARCHAR) = ?", value)
-        elif name.rpartition("_")[0] in table.ranges and name.endswith(("_from", "_to")):
-            column = table.ranges[name.rpartition("_")[0]]
-            conditions.add(_bound(column, name), _number(name, value))
-        elif not (name in _OTHERS or name in _LAYOUT):
-            raise InputError(f"unknown filter {name!r:.60}; expected one of {_known(table)}")
-    _add_others(conditions, table, given, terms, words_of)
-    page_number(given.get("page", "1"))
-    return Filters(given, " AND ".join(conditions.parts) or "TRUE", tuple(conditions.values))
-
-
-_OTHERS = ("q", "item", "correct", "format", "verdict", "term", "from", "to")
-
-
-def _known(table: Table) -> str:
-    ranges = [f"{name}_{end}" for name in table.ranges for end in ("from", "to")]
-    return ", ".join([*table.equal, *ranges, *_OTHERS, *_LAYOUT])
-
-
-def _add_others(
-    conditions: _Conditions,
-    table: Table,
-    given: Mapping[str, str],
-    terms: Collection[str],
-    words_of: Callable[[str], Sequence[str]],
-) -> None:
-    for word in words_of(given["q"]) if "q" in given else ():
-        _add_among(conditions, table, "SELECT n FROM words WHERE starts_with(word, ?)", word)
-    if item := given.get("item"):
-        _add_among(conditions, table, "SELECT n FROM items WHERE item = ?", item)
-    if verdict := given.get("verdict"):
-        if verdict not in _VERDICTS:
-            raise InputError(f"verdict is {verdict!r:.60}; expected {', '.join(_VERDICTS)}")
-        conditions.add(_VERDICTS[verdict].format(over=table.over, under=table.under))
-    for name, column in (("correct", "correct"), ("format", "format_ok")):
-        if value := given.get(name):
-            if table is not TRAJECTORIES or value not in ("yes", "no"):
-                raise InputError(f"{name} is {value!r:.60}; expected yes or no, for trajectories")
-            conditions.add(column if value == "yes" else f"NOT {column}")
     term = given.get("term")
     if term is not None and term not in terms:
         raise InputError(f"term is {term!r:.60}; expected one of {', '.join(terms)}")
-    for end in ("from", "to"):
-        if end in given:
-            if term is None:
-                raise InputError(f"{end} has no term; add the name of a reward term, such as total")
-            conditions.add(_bound(f'"{term}"', f"_{end}"), _number(end, given[end]))
+    parts, values = ["TRUE"], []
+    for name, value in given.items():
+        for part, *bound in _conditions(table, name, value, term, words_of):
+            parts.append(part)
+            values += bound
+    return Filters(given, " AND ".join(parts), tuple(values))
 
 
-def _add_among(conditions: _Conditions, table: Table, chosen: str, value: str) -> None:
+_ENDS = {"from": ">=", "to": "<="}  # both ends belong to a range
+_OTHERS = ("q", "item", "correct", "format", "verdict", "term", *_ENDS)
+
+
+def _conditions(
+    table: Table, name: str, value: str, term: str | None, words_of: Callable[[str], Sequence[str]]
+) -> Iterator[tuple[Any, ...]]:
+    """The conditions of a parameter, each with the values that it binds."""
+    ranged, _, end = name.rpartition("_")
+    if name in table.equal:
+        yield f"CAST({table.equal[name]} AS VARCHAR) = ?", value
+    elif ranged in table.ranges and end in _ENDS:
+        yield f"{table.ranges[ranged]} {_ENDS[end]} ?", _number(name, value)
+    elif name in _ENDS:
+        if term is None:
+            raise InputError(f"{name} has no term; add the name of a reward term, such as total")
+        yield f'"{term}" {_ENDS[name]} ?', _number(name, value)
+    elif name == "q":
+        for word in words_of(value):
+            yield _among(table, "SELECT n FROM words WHERE starts_with(word, ?)", word)
+    elif name == "item":
+        yield _among(table, "SELECT n FROM items WHERE item = ?", value)
+    elif name == "verdict":
+        if value not in _VERDICTS:
+            raise InputError(f"verdict is {value!r:.60}; expected {', '.join(_VERDICTS)}")
+        yield (_VERDICTS[value].format(over=table.over, under=table.under),)
+    elif name in _YES_OR_NO:
+        if table is not TRAJECTORIES or value not in ("yes", "no"):
+            raise InputError(f"{name} is {value!r:.60}; expected yes or no, for trajectories")
+        yield (("" if value == "yes" else "NOT ") + _YES_OR_NO[name],)
+    elif name == "page":
+        page_number(value)
+    elif name not in ("term", *_LAYOUT):
+        ranges = [f"{column}_{end}" for column in table.ranges for end in _ENDS]
+        known = ", ".join([*table.equal, *ranges, *_OTHERS, *_LAYOUT])
+        raise InputError(f"unknown filter {name!r:.60}; expected one of {known}")
+
+
+def _among(table: Table, chosen: str, value: str) -> tuple[str, ...]:
     """The condition that a statement with one value selects one of the row's trajectories."""
     among = " OR ".join(f"{column} IN ({chosen})" for column in table.ids)
-    conditions.add(f"({among})", *[value] * len(table.ids))
-
-
-def _bound(column: str, name: str) -> str:
-    """Both ends belong to the range."""
-    return f"{column} {'>=' if name.endswith('_from') else '<='} ?"
+    return f"({among})", *[value] * len(table.ids)
 
 
 def _number(name: str, value: str) -> float:

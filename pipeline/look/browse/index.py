@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,20 +69,10 @@ def open_index(sources: RunSources, folder: Path) -> DuckDBPyConnection:
     return connection
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[DuckDBPyConnection]:
-    path.unlink(missing_ok=True)  # an empty file is not a database
-    connection = duckdb().connect(str(path))
-    try:
-        connection.execute("SET preserve_insertion_order = false")
-        yield connection
-        connection.execute("CHECKPOINT")
-    finally:
-        connection.close()
-
-
 def _build(path: Path, sources: RunSources) -> None:
-    with _writing(path) as connection:
+    path.unlink(missing_ok=True)  # an empty file is not a database
+    with duckdb().connect(str(path)) as connection:
+        connection.execute("SET preserve_insertion_order = false")
         connection.execute(_TABLES)
         for group in sources.groups:
             if group.trajectories is not None:
@@ -95,6 +83,7 @@ def _build(path: Path, sources: RunSources) -> None:
                 connection.execute(_PAIRS, {"key": group.key, "file": str(group.pairs)})
         _add_pair_terms(connection)
         _sort_words(connection)
+        connection.execute("CHECKPOINT")
 
 
 _TABLES = """
@@ -178,24 +167,18 @@ def _add_trajectories(connection: DuckDBPyConnection, group: Group, file: Path) 
 
 def _read_beside(connection: DuckDBPyConnection, group: Group) -> None:
     """The tables of one group: its questions, pairing outcomes and verdicts."""
-    connection.execute(
-        "CREATE OR REPLACE TEMP TABLE questions "
-        "(question_id VARCHAR PRIMARY KEY, hops BIGINT, type VARCHAR)"
-    )
-    for path in group.questions:
+    for name, key, others, files in (
+        ("questions", "question_id", "hops BIGINT, type VARCHAR", group.questions),
+        ("funnel", "trajectory_id", "bin VARCHAR, partner VARCHAR", [group.funnel]),
+    ):
         connection.execute(
-            "INSERT OR IGNORE INTO questions SELECT question_id, hops, type FROM read_parquet(?)",
-            [str(path)],
+            f"CREATE OR REPLACE TEMP TABLE {name} ({key} VARCHAR PRIMARY KEY, {others})"
         )
-    connection.execute(
-        "CREATE OR REPLACE TEMP TABLE funnel (trajectory_id VARCHAR PRIMARY KEY, bin VARCHAR, "
-        "partner VARCHAR)"
-    )
-    if group.funnel is not None:
-        connection.execute(
-            "INSERT OR IGNORE INTO funnel SELECT trajectory_id, bin, partner FROM read_parquet(?)",
-            [str(group.funnel)],
-        )
+        columns = ", ".join([key, *(column.split()[0] for column in others.split(", "))])
+        for path in filter(None, files):
+            connection.execute(
+                f"INSERT OR IGNORE INTO {name} SELECT {columns} FROM read_parquet(?)", [str(path)]
+            )
     if group.judged is not None:
         connection.execute(
             "INSERT INTO verdicts SELECT ?, id, step, kind, verdict, model, key "

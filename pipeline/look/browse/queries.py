@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, StoreError
 from pipeline.look.browse import filters as filtering
 from pipeline.look.browse.filters import PAGE_SIZE, Filters, Table
-from pipeline.look.browse.index import WORDS
+from pipeline.look.browse.index import WORDS, duckdb
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -79,11 +80,12 @@ class Queries:
 
     def sort_columns(self, table: Table) -> list[str]:
         """The columns that a list can be sorted by."""
-        return [*_SORTS[table.name], *self.terms(table)]
+        return [*table.sorts, *self.terms(table)]
 
     def page(self, table: Table, filters: Filters) -> Listing:
         """The rows of one page. Raises InputError for a column that cannot be sorted by."""
-        total = self.count(table, filters)
+        sql = f"SELECT count(*) FROM {table.name} WHERE {filters.where}"
+        [(total,)] = self.rows_of(sql, filters.values)
         page = int(filters.get("page", "1"))
         rows = self.records(
             f"SELECT * FROM {table.name} WHERE {filters.where} "
@@ -93,24 +95,18 @@ class Queries:
         return Listing(rows, total, page)
 
     def _order(self, table: Table, filters: Filters) -> str:
-        natural = "n" if table is filtering.TRAJECTORIES else '"group", "row"'
         column = filters.get("sort")
         if not column:
-            return natural
+            return table.order
         if column not in self.sort_columns(table):
             known = ", ".join(self.sort_columns(table))
             raise InputError(f"sort is {column!r:.60}; expected one of {known}")
         direction = "DESC" if filters.get("order", "desc") != "asc" else "ASC"
-        return f'"{column}" {direction} NULLS LAST, {natural}'
-
-    def count(self, table: Table, filters: Filters) -> int:
-        """The number of rows."""
-        sql = f"SELECT count(*) FROM {table.name} WHERE {filters.where}"
-        return int(self.rows_of(sql, filters.values)[0][0])
+        return f'"{column}" {direction} NULLS LAST, {table.order}'
 
     def facets(self, table: Table, filters: Filters) -> dict[str, dict[str, int]]:
         """The number of rows for each value of the columns with few values, by column."""
-        names = _FACETS[table.name]
+        names = table.facets
         columns = ", ".join(f'"{name}"' for name in names)
         sets = ", ".join(f'("{name}")' for name in names)
         rows = self.rows_of(
@@ -140,22 +136,24 @@ class Queries:
         before, after = found[0] if found else (None, None)
         return before, after
 
-    def one(self, table: Table, group: str, row: int) -> Row | None:
-        """A row by its place in its file, or None."""
-        sql = f'SELECT * FROM {table.name} WHERE "group" = ? AND "row" = ?'
-        return next(iter(self.records(sql, [group, row])), None)
+    def where(self, table: str | Path, **values: object) -> list[Row]:
+        """The rows of a table, or of a Parquet file, with these values, in order.
 
-    def by_id(self, group: str, trajectory_id: str) -> Row | None:
-        """The trajectory of a group by its id, or None."""
-        sql = 'SELECT * FROM trajectories WHERE "group" = ? AND trajectory_id = ?'
-        return next(iter(self.records(sql, [group, trajectory_id])), None)
+        Raises StoreError when the file cannot be read.
+        """
+        source = table if isinstance(table, str) else "read_parquet(?)"
+        named = [] if isinstance(table, str) else [str(table)]
+        condition = " AND ".join(f'"{column}" = ?' for column in values)
+        try:
+            return self.records(
+                f"SELECT * FROM {source} WHERE {condition} ORDER BY 1", [*named, *values.values()]
+            )
+        except duckdb().Error as error:
+            raise StoreError(f"{table}: {str(error).splitlines()[0]}") from None
 
-    def of_question(self, question_id: str, group: str) -> list[Row]:
-        """The trajectories of a question in a group."""
-        return self.records(
-            'SELECT * FROM trajectories WHERE question_id = ? AND "group" = ? ORDER BY n',
-            [question_id, group],
-        )
+    def first(self, table: str | Path, **values: object) -> Row | None:
+        """The first row with these values, or None."""
+        return next(iter(self.where(table, **values)), None)
 
     def test_questions(self, most: int = 3) -> list[str]:
         """Questions that the run was evaluated on, from different data sets if it has several."""
@@ -171,21 +169,3 @@ class Queries:
         """All pairs in which the trajectory is chosen or rejected."""
         sql = "SELECT * FROM pairs WHERE chosen_id = ? OR rejected_id = ?"
         return self.records(sql, [trajectory_id] * 2)
-
-    def verdicts_of(self, group: str, trajectory_id: str) -> dict[int, Row]:
-        """The verdicts on the steps of a trajectory, by step from 0."""
-        rows = self.records(
-            'SELECT * FROM verdicts WHERE "group" = ? AND trajectory_id = ? ORDER BY step',
-            [group, trajectory_id],
-        )
-        return {row["step"]: row for row in rows}
-
-
-_SORTS = {
-    "trajectories": ["steps", "searches", "tokens", "characters", "over", "under"],
-    "pairs": ["tokens_chosen", "tokens_rejected", "steps_chosen", "steps_rejected"],
-}
-_FACETS = {
-    "trajectories": ["group", "dataset", "hop", "hops", "type", "failure", "bin", "stop"],
-    "pairs": ["group", "dataset", "hop", "hops", "kind", "failure"],
-}

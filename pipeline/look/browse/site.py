@@ -20,9 +20,9 @@ from pipeline.core.record_io import parse_record
 from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
 from pipeline.engine.store import MANIFEST
 from pipeline.evaluation.terminal import open_tokenizer
-from pipeline.look.browse.index import duckdb, open_index
+from pipeline.look.browse.index import open_index
 from pipeline.look.browse.queries import Queries, Row
-from pipeline.look.browse.sources import CALLS, RunSources, find_sources
+from pipeline.look.browse.sources import RunSources, find_sources
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,7 +60,6 @@ class OpenRun:
         """``outputs`` are the outputs of the run before ``sources`` were looked for."""
         self.name = entry.name
         self.sources, self.queries = sources, queries
-        self.knowledge = Knowledge(sources)
         self.policies = entry.policies
         self.not_asked = entry.not_asked or (
             f"run {entry.name} has no config.yaml that names its policies; open it with its "
@@ -100,23 +99,43 @@ class OpenRun:
     def trajectory(self, group: str, row: int) -> Trajectory | None:
         """A trajectory by its place in its file, or None."""
         of_group = self.sources.group(group)
-        if of_group is None or of_group.trajectories is None:
-            return None
-        return read_row(of_group.trajectories, row, Trajectory)
+        return None if of_group is None else _row(of_group.trajectories, row, Trajectory)
 
     def trajectory_by_id(
         self, group: str, trajectory_id: str
     ) -> tuple[Row | None, Trajectory | None]:
         """A trajectory of a group with its row of the side table; None without it."""
-        row = self.queries.by_id(group, trajectory_id)
+        row = self.queries.first("trajectories", group=group, trajectory_id=trajectory_id)
         return row, None if row is None else self.trajectory(group, row["row"])
 
     def pair(self, group: str, row: int) -> Pair | None:
         """A pair by its place in its file, or None."""
         of_group = self.sources.group(group)
-        if of_group is None or of_group.pairs is None:
-            return None
-        return read_row(of_group.pairs, row, Pair)
+        return None if of_group is None else _row(of_group.pairs, row, Pair)
+
+    def knowledge(self, table: str, column: str, value: str) -> list[Any]:
+        """The ``chunks``, ``triplets`` or ``hyperedges`` of the run that have a value."""
+        stage, kind = _KNOWLEDGE[table]
+        directory: Path | None = getattr(self.sources, stage)
+        for suffix in (".arrow", ".parquet"):  # memory-mapped, if there is such a file
+            if directory is not None and (path := directory / f"{table}{suffix}").is_file():
+                return _records(path, kind).where(column, [value])
+        return []
+
+
+@dataclass(frozen=True)
+class NaryFact:
+    """An n-ary fact without its entities."""
+
+    id: str
+    text: str
+    chunk_id: str
+
+
+_KNOWLEDGE = {
+    "chunks": ("corpus", Chunk), "triplets": ("graph", Triplet),
+    "hyperedges": ("hypergraph", NaryFact),
+}  # fmt: skip
 
 
 def _outputs(store: Path) -> frozenset[Path]:
@@ -174,78 +193,19 @@ class Site:
             return self._open[name]
 
 
-def read_row(path: Path, row: int, kind: type[R]) -> R | None:
+def _row(path: Path | None, row: int, kind: type[R]) -> R | None:
     """The record in row ``row`` (from 0) of a Parquet file, or None.
 
     Raises StoreError when the file cannot be read or the record does not fit ``kind``.
     """
+    if path is None:
+        return None
     try:
         with Place(path, row + 1):
             found = next(parquet_rows(path, [row]), None)
             return None if found is None else parse_record(kind, found)
     except InputError as error:
         raise StoreError(str(error)) from None
-
-
-def read_call(judged: Path, key: str) -> dict[str, Any] | None:
-    """The call of a judge with its prompt and reply, by its content key, or None."""
-    path = judged / CALLS
-    if not path.is_file():
-        return None
-    found = _select("SELECT * FROM read_parquet(?) WHERE key = ?", [str(path), key])
-    return found[0] if found else None
-
-
-def _select(sql: str, values: list[Any]) -> list[dict[str, Any]]:
-    library = duckdb()
-    try:
-        with library.connect() as connection:
-            cursor = connection.execute(sql, values)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    except library.Error as error:
-        raise StoreError(f"{values[0]}: {str(error).splitlines()[0]}") from None
-
-
-class Knowledge:
-    """Passages and facts of a run, by id; None or empty if the run has none."""
-
-    def __init__(self, sources: RunSources) -> None:
-        self._sources = sources
-
-    def chunk(self, chunk_id: str) -> Chunk | None:
-        """The passage with this id."""
-        return next(iter(_where(self._sources.corpus, "chunks", Chunk, "id", chunk_id)), None)
-
-    def triplet(self, triplet_id: str) -> Triplet | None:
-        """The fact with this id."""
-        return next(iter(_where(self._sources.graph, "triplets", Triplet, "id", triplet_id)), None)
-
-    def triplets_of(self, chunk_id: str) -> list[Triplet]:
-        """The facts that were extracted from a passage."""
-        return _where(self._sources.graph, "triplets", Triplet, "chunk_id", chunk_id)
-
-    def hyperedges_of(self, chunk_id: str) -> list[dict[str, Any]]:
-        """The n-ary facts of a passage: id, text and entities."""
-        return self._hyperedges("chunk_id", chunk_id)
-
-    def hyperedge(self, edge_id: str) -> dict[str, Any] | None:
-        """The n-ary fact with this id."""
-        return next(iter(self._hyperedges("id", edge_id)), None)
-
-    def _hyperedges(self, column: str, value: str) -> list[dict[str, Any]]:
-        path = (self._sources.hypergraph or Path()) / "hyperedges.parquet"
-        if self._sources.hypergraph is None or not path.is_file():
-            return []
-        return _select(f"SELECT * FROM read_parquet(?) WHERE {column} = ?", [str(path), value])
-
-
-def _where(directory: Path | None, name: str, kind: Any, column: str, value: str) -> list[Any]:
-    """The records with a value, of the memory-mapped table if there is one, else of Parquet."""
-    for suffix in (".arrow", ".parquet"):
-        if directory is not None and (path := directory / f"{name}{suffix}").is_file():
-            return _records(path, kind).where(column, [value])
-    return []
 
 
 @lru_cache(maxsize=8)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError, SteepError
-from pipeline.core.records import Pair, Trajectory
+from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import PairSide, pair_sides, question_of, texts_of
 from pipeline.evaluation.terminal import answer_line, cost_line
 from pipeline.look.browse.compare import Selection, Side
 from pipeline.look.browse.filters import PAIRS, TRAJECTORIES, Table
 from pipeline.look.browse.queries import Row
-from pipeline.look.browse.site import OpenRun, read_call
+from pipeline.look.browse.site import OpenRun
+from pipeline.look.browse.sources import CALLS
 from pipeline.look.browse.steps import (
     evidence_matches,
     first_difference,
@@ -33,7 +33,7 @@ from pipeline.look.browse.texts import (
     trained_pieces,
 )
 from pipeline.methods import candidate_terms
-from pipeline.pairs.reasons import Reasons, place, reasons
+from pipeline.pairs.reasons import place, reasons
 from pipeline.pairs.select import PAPER, Candidate
 from pipeline.rollout.answering import LONGEST_QUESTION
 
@@ -80,9 +80,12 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         }
         for side, text, (facts, whole) in zip(sides, texts, found, strict=True)
     ]
-    samples = run.queries.of_question(record.question_id, group)
+    samples = run.queries.where("trajectories", question_id=record.question_id, group=group)
     candidates = {sample["trajectory_id"]: _candidate(sample) for sample in samples}
     thresholds = of_group.thresholds
+    why, both = None, [candidates.get(name) for name in (record.chosen_id, record.rejected_id)]
+    if not isinstance(thresholds, str) and both[0] is not None and both[1] is not None:
+        why = reasons(record.kind, both[0], both[1], thresholds)
     return {
         "pair": record,
         "group": of_group,
@@ -90,7 +93,7 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "sides": views,
         "problem": problem,
         "difference": first_difference(views),
-        "reasons": _reasons(record, candidates, thresholds),
+        "reasons": why,
         "unexplained": thresholds if isinstance(thresholds, str) else None,
         "samples": sorted(
             samples,
@@ -132,21 +135,6 @@ def _candidate(sample: Row) -> Candidate:
     )
 
 
-def _reasons(
-    record: Pair, candidates: Mapping[str, Candidate], thresholds: Pairs | str
-) -> Reasons | None:
-    """Why the pair was formed; None without its thresholds, or without its trajectories."""
-    known = {record.chosen_id, record.rejected_id} <= candidates.keys()
-    if isinstance(thresholds, str) or not known:
-        return None
-    return reasons(
-        record.kind,
-        candidates[record.chosen_id],
-        candidates[record.rejected_id],
-        thresholds,
-    )
-
-
 def _pair_texts(
     run: OpenRun, sides: Sequence[PairSide], found: Sequence[Found]
 ) -> tuple[tuple[list[Piece], list[Piece]], str | None]:
@@ -169,12 +157,13 @@ def _trajectory_values(
     """The values of a trajectory's page besides its text."""
     if record is None:
         return {"facts": None, "error": None, "steps": [], "evidence": [], "verdicts": {}}
+    verdicts = run.queries.where("verdicts", group=group, trajectory_id=record.trajectory_id)
     return {
         "facts": facts,
         "error": None if record.format_ok else format_error(record),
         "steps": step_views(record),
         "evidence": evidence_matches(record),
-        "verdicts": run.queries.verdicts_of(group, record.trajectory_id),
+        "verdicts": {row["step"]: row for row in verdicts},
     }
 
 
@@ -190,13 +179,14 @@ def versus(sides: Sequence[Side], question_id: str, selected: Selection) -> Page
     wanted = {"won": (False, True), "lost": (True, False)}.get(outcome or "", (None, None))
     views, records = [], []
     for side, right in zip(sides, wanted, strict=True):
-        rows = side.run.queries.of_question(question_id, side.group.key)
+        queries, group = side.run.queries, side.group.key
+        rows = queries.where("trajectories", question_id=question_id, group=group)
         facts = next((row for row in rows if row["correct"] == right), next(iter(rows), None))
-        record = None if facts is None else side.run.trajectory(side.group.key, facts["row"])
+        record = None if facts is None else side.run.trajectory(group, facts["row"])
         if record is None:
             return None
         records.append(record)
-        values = _trajectory_values(side.run, side.group.key, facts, record)
+        values = _trajectory_values(side.run, group, facts, record)
         names = {"side": side.group.title, "run": side.run.name, "group": side.group}
         views.append({**values, **names, "id": record.trajectory_id, "tokens": None})
     for view, text in zip(views, pair_pieces(*map(pieces, records)), strict=True):
@@ -213,7 +203,8 @@ def versus(sides: Sequence[Side], question_id: str, selected: Selection) -> Page
 
 def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
     """A trajectory with its text, steps, rewards, verdicts and pairs."""
-    found, facts = run.trajectory(group, row), run.queries.one(TRAJECTORIES, group, row)
+    found = run.trajectory(group, row)
+    facts = run.queries.first("trajectories", group=group, row=row)
     if found is None or facts is None:
         return None
     around = _around(run, TRAJECTORIES, group, row, parameters)
@@ -232,17 +223,16 @@ def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]
 
 def chunk(run: OpenRun, id: str) -> Page | None:
     """A passage with its facts; ``id`` is its own or that of one of its facts."""
-    fact = run.knowledge.triplet(id)
-    edge = run.knowledge.hyperedge(id) if fact is None else None
-    chunk_id = fact.chunk_id if fact is not None else edge["chunk_id"] if edge is not None else id
-    found = run.knowledge.chunk(chunk_id)
-    if found is None:
+    facts = run.knowledge("triplets", "id", id) or run.knowledge("hyperedges", "id", id)
+    chunk_id = facts[0].chunk_id if facts else id
+    found = run.knowledge("chunks", "id", chunk_id)
+    if not found:
         return None
     return {
-        "chunk": found,
-        "fact_id": id if id != chunk_id else None,
-        "triplets": run.knowledge.triplets_of(chunk_id),
-        "hyperedges": run.knowledge.hyperedges_of(chunk_id),
+        "chunk": found[0],
+        "fact_id": id if facts else None,
+        "triplets": run.knowledge("triplets", "chunk_id", chunk_id),
+        "hyperedges": run.knowledge("hyperedges", "chunk_id", chunk_id),
     }
 
 
@@ -292,7 +282,8 @@ def _answer(name: str, answered: Answered) -> Page:
 def call(run: OpenRun, group: str, key: str) -> Page | None:
     """The prompt, the reply and the verdict of a judge's call."""
     of_group = run.sources.group(group)
-    found = None if of_group is None or of_group.judged is None else read_call(of_group.judged, key)
+    path = None if of_group is None or of_group.judged is None else of_group.judged / CALLS
+    found = run.queries.first(path, key=key) if path is not None and path.is_file() else None
     if found is None:
         return None
     steps = run.queries.records(

@@ -120,16 +120,15 @@ def measure_retrievers(
     reranker.
     """
     result = []
-    kinds: list[tuple[QueryKind, list[RecallQuery]]]
-    kinds = [("question", questions.questions), ("sub-question", questions.sub_questions)]
-    for kind, queries in kinds:
-        if not queries:
-            continue
+    kinds: dict[QueryKind, list[RecallQuery]]
+    kinds = {"question": questions.questions, "sub-question": questions.sub_questions}
+    for kind, queries in kinds.items():
         of_kind, recalls = [], {}
-        for variant in variants:
+        for variant in variants if queries else ():
             retrieved, seconds = _retrieve(variant, [query.query for query in queries])
-            loose = _recalls(queries, retrieved, document_of, strict=False)
-            strict = _recalls(queries, retrieved, document_of, strict=True)
+            loose, strict = (
+                _recalls(queries, retrieved, document_of, strict=strict) for strict in (False, True)
+            )
             ids = [query.question_id for query in queries]
             grammar = ProGraph() if variant.retriever in HYPER_VARIANTS else TeaRag()
             texts = [grammar.observation(list(items), "\n") for items in retrieved]
@@ -171,20 +170,16 @@ def retriever_variants(
         variants += [_variant(config, built, embedder, name, None, plain) for name in LINK_VARIANTS]
     else:
         notes.append("bm25, fused and linked are left out: bm25s is not installed")
-    names = VARIANTS if built.triplets else VARIANTS[:1]
+    names: tuple[str, ...] = VARIANTS
     if not built.triplets:
+        names = ("semantic",)
         notes.append(
             "graph, concat, ppr and the hypergraph are left out: there are no triplets of this "
             "corpus; link passages by their titles with --set graph.source=titles"
         )
-    for label, reranker in _rerankers(config):
-        for name in names:
-            variants.append(_variant(config, built, embedder, name, label, reranker))
-    if built.hyperedges:
-        variants += [
-            _variant(config, built, embedder, name, None, plain) for name in HYPER_VARIANTS
-        ]
-    return variants, notes
+    kinds = [(name, *one) for one in _rerankers(config) for name in names]
+    kinds += [(name, None, plain) for name in HYPER_VARIANTS if built.hyperedges]
+    return variants + [_variant(config, built, embedder, *kind) for kind in kinds], notes
 
 
 def _retrieve(
@@ -209,28 +204,17 @@ def _recalls(
 ) -> dict[int, np.ndarray]:
     """Recall@k per query, by k."""
     rankings = [ranked_documents(items, document_of, strict=strict) for items in retrieved]
-    return {
-        k: np.array(
-            [
-                recall_at(ranking, query.gold, k)
-                for query, ranking in zip(queries, rankings, strict=True)
-            ]
-        )
-        for k in CUTS
-    }
+    ranked = list(zip(queries, rankings, strict=True))
+    return {k: np.array([recall_at(each, query.gold, k) for query, each in ranked]) for k in CUTS}
 
 
 def _means(question_ids: Sequence[str], recalls: dict[int, np.ndarray]) -> dict[str, float]:
+    """Mean recalls, and the share of questions whose queries all have recall 1."""
     means = {f"recall@{k}": float(recall_Q.mean()) for k, recall_Q in recalls.items()}
-    return means | {f"all_gold@{CUTS[-1]}": _all_gold(question_ids, recalls[CUTS[-1]])}
-
-
-def _all_gold(question_ids: Sequence[str], recall_Q: np.ndarray) -> float:
-    """Share of questions whose queries all have recall 1."""
     complete: dict[str, bool] = {}
-    for question_id, recall in zip(question_ids, recall_Q.tolist(), strict=True):
+    for question_id, recall in zip(question_ids, recalls[CUTS[-1]].tolist(), strict=True):
         complete[question_id] = complete.get(question_id, True) and recall == 1
-    return sum(complete.values()) / len(complete)
+    return means | {f"all_gold@{CUTS[-1]}": sum(complete.values()) / len(complete)}
 
 
 def _bm25(config: Config, built: BuiltStages) -> RetrieverVariant:
@@ -301,19 +285,13 @@ class BuiltStages:
         return self.folder / "corpus", self.folder / graph, self.folder / index
 
 
-def _make(module: str, context: StageContext) -> dict[str, int]:
-    """Run a stage, which is above this package; returns its counts."""
-    return call_stage(f"tasks.{module}:run", context)
-
-
 def build_corpus(config: Config, folder: Path) -> Path:
     """Run the stage ``corpus`` below ``folder`` and return its directory.
 
     Raises the errors of the stage.
     """
-    context = _context(config, folder, "corpus")
-    _make("corpus", context)
-    return context.output
+    _make(config, folder, "corpus")
+    return folder / "corpus"
 
 
 def build_stages(config: Config, folder: Path, corpus: Path) -> BuiltStages:
@@ -323,17 +301,19 @@ def build_stages(config: Config, folder: Path, corpus: Path) -> BuiltStages:
     """
     graph, hypergraph = folder / "graph", folder / "hypergraph"
     hyperedges: list[Hyperedge] = []
-    _make("graph", _context(config, folder, "graph", corpus=corpus))
-    counts = _make("index", _context(config, folder, "index", corpus=corpus, graph=graph))
+    _make(config, folder, "graph", corpus=corpus)
+    counts = _make(config, folder, "index", corpus=corpus, graph=graph)
     if counts["triplets"]:
-        _make("hypergraph", _context(config, folder, "hypergraph", corpus=corpus, graph=graph))
-        _make("index", _context(config, folder, "hyper-index", graph=hypergraph))
+        _make(config, folder, "hypergraph", corpus=corpus, graph=graph)
+        _make(config, folder, "hyper-index", graph=hypergraph)
         hyperedges = read_records(hypergraph / "hyperedges.parquet", Hyperedge)
     triplets = read_records(graph / "triplets.parquet", Triplet)
     return BuiltStages(folder, triplets, hyperedges, counts["entities"])
 
 
-def _context(config: Config, folder: Path, stage: str, **inputs: Path) -> StageContext:
+def _make(config: Config, folder: Path, stage: str, **inputs: Path) -> dict[str, int]:
+    """Run a stage, which is above this package; returns its counts."""
     output = folder / stage
     output.mkdir(parents=True)
-    return StageContext(config, stage, output, folder / f"{stage}-checkpoints", inputs)
+    context = StageContext(config, stage, output, folder / f"{stage}-checkpoints", inputs)
+    return call_stage(f"tasks.{stage.removeprefix('hyper-')}:run", context)

@@ -79,7 +79,7 @@ def run_recall(
     files: InputFiles,
     *,
     overrides: Sequence[str] = (),
-    data: Path | None = None,
+    data: str | None = None,
     limit: int | None = None,
 ) -> RecallResult:
     """Measure every retriever of one configuration.
@@ -87,12 +87,12 @@ def run_recall(
     ``data`` is the directory of the configuration's data files, and ``limit`` the number of
     questions. Raises ConfigError or InputError when files are missing, broken or not given.
     """
-    settings, source = _subject(config, files, overrides, data, limit)
+    settings, (path, dataset, most) = _subject(config, files, overrides, data, limit)
     with TemporaryDirectory(prefix="steep-recall-") as name, redirect_stdout(sys.stderr):
         folder = Path(name)
         corpus = build_corpus(settings, folder)
         chunks = read_records(corpus / "chunks.parquet", Chunk)
-        questions = read_recall_questions(source.path, source.dataset, chunks, source.limit)
+        questions = read_recall_questions(path, dataset, chunks, most)
         built = build_stages(settings, folder, corpus)
         embedder = open_embedder(settings.index.embedder, open_cache(settings.cache_dir))
         variants, notes = retriever_variants(settings, built, embedder)
@@ -122,22 +122,14 @@ def run_recall(
     return RecallResult(settings.name, sizes, rows, notes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Questions:
-    """The questions of one measurement; ``dataset`` None is inferred from the fields."""
-
-    path: Path
-    dataset: str | None
-    limit: int | None
-
-
 def _subject(
-    path: Path, files: InputFiles, overrides: Sequence[str], data: Path | None, limit: int | None
-) -> tuple[Config, _Questions]:
-    """The settings with the files of the command line, and the questions."""
-    if data is not None and not data.is_dir():
-        raise InputError.at(data, "no such directory; --data takes the directory of the data files")
-    config = resolve_dtypes(load(path, tuple(overrides), str(data) if data else None)).settings
+    path: Path, files: InputFiles, overrides: Sequence[str], data: str | None, limit: int | None
+) -> tuple[Config, tuple[Path, str | None, int | None]]:
+    """The settings with the files of the command line; and file, data set and number of questions.
+
+    The data set None is inferred from the fields.
+    """
+    config = resolve_dtypes(load(path, tuple(overrides), data)).settings
     root = Path(config.data.root or ".")
     if files.dataset is not None and files.dataset not in DATASETS:
         raise InputError(f"--dataset {files.dataset}: expected one of {', '.join(DATASETS)}")
@@ -145,7 +137,7 @@ def _subject(
         raise InputError("--corpus and --questions must be given together; give both or neither")
     if files.questions is not None:
         corpus, graph = _corpus_of(config, files), config.graph
-        questions, dataset = files.questions.absolute(), files.dataset
+        questions, dataset = files.questions, files.dataset
         if graph.source not in ("titles", "llm"):  # its file belongs to another corpus
             graph = Graph(source="none")
     else:
@@ -156,9 +148,8 @@ def _subject(
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, f"no such file{hint}")
     index = config.index.model_copy(update={"links": find_spec("bm25s") is not None})
-    config = config.model_copy(update={"index": index})
-    update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph}
-    return config.model_copy(update=update), _Questions(questions, dataset, limit)
+    update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph, "index": index}
+    return config.model_copy(update=update), (questions, dataset, limit)
 
 
 def _question_file(config: Config, path: Path) -> QuestionFile:

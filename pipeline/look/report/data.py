@@ -8,10 +8,11 @@ have, which the page reports; a broken file is an error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.answer_metrics import ALL, is_average
 from pipeline.core.input_files import iterate_parquet
 from pipeline.engine.store import MANIFEST, read_manifest, read_output
 
@@ -28,6 +29,21 @@ def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
     return dict(sorted(directories.items()))
 
 
+def by_dataset(
+    rows: Sequence[Mapping[str, Any]], *, average: str = ""
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Metrics rows by data set; with a title ``average`` those of the average are first.
+
+    Empty if the average is asked for and there is none.
+    """
+    names = dict.fromkeys(row["dataset"] for row in rows if not is_average(row["dataset"]))
+    groups = {name: [row for row in rows if row["dataset"] == name] for name in names}
+    if not average:
+        return groups
+    of_all = [row for row in rows if row["dataset"] == ALL]
+    return {average: of_all, **groups} if of_all else {}
+
+
 def turn_rewards(
     inputs: Mapping[str, Path], terms: Iterable[str]
 ) -> dict[int, dict[int, dict[str, Any]]]:
@@ -39,7 +55,8 @@ def turn_rewards(
     result: dict[int, dict[int, dict[str, Any]]] = {}
     for number, directory in rounds_of(inputs, "score").items():
         turns: dict[int, list[Mapping[str, Any]]] = {}
-        for reward in _rewards(directory):
+        for row in iterate_parquet(directory / "trajectories.parquet", ["rewards"]):
+            reward = row["rewards"] or {}  # None after a retrieval error
             steps = reward["steps"] if reward.keys() >= {*names, "steps"} else []
             for turn, step in enumerate(steps, start=1):
                 turns.setdefault(turn, []).append(step)
@@ -65,21 +82,12 @@ def progress_costs(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     return result
 
 
-def _rewards(directory: Path) -> Iterator[dict[str, Any]]:
-    """The rewards of the trajectories of a round, except where a retrieval error ended them."""
-    path = directory / "trajectories.parquet"
-    for row in iterate_parquet(path, ["rewards"]):
-        if row["rewards"] is not None:
-            yield row["rewards"]
-
-
 def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     """Number of trajectories in each bin of the pair selection, by round."""
-    result = {}
-    for number, directory in rounds_of(inputs, "pair").items():
-        value = read_output(directory / "funnel.json")
-        result[number] = {name: int(count) for name, count in value["bins"].items()}
-    return result
+    return {
+        number: read_output(directory / "funnel.json")["bins"]
+        for number, directory in rounds_of(inputs, "pair").items()
+    }
 
 
 def pair_kinds(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
@@ -94,13 +102,9 @@ def pair_kinds(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
 
 def training_logs(inputs: Mapping[str, Path]) -> dict[str, list[dict[str, float]]]:
     """Trainer logs by policy ("sft", "round-1", ...), with one dictionary per logged step."""
-    directories = {f"round-{n}": path for n, path in rounds_of(inputs, "train").items()}
-    if "sft" in inputs:
-        directories = {"sft": inputs["sft"], **directories}
-    return {
-        policy: read_output(directory / "log.json")["history"]
-        for policy, directory in directories.items()
-    }
+    directories = {"sft": inputs["sft"]} if "sft" in inputs else {}
+    directories |= {f"round-{n}": path for n, path in rounds_of(inputs, "train").items()}
+    return {name: read_output(path / "log.json")["history"] for name, path in directories.items()}
 
 
 def series(history: list[dict[str, float]], key: str) -> tuple[list[float], list[float]]:
@@ -129,14 +133,15 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
             for key in ("wall_seconds", "peak_memory_mb")
         )
         key = manifest["key"]
-        row = {
-            "name": key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}",
-            "fingerprint": manifest.get("fingerprint"),
-            "seconds": sum(seconds) if seconds else None,
-            "peak_memory_mb": max(memory, default=None),
-            "device": manifest.get("device"),
-        }
-        counts = manifest["counts"]
-        versions = manifest.get("versions", {})
-        result.append({**row, "counts": counts, "versions": versions})
+        result.append(
+            {
+                "name": key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}",
+                "fingerprint": manifest.get("fingerprint"),
+                "seconds": sum(seconds) if seconds else None,
+                "peak_memory_mb": max(memory, default=None),
+                "device": manifest.get("device"),
+                "counts": manifest["counts"],
+                "versions": manifest.get("versions", {}),
+            }
+        )
     return result

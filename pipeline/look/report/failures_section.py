@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.core.answer_metrics import ALL, is_average
+from pipeline.core.answer_metrics import ALL
 from pipeline.evaluation.failures import LEGEND, FailureMode
+from pipeline.look.report.data import by_dataset
 
 
 def values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Template variables: the failure modes that occur, and rows by data set."""
-    main = [row for row in rows if row["split"] == rows[0]["split"]]
-    datasets = list(dict.fromkeys(row["dataset"] for row in main if not is_average(row["dataset"])))
-    groups = {
-        dataset: [row for row in main if row["dataset"] == dataset]
-        for dataset in ([ALL, *datasets] if main else [])
-    }
-    occurring = [m for m in FailureMode if any(_count(row, m)["n"] for row in groups.get(ALL, []))]
+    groups = by_dataset([row for row in rows if row["split"] == rows[0]["split"]], average=ALL)
+    occurring = [
+        mode
+        for mode in FailureMode
+        if any(row["failure_modes"][mode.value]["n"] for row in groups.get(ALL, ()))
+    ]
     return {
         "failure_modes": {
             failure_mode.value: {
@@ -33,8 +33,3 @@ def values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         },
         "failure_mode_rows": groups,
     }
-
-
-def _count(row: Mapping[str, Any], failure_mode: FailureMode) -> Mapping[str, float]:
-    count: Mapping[str, float] = row["failure_modes"][failure_mode.value]
-    return count

@@ -175,19 +175,21 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     policies = _policies(rows)
     split = rows[0]["split"] if rows else ""
     main = [row for row in rows if row["split"] == split]
+    # Rows with over- or under-search rates.
+    judged = [row for row in main if row["osr"] is not None or row["usr"] is not None]
     result: dict[str, Any] = {
         "policies": policies,
         "split": split,
         "colors": {p: plots.series_color(i, len(policies)) for i, p in enumerate(policies)},
         "headline": [row for row in main if row["dataset"] == ALL],
-        "by_dataset": _by_dataset(main),
+        "by_dataset": collect.by_dataset(main),
         "by_hop": {
             name: of_hop
             for name in HOP_AVERAGES.values()
             if (of_hop := [row for row in main if row["dataset"] == name])
         },
         **_by_hop_count(main),
-        "judged": _judged(main),
+        "judged": collect.by_dataset(judged, average="average"),
         "parts": _by_part(rows, split),
         "final": _final(rows, split),
         "learning": _learning(policies, main),
@@ -223,11 +225,6 @@ def _by_measure(
     return result
 
 
-def _by_dataset(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    names = dict.fromkeys(row["dataset"] for row in rows if not is_average(row["dataset"]))
-    return {name: [row for row in rows if row["dataset"] == name] for name in names}
-
-
 def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rows by number of hops and policy, and the numbers of hops; empty for old evaluations."""
     found: dict[str, dict[int, Mapping[str, Any]]] = {}
@@ -236,13 +233,6 @@ def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             found.setdefault(row["policy"], {})[count] = row
     counts = sorted({count for of_policy in found.values() for count in of_policy})
     return {"by_hop_count": found, "hop_counts": counts}
-
-
-def _judged(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows with over- or under-search rates, the average first; empty without verdicts."""
-    judged = [row for row in rows if row["osr"] is not None or row["usr"] is not None]
-    average = [row for row in judged if row["dataset"] == ALL]
-    return {"average": average, **_by_dataset(judged)} if average else {}
 
 
 def _by_part(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -255,10 +245,8 @@ def _by_part(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Ma
 
 def _final(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
     """Rows of the last policy on ``evaluation.final_split`` by data set, the average first."""
-    other = [row for row in rows if row["split"].partition("/")[0] != split]
-    main = [row for row in other if "/" not in row["split"]]
-    average = [row for row in main if row["dataset"] == ALL]
-    return {f"All of {average[0]['split']}": average, **_by_dataset(main)} if average else {}
+    main = [row for row in rows if row["split"] != split and "/" not in row["split"]]
+    return collect.by_dataset(main, average=f"All of {main[0]['split']}") if main else {}
 
 
 def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -286,7 +274,7 @@ def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dic
             },
             None if dataset == ALL else limits,
         )
-        for dataset in [ALL, *_by_dataset(rows)]
+        for dataset in [ALL, *collect.by_dataset(rows)]
     }
 
 

@@ -10,7 +10,7 @@ their questions are held, so memory and time do not grow with the run.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -30,29 +30,6 @@ from pipeline.look.report.data import rounds_of
 MOST = 20_000
 _COLUMNS = ("question_id", "dataset", "question", "hop", "answers", "evidence", "steps")
 _EVALUATED = "evaluate-"
-
-
-@dataclass
-class _Count:
-    """Numbers of hops checked and retrieved, and of trajectories: all, and with every hop."""
-
-    hops: int = 0
-    retrieved: int = 0
-    trajectories: int = 0
-    whole: int = 0
-
-    def add(self, found: list[bool]) -> None:
-        self.hops += len(found)
-        self.retrieved += sum(found)
-        self.trajectories += 1
-        self.whole += all(found)
-
-    def row(self) -> dict[str, Any]:
-        return {
-            "n": self.trajectories,
-            "recall": self.retrieved / self.hops,
-            "whole": self.whole / self.trajectories,
-        }
 
 
 @dataclass
@@ -80,16 +57,13 @@ def values(inputs: Mapping[str, Path], split: str, most: int = MOST) -> dict[str
     """
     found = [recall for recall in _recalls(inputs, split, most) if recall.by_dataset]
     datasets = dict.fromkeys(name for recall in found for name in recall.by_dataset)
-    hops = sorted({name for recall in found for name in recall.by_hops}, key=_number)
+    names = {name for recall in found for name in recall.by_hops}
+    hops = sorted(names, key=lambda name: int(name.partition("-")[0]))
     return {
         "recalls": found,
         "recall_datasets": [ALL, *(name for name in datasets if name != ALL)],
         "recall_hops": hops if len(hops) > 1 else [],
     }
-
-
-def _number(name: str) -> int:
-    return int(name.partition("-")[0])
 
 
 def _recalls(inputs: Mapping[str, Path], split: str, most: int) -> Iterator[Recall]:
@@ -123,8 +97,9 @@ def measure(title: str, sampled: bool, path: Path, questions: Path | None, most:
         for question in (iterate_records(questions, Question) if questions and ids else ())
         if question.question_id in ids
     }
-    by_dataset: defaultdict[str, _Count] = defaultdict(_Count)
-    by_hops: defaultdict[str, _Count] = defaultdict(_Count)
+    # Whether each hop of each trajectory was retrieved.
+    by_dataset: defaultdict[str, list[list[bool]]] = defaultdict(list)
+    by_hops: defaultdict[str, list[list[bool]]] = defaultdict(list)
     without_question = 0
     for trajectory in iterate_trajectories(path, _COLUMNS, every):
         question = known.get(trajectory.question_id)
@@ -133,15 +108,20 @@ def measure(title: str, sampled: bool, path: Path, questions: Path | None, most:
         checked = [hop for hop in hops if hop is not None]
         if not checked:
             continue
-        for count in (
-            by_dataset[ALL], by_dataset[trajectory.dataset], by_hops[hop_count_name(len(hops))]
-        ):  # fmt: skip
-            count.add(checked)
+        by_dataset[ALL].append(checked)
+        by_dataset[trajectory.dataset].append(checked)
+        by_hops[hop_count_name(len(hops))].append(checked)
     return Recall(
         title,
         sampled,
         every,
         without_question,
-        {name: count.row() for name, count in by_dataset.items()},
-        {name: count.row() for name, count in by_hops.items()},
+        {name: _row(found) for name, found in by_dataset.items()},
+        {name: _row(found) for name, found in by_hops.items()},
     )
+
+
+def _row(found: Sequence[Sequence[bool]]) -> dict[str, Any]:
+    number = len(found)
+    recall = sum(map(sum, found)) / sum(map(len, found))
+    return {"n": number, "recall": recall, "whole": sum(map(all, found)) / number}

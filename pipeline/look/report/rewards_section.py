@@ -10,11 +10,11 @@ formed. It is about the process reward, or about the whole reward of a method wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pipeline.config import Config
 from pipeline.core.answer_metrics import exact_match
@@ -45,14 +45,19 @@ class RoundRewards:
     terms: Mapping[HopType, Terms]
     pairs: Mapping[HopType, tuple[int, int]]
 
+    def counts(self, hop: HopType, term: str) -> TermCounts:
+        """The values of a term over a kind of questions."""
+        return self.terms.get(hop, {}).get(term) or TermCounts()
+
 
 def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, Any]:
     """Template variables; ``titles`` are the titles of the method's terms, by term."""
     judged = "process" if "process" in titles else "total"
-    rounds = {
-        number: _round(inputs, number, directory, titles, judged)
-        for number, directory in rounds_of(inputs, "score").items()
-    }
+    rounds = {}
+    for number, directory in rounds_of(inputs, "score").items():
+        by_hop, of_question = reward_terms(directory, titles)
+        order = _pair_order(inputs.get(f"pair-{number}"), of_question, judged)
+        rounds[number] = RoundRewards(by_hop, order)
     last = max(rounds, default=0)
     hops: list[HopType] = [
         hop for hop in get_args(HopType) if any(hop in r.terms for r in rounds.values())
@@ -65,10 +70,7 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
         },
         "reward_answers": {
             hop: {
-                title: {
-                    n: _against_answers(term, r.terms.get(hop, {}).get(term, TermCounts()))
-                    for n, r in rounds.items()
-                }
+                title: {n: _against_answers(term, r.counts(hop, term)) for n, r in rounds.items()}
                 for term, title in titles.items()
             }
             for hop in hops
@@ -97,11 +99,11 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     )
     number, of_last = max(rounds.items())
     pairs, higher = of_last.pairs.get(hop, (0, 0))
-    if hop == "unknown" and not of_last.terms.get(hop, {}).get(term, TermCounts()).varies:
+    if hop == "unknown" and not of_last.counts(hop, term).varies:
         term, pairs = "total", 0  # without evidence the process is always 0
     kind = "" if hop == "unknown" else f"{hop}-hop "
     name = "process reward" if term == "process" else "reward"
-    within = of_last.terms.get(hop, {}).get(term, TermCounts()).within
+    within = of_last.counts(hop, term).within
     auc = within.auc()
     interval = auc.interval() if auc else None
     if auc is None or interval is None or within.questions < _FEWEST:
@@ -117,7 +119,7 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
         else "does not tell right from wrong answers"
     )  # fmt: skip
     number_first, of_first = min(rounds.items())
-    before = of_first.terms.get(hop, {}).get(term, TermCounts()).within.auc()
+    before = of_first.counts(hop, term).within.auc()
     known = [f"95 % interval {low:.1f} to {high:.1f}", "50 by chance"]
     if number_first != number and before is not None:
         known.append(f"{100 * before.value:.1f} in round {number_first}")
@@ -182,13 +184,6 @@ def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
     }
 
 
-def _round(
-    inputs: Mapping[str, Path], number: int, score: Path, terms: Collection[str], judged: str
-) -> RoundRewards:
-    by_hop, hops = reward_terms(score, terms)
-    return RoundRewards(by_hop, _pair_order(inputs.get(f"pair-{number}"), hops, judged))
-
-
 def reward_terms(
     score: Path, terms: Collection[str]
 ) -> tuple[dict[HopType, dict[str, TermCounts]], dict[str, HopType]]:
@@ -200,31 +195,21 @@ def reward_terms(
     path = score / FILE
     result: dict[HopType, dict[str, TermCounts]] = {}
     hops: dict[str, HopType] = {}
-    for question, samples in by_question(_samples(path), lambda sample: sample.question_id, path):
-        hops[question] = samples[0].hop
+    rows = iterate_parquet(path, ["question_id", "hop", "rewards", "answer", "answers"])
+    for question, samples in by_question(rows, itemgetter("question_id"), path):
+        hops[question] = samples[0]["hop"]
+        rewards = [  # none after a retrieval error
+            (row["rewards"] or {}, exact_match(row["answer"], row["answers"]) == 1)
+            for row in samples
+        ]
         counts = result.setdefault(hops[question], {term: TermCounts() for term in terms})
         for term, of_term in counts.items():
             of_term.add_question(
-                (sample.rewards[term], sample.right)
-                for sample in samples
-                if sample.rewards.get(term) is not None
+                (of_sample[term], right)
+                for of_sample, right in rewards
+                if of_sample.get(term) is not None
             )
     return result, hops
-
-
-class _Sample(NamedTuple):
-    question_id: str
-    hop: HopType
-    rewards: Mapping[str, Any]
-    right: bool
-
-
-def _samples(path: Path) -> Iterator[_Sample]:
-    """The trajectories of a file; after a retrieval error a trajectory has no rewards."""
-    columns = ["question_id", "hop", "rewards", "answer", "answers"]
-    for row in iterate_parquet(path, columns):
-        right = exact_match(row["answer"], row["answers"]) == 1
-        yield _Sample(row["question_id"], row["hop"], row["rewards"] or {}, right)
 
 
 def _pair_order(

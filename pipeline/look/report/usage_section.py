@@ -6,10 +6,9 @@ model. ``chat.json`` counts every answer, cached ones included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.engine.store import read_output
 from pipeline.evaluation.policy_names import policy_title
@@ -44,21 +43,26 @@ def usages(inputs: Mapping[str, Path]) -> list[Calls]:
 
     Models without calls are left out. Raises StoreError when a file is broken.
     """
-    return [calls for calls in _usages(inputs) if calls.calls]
-
-
-def _usages(inputs: Mapping[str, Path]) -> Iterator[Calls]:
-    for stage in ("graph", "sft-data"):
-        if stage not in inputs:
-            continue
-        for file, name in _CHATS.items():
-            path = inputs[stage] / file
-            if path.is_file():
-                yield _calls(stage, name, read_output(path))
-    for title, directory in judgings(inputs).items():
-        if (directory / "chat.json").is_file():
-            for name, total in read_output(directory / "chat.json").items():
-                yield _calls(title, name, total)
+    totals = [
+        (stage, name, read_output(path))
+        for stage in ("graph", "sft-data")
+        for file, name in _CHATS.items()
+        if stage in inputs and (path := inputs[stage] / file).is_file()
+    ]
+    totals += [
+        (title, name, total)
+        for title, directory in judgings(inputs).items()
+        if (path := directory / "chat.json").is_file()
+        for name, total in read_output(path).items()
+    ]
+    return [
+        Calls(
+            stage, _MODELS.get(name, name), total["answers"], total["prompt_tokens"],
+            total["completion_tokens"], total["cost"] or None,
+        )
+        for stage, name, total in totals
+        if total["answers"]
+    ]  # fmt: skip
 
 
 def judgings(inputs: Mapping[str, Path]) -> dict[str, Path]:
@@ -68,14 +72,3 @@ def judgings(inputs: Mapping[str, Path]) -> dict[str, Path]:
         if name.startswith(_JUDGE) and path not in judged.values():
             judged[f"Judging of {policy_title(name.removeprefix(_JUDGE))}, evaluated"] = path
     return judged
-
-
-def _calls(stage: str, name: str, total: Mapping[str, Any]) -> Calls:
-    return Calls(
-        stage,
-        _MODELS.get(name, name),
-        total["answers"],
-        total["prompt_tokens"],
-        total["completion_tokens"],
-        total["cost"] or None,
-    )
