@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError, Place
@@ -36,7 +35,7 @@ __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 
 _LOOKED_AT = 20  # records that tell the data set of a file
 OWN = "questions"  # the name of questions that say no other
-OWN_FIELDS = "question and answer (or answers, golden_answers)"
+
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
 EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
@@ -70,11 +69,6 @@ class Notes:
         """Note the repeated questions of a set, which may come from several files."""
         self.repeated = repeated_questions(questions)
         self.counts[REPEATED] = len(self.repeated)
-
-    def count_malformed(self, bad: BadRows) -> None:
-        """Note the malformed rows of a file."""
-        self.counts[MALFORMED] += bad.count
-        self.malformed += [] if bad.first is None else [str(bad.first)]
 
     def first(self, reason: str) -> str:
         """The first place that has been left out or is odd for a reason, as the end of a line."""
@@ -110,18 +104,21 @@ def read_questions(
                 notes.counts[NO_ANSWER_IN_TEXT] += 1
             elif (question := _parse(part, dataset)) is None:
                 notes.counts[UNANSWERED] += 1
-            elif matches(_fields(question) | part.value, required, unmet, whole=True):
-                notes.counts.update(part.notes)
-                yield part, question
+            else:
+                own = {name: getattr(question, name) for name in Question.__dataclass_fields__}
+                if matches(own | part.value, required, unmet, whole=True):
+                    notes.counts.update(part.notes)
+                    yield part, question
 
     for row, question in parsed_rows(path, islice(read_rows(path, bad), rows), bad, found):
-        _number_repeat(question, ids)
+        name, times = question.question_id, 1
+        while question.question_id in ids:  # files without ids may repeat a question
+            times += 1
+            question.question_id = f"{name}-{times}"
+        ids.add(question.question_id)
         yield row, question
-    notes.count_malformed(bad)
-
-
-def _fields(question: Question) -> dict[str, Any]:
-    return {name: getattr(question, name) for name in Question.__dataclass_fields__}
+    notes.counts[MALFORMED] += bad.count
+    notes.malformed += [] if bad.first is None else [str(bad.first)]
 
 
 def load_questions(
@@ -180,13 +177,13 @@ def _nothing_kept(
     path: Path,
     required: Mapping[str, str | int],
     unmet: Iterable[str],
-    counts: Mapping[str, int],
+    counts: Counter[str],
     unanswerable: Mapping[str, str],
 ) -> str:
     """Why no question of a file is left."""
     if fields := ", ".join(unmet):
         return f"{path}: filter: no record has the field {fields}; correct it"
-    if missing := counts.get(native.NO_FACT_FOUND):
+    if missing := counts[native.NO_FACT_FOUND]:
         return (
             f"{path}: supporting_facts: {missing} questions, and none has a fact that names a "
             "sentence of its context; use the edition with gold paragraphs"
@@ -194,7 +191,7 @@ def _nothing_kept(
     if unanswerable:
         first, *_ = unanswerable.values()
         return f"{first}: {UNANSWERABLE} cannot be trained on, and the file has no other"
-    if counts.get(NO_ANSWER_IN_TEXT):
+    if counts[NO_ANSWER_IN_TEXT]:
         return f"{path}: {NO_ANSWER_IN_TEXT}, and the file has no other"
     if required:
         wanted = ", ".join(f"{field}: {value}" for field, value in required.items())
@@ -204,7 +201,8 @@ def _nothing_kept(
 
 
 def _columns(row: RawRecord) -> str:
-    return f"expected {OWN_FIELDS}; the rows have {row.fields()}; rename these columns"
+    expected = "question and answer (or answers, golden_answers)"
+    return f"expected {expected}; the rows have {row.fields()}; rename these columns"
 
 
 def read_contexts(path: Path, dataset: str, bad: BadRows | None = None) -> Iterator[Document]:
@@ -221,10 +219,9 @@ def _parse(row: RawRecord, dataset: str) -> Question | None:
 
     Answers that cannot score are removed if another answer can.
     """
-    if dataset in native.NATIVE:
-        question: Question | None = native.native_question(row := with_answers(row), dataset)
-    else:
-        question = own_question(row := with_answers(row.plain()), dataset)
+    is_published = dataset in native.NATIVE
+    row = with_answers(row if is_published else row.plain())
+    question = (native.native_question if is_published else own_question)(row, dataset)
     if question is None:
         return None
     question = replace(question, **golden_fields(row))
@@ -232,15 +229,6 @@ def _parse(row: RawRecord, dataset: str) -> Question | None:
         row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
         question.answers = scoring
     return question
-
-
-def _number_repeat(question: Question, ids: set[str]) -> None:
-    """Append a number to a repeated question id: files without ids may repeat a question."""
-    name, times = question.question_id, 1
-    while question.question_id in ids:
-        times += 1
-        question.question_id = f"{name}-{times}"
-    ids.add(question.question_id)
 
 
 def dataset_of(path: Path) -> str:
