@@ -12,6 +12,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from functools import cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -179,7 +180,8 @@ def _encoder(hint: Any) -> Convert | None:
         return partial(_known_keys, hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list:
-        return _of_items(_encoder(arguments[0]))
+        inner = _encoder(arguments[0])
+        return inner and (lambda items: [None if item is None else inner(item) for item in items])
     if origin is dict:
         return partial(json.dumps, ensure_ascii=False)
     if origin in (typing.Union, types.UnionType):
@@ -198,12 +200,6 @@ def _row_encoder(hints: Mapping[str, Any]) -> Convert:
         return row
 
     return encode_row
-
-
-def _of_items(convert: Convert | None) -> Convert | None:
-    if convert is None:
-        return None
-    return lambda items: [item if item is None else convert(item) for item in items]
 
 
 def _known_keys(kind: Any, value: Any) -> Any:
@@ -272,12 +268,9 @@ def _decoded_row(decoders: Mapping[str, Convert], not_null: Set[str], row: Any) 
 
 
 def _decoded_json(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    try:
-        return parse_json(text)
-    except InputError:
-        return text  # `parse_record` refuses it with file, line and field
+    with suppress(InputError):  # `parse_record` refuses the text with file, line and field
+        return parse_json(text) if isinstance(text, str) else text
+    return text
 
 
 def write_parquet(
