@@ -8,7 +8,7 @@ Every error names the field, the expected type and the value; `parsed_rows` adds
 from __future__ import annotations
 
 import json
-import unicodedata
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,10 @@ from pipeline.core.text import one_line
 
 MAX_ID = 1000  # characters of an id; ids of chunks and triplets repeat it
 _SHOWN = 60  # characters of a value in a message
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BREAKS_LINES = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]"
+)  # and control characters
 Parsed = TypeVar("Parsed")
 
 
@@ -97,7 +101,7 @@ class RawRecord:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise self.expected(name, "a string or an integer", value)
         text = str(value)
-        if not text.strip() or len(text) > MAX_ID or any(map(_breaks_lines, text)):
+        if not text.strip() or len(text) > MAX_ID or _BREAKS_LINES.search(text):
             wanted = f"an id of 1 to {MAX_ID} characters without control characters"
             raise self.expected(name, wanted, value)
         return text
@@ -214,15 +218,7 @@ def plain(name: str) -> str:
 def encodable(value: Any) -> bool:
     """Whether UTF-8 can encode every string of a JSON value."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _breaks_lines(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.core.answer_metrics import is_average
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import parse_record
-from pipeline.core.records import HopType, Question
+from pipeline.core.records import Question
 from pipeline.knowledge.corpus.questions.answers import gold_answers, listed
 from pipeline.knowledge.corpus.questions.native import (
     evidence,
@@ -76,8 +76,9 @@ def evidence_texts(row: RawRecord) -> list[str]:
 def own_question(row: RawRecord, dataset: str) -> Question | None:
     """The record as a `Question` of the data set that it names, or of ``dataset``.
 
-    None for a record without an answer. Raises InputError when there is no question, and as
-    `checked_question` does.
+    None for a record without an answer. Raises InputError when there is no question, a field has
+    another type, a text is blank, the data set has the name of an average of the metrics, or the
+    number of hops is below 1 or differs from the decomposition.
     """
     gold, text = gold_answers(row), question_text(row)
     if text is None:
@@ -93,16 +94,19 @@ def own_question(row: RawRecord, dataset: str) -> Question | None:
     for name in _NAMES:
         if isinstance(values.get(name), bool | int | float):
             values[name] = str(values[name])
-    with suppress(ValueError):  # tables have texts, and floats beside nulls
-        if isinstance(values.get("hops"), str | float) and float(values["hops"]).is_integer():
-            values["hops"] = int(float(values["hops"]))
     if "hops" not in values and values["decomposition"]:
         values["hops"] = len(values["decomposition"])
+    if isinstance(values.get("hops"), str):  # of a table
+        with suppress(ValueError):
+            values["hops"] = float(values["hops"])  # `parse_record` takes whole ones as integers
     values.setdefault("dataset", dataset)
     if not isinstance(values.get("question_id"), str):
         values["question_id"] = question_id(row, str(values["dataset"]), text.strip())
-    values.setdefault("hop", _hop(values.get("hops")))
-    return checked_question(dataclasses.replace(row, value=values))
+    question = parse_record(Question, {"hop": "unknown"} | values)
+    if "hop" not in values and question.hops is not None:
+        question.hop = "multi" if question.hops > 1 else "single"
+    _check(row, question)
+    return question
 
 
 def _evidence(row: RawRecord) -> list[str]:
@@ -119,20 +123,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _hop(hops: Any) -> HopType:
-    if not isinstance(hops, int):
-        return "unknown"
-    return "multi" if hops > 1 else "single"
-
-
-def checked_question(row: RawRecord) -> Question:
-    """The record as a `Question`.
-
-    Raises InputError when a field has another type, a text is blank, the data set has the name of
-    an average of the metrics, there is no answer, or the number of hops is below 1 or differs from
-    the decomposition.
-    """
-    question = parse_record(Question, row.value)
+def _check(row: RawRecord, question: Question) -> None:
     row.checked_identifier(question.question_id, "question_id")
     row.checked_text(question.dataset, "dataset")
     row.checked_text(question.question, "question")
@@ -151,4 +142,3 @@ def checked_question(row: RawRecord) -> Question:
         raise row.expected("hops", f"{decomposed}, as in decomposition", stated)
     if question.hop == "single" and (stated or 1) > 1:
         raise row.expected("hop", f"multi for {stated} hops", "single")
-    return question
