@@ -202,8 +202,11 @@ def _logged(record: RawRecord) -> list[Any] | None:
         if isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(ValueError):
                 value = literal(value)
-        if not value or not isinstance(value, list) or (output and _is_prompt(value)):
+        if not value or not isinstance(value, list):
             continue
+        roles = (each.get("role") if isinstance(each, dict) else None for each in value)
+        if output and all(role in ("system", "user") for role in roles):
+            continue  # this is the prompt
         opening = [] if name in _MESSAGES else row.get("input") or row.get("prompt") or []
         if not isinstance(opening, list):
             opening = [{"role": "user", "content": opening}]
@@ -219,11 +222,6 @@ def _logged(record: RawRecord) -> list[Any] | None:
             f"{', '.join(named)} is not read"
         )
     return None
-
-
-def _is_prompt(messages: list[Any]) -> bool:
-    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
-    return all(role in ("system", "user") for role in roles)
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> str:
