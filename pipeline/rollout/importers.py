@@ -39,16 +39,12 @@ from pipeline.rollout.conversations.messages import (
 )
 from pipeline.rollout.conversations.steps import parse, tool_format
 from pipeline.rollout.grammars import ParsedOutput, grammar
+from pipeline.rollout.grammars.tagged import TaggedGrammar
 from pipeline.rollout.imported_text import UncertainWriter, r1_searcher_messages, separate
 
 _MESSAGES = ("messages", "conversations", "conversation", "traj", "trajectory", "chat_history")
 _OUTPUT = ("full_output", "output", "response", "generation", "sequences_str", "completion")
 _R1_OUTPUT = "gen_text_store"  # R1-Searcher's evaluation
-# By grammar: tags of which every output must contain at least one.
-_REQUIRED_TAGS: dict[str, tuple[str, ...]] = {
-    "search-r1": ("<think>", "<search>", "<answer>"),
-    "prograph": ("<think>", "<query>", "<answer>"),
-}
 
 
 @dataclass(frozen=True)
@@ -148,13 +144,12 @@ class _Rows:
         output, observed = "", bytearray()  # for each character 1 if it was retrieved
         for text, is_block in separate(given, self.grammar_name, record.find("searches")):
             output, observed = output + text, observed + bytes([is_block]) * len(text)
-        tags = _REQUIRED_TAGS.get(self.grammar_name, ())
-        if tags and not any(tag in output for tag in tags):
-            raise InputError(
-                f"the output has none of {', '.join(tags)}, so its grammar is not "
-                f"{self.grammar_name}"
-            )
         parser = grammar(self.grammar_name)
+        search = parser.search_tag if isinstance(parser, TaggedGrammar) else ""
+        tags = ("<think>", f"<{search}>", "<answer>")
+        if search and not any(tag in output for tag in tags):
+            problem = f"the output has none of {', '.join(tags)}, so its grammar is not"
+            raise InputError(f"{problem} {self.grammar_name}")
         # The grammar adds what its rollout writes around documents. Alone it does not suffice,
         # because it finds no documents after a format error.
         for start, end, writer in parser.spans(output):

@@ -73,10 +73,8 @@ def read_documents(
         empty = True
         for document in _documents(path, format, dataset, kept, BadRows() if bad is None else bad):
             empty = False
-            source = document.source
-            if not source or source.startswith("#"):
-                source = name + source
-            yield replace(document, source=source)
+            is_part = not document.source or document.source.startswith("#")
+            yield replace(document, source=name + document.source) if is_part else document
         if empty:
             raise InputError("no documents found")
 
