@@ -1,13 +1,12 @@
-"""Load questions and context paragraphs from the files of seven data sets, or of any origin.
+"""Load questions from the files of seven data sets, or of any origin.
 
 Input: a file as the data set's authors publish it, or as Search-R1, FlashRAG or PruneRAG re-publish
 it; under any other name the questions of `pipeline.knowledge.corpus.questions.own`. Output:
-`Question` records with answers, aliases and golden evidence (TeaRAG, section 5), and the context
-paragraphs as `Document`s.
+`Question` records with answers, aliases and golden evidence (TeaRAG, section 5).
 
-Three shapes are read for every data set besides its native one: ``question`` with
-``golden_answers`` (Search-R1, FlashRAG), ``Question`` with ``golden_context`` (PruneRAG), and, for
-contexts only, ``query`` with retrieved ``context``.
+Two shapes are read for every data set besides its native one: ``question`` with ``golden_answers``
+(Search-R1, FlashRAG), and ``Question`` with ``golden_context`` (PruneRAG). `corpus.documents` reads
+the context paragraphs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -29,9 +27,7 @@ from pipeline.knowledge.corpus.questions import native
 from pipeline.knowledge.corpus.questions.own import is_unanswerable, own_question, unfolded
 from pipeline.knowledge.corpus.questions.republished import golden_fields, with_answers
 from pipeline.knowledge.corpus.questions.select import Selection, choose, matches
-from pipeline.knowledge.corpus.raw_records import Document, RawRecord, brief, parsed_rows, read_rows
-
-__all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
+from pipeline.knowledge.corpus.raw_records import RawRecord, brief, parsed_rows, read_rows
 
 _LOOKED_AT = 20  # records that tell the data set of a file
 OWN = "questions"  # the name of questions that say no other
@@ -203,15 +199,6 @@ def _nothing_kept(
 def _columns(row: RawRecord) -> str:
     expected = "question and answer (or answers, golden_answers)"
     return f"expected {expected}; the rows have {row.fields()}; rename these columns"
-
-
-def read_contexts(path: Path, dataset: str, bad: BadRows | None = None) -> Iterator[Document]:
-    """Yield the context paragraphs of the questions in a file; malformed rows go to ``bad``.
-
-    Raises InputError when the file is broken, or no record has any.
-    """
-    bad = BadRows() if bad is None else bad
-    return parsed_rows(path, read_rows(path, bad), bad, partial(native.contexts, dataset=dataset))
 
 
 def _parse(row: RawRecord, dataset: str) -> Question | None:
