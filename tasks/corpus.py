@@ -254,9 +254,9 @@ def _with_gold(
 
 def _paragraphs(path: Path, dataset: str) -> Iterator[Document]:
     """The paragraphs of a question file; none, and a line in the log, if it holds none."""
-    from pipeline.knowledge.corpus.questions.load import read_contexts
+    from pipeline.knowledge.corpus.documents import read_documents
 
-    documents = read_contexts(path, dataset)
+    documents = read_documents(path, "questions", dataset)
     try:
         yield from islice(documents, 1)
     except InputError as error:

@@ -12,7 +12,6 @@ import io
 import json
 import math
 import re
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,11 @@ def read_text(path: Path | str) -> str:
     Raises InputError when the file is missing, unreadable, a directory, or not UTF-8.
     """
     with _opened(path) as stream:
-        return _decode(stream.read().removeprefix(_BOM))
+        try:
+            return stream.read().removeprefix(_BOM).decode()
+        except UnicodeDecodeError as error:
+            problem = f"not UTF-8 text ({error.reason} at byte {error.start})"
+            raise InputError(problem) from None
 
 
 def read_json(path: Path | str, expected: type[dict[str, Any]] | type[list[Any]] = dict) -> Any:
@@ -133,7 +136,11 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
             if str(path) == STDIN:
                 yield sys.stdin.buffer
                 return
-            _refuse_fifo(Path(path))
+            # Opening a FIFO waits for a writer, which may never come. The pipes of a shell
+            # (``<(command)``) have names below /dev or /proc, and a writer.
+            of_shell = Path(path).absolute().parts[1:2] in (("dev",), ("proc",))
+            if Path(path).is_fifo() and not of_shell:
+                raise InputError(f"is a FIFO; name a file, or {STDIN} for standard input")
             with open(path, "rb") as stream:
                 yield stream
         except FileNotFoundError:
@@ -142,23 +149,6 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
             raise InputError("is a directory; name a file") from None
         except OSError as error:
             raise InputError(f"not a readable file: {error.strerror}") from None
-
-
-def _refuse_fifo(path: Path) -> None:
-    """Raise InputError for a named FIFO: opening it waits for a writer, which may never come.
-
-    The pipes of a shell (``<(command)``) have names below ``/dev`` or ``/proc``, and a writer.
-    """
-    of_shell = path.absolute().parts[1:2] in (("dev",), ("proc",))
-    if stat.S_ISFIFO(path.stat().st_mode) and not of_shell:
-        raise InputError(f"is a FIFO; name a file, or {STDIN} for standard input")
-
-
-def _decode(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def iterate_parquet(
@@ -256,15 +246,8 @@ def is_json_type(kind: pa.DataType) -> bool:
         return all(is_json_type(kind.field(number).type) for number in range(kind.num_fields))
     if hasattr(kind, "value_type") and not is_type.is_map(kind):  # lists and dictionaries
         return is_json_type(kind.value_type)
-    return bool(
-        is_type.is_integer(kind)
-        or is_type.is_floating(kind)
-        or is_type.is_boolean(kind)
-        or is_type.is_null(kind)
-        or is_type.is_string(kind)
-        or is_type.is_large_string(kind)
-        or is_type.is_string_view(kind)
-    )
+    plain = ("integer", "floating", "boolean", "null", "string", "large_string", "string_view")
+    return any(getattr(is_type, f"is_{name}")(kind) for name in plain)
 
 
 def _check_finite(batch: pa.RecordBatch, before: int) -> None:

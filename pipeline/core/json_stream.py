@@ -96,10 +96,7 @@ class _Text:
         """The JSON value at this position."""
         self._next()
         size = _BLOCK
-        while True:
-            end = self._end_of_value()
-            if end is not None:
-                break
+        while (end := self._end_of_value()) is None:
             self._fill(size)
             size *= 2
         line = self._count_lines()
@@ -116,15 +113,12 @@ class _Text:
 
     def _members(self, opening: str, closing: str) -> Iterator[None]:
         self._take(opening)
-        if self._next() == closing:
-            self._position += 1
-            return
-        while True:
+        if self._next() != closing:
             yield
-            if self._next() == closing:
-                self._position += 1
-                return
-            self._take(",")
+            while self._next() != closing:
+                self._take(",")
+                yield
+        self._position += 1
 
     def _end_of_value(self) -> int | None:
         """The offset after the value; None when more text is needed."""
@@ -133,7 +127,8 @@ class _Text:
         except json.JSONDecodeError as error:
             if not self._complete:
                 return None
-            raise self._error(error.msg, error.pos) from None
+            self._position = error.pos
+            raise self._error(error.msg) from None
         except RecursionError:
             raise self._error("maximum recursion depth exceeded") from None
         # A number could go on in the next block, also after a period.
@@ -143,17 +138,16 @@ class _Text:
     def _next(self) -> str:
         """The next character that is not white space, without taking it; empty at the end."""
         while True:
-            while self._position < len(self._text) and self._text[self._position] in _SPACE:
+            while char := self._text[self._position : self._position + 1]:
+                if char not in _SPACE:
+                    return char
                 self._position += 1
-            if self._position < len(self._text):
-                return self._text[self._position]
             if self._complete:
                 return ""
             self._fill(_BLOCK)
 
     def _take(self, char: str) -> None:
-        found = self._next()
-        if found != char:
+        if self._next() != char:
             raise self._error(f"expected {char!r}")
         self._position += 1
 
@@ -170,7 +164,5 @@ class _Text:
         self._counted = self._position
         return self._line
 
-    def _error(self, problem: str, position: int | None = None) -> InputError:
-        if position is not None:
-            self._position = position
+    def _error(self, problem: str) -> InputError:
         return InputError(f"not valid JSON: {problem}", self._count_lines())

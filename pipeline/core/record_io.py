@@ -12,6 +12,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from functools import cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 ROWS_PER_GROUP = 1024
 Convert = Callable[[Any], Any]
-_VALIDATORS: dict[Any, Any] = {}
-_HINTS: dict[Any, dict[str, Any]] = {}
 
 
+@cache
 def _validator(kind: Any) -> Any:
     """A validator of a record type that takes JSON values without converting them.
 
@@ -42,10 +42,7 @@ def _validator(kind: Any) -> Any:
     from pydantic import TypeAdapter
     from pydantic_core import SchemaValidator
 
-    if kind not in _VALIDATORS:
-        schema = TypeAdapter(kind).core_schema
-        _VALIDATORS[kind] = SchemaValidator(_without_conversion(schema))
-    return _VALIDATORS[kind]
+    return SchemaValidator(_without_conversion(TypeAdapter(kind).core_schema))
 
 
 _SCALARS: dict[str, dict[str, Any]] = {
@@ -88,17 +85,14 @@ def parse_record(kind: type[R], value: Any) -> R:
     from pydantic import ValidationError
 
     try:
-        return _validator(kind).validate_python(from_arrow(value, kind))  # type: ignore[no-any-return]
+        found: R = _validator(kind).validate_python(from_arrow(value, kind))  # type: ignore[arg-type]
+        return found
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "record"
-        problem = f"{field}: {first['msg']} (got {_short(first['input'])})"
-        raise InputError(problem) from None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        text = repr(first["input"])
+        short = text if len(text) <= 60 else text[:57] + "..."
+        raise InputError(f"{field}: {first['msg']} (got {short})") from None
 
 
 def read_records(path: Path | str, kind: type[R]) -> list[R]:
@@ -172,10 +166,7 @@ def arrow_type(hint: Any) -> Any:
     return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[hint]
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    return _HINTS[kind]
+_hints: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
 
 @cache
@@ -189,7 +180,8 @@ def _encoder(hint: Any) -> Convert | None:
         return partial(_known_keys, hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list:
-        return _of_items(_encoder(arguments[0]))
+        inner = _encoder(arguments[0])
+        return inner and (lambda items: [None if item is None else inner(item) for item in items])
     if origin is dict:
         return partial(json.dumps, ensure_ascii=False)
     if origin in (typing.Union, types.UnionType):
@@ -208,12 +200,6 @@ def _row_encoder(hints: Mapping[str, Any]) -> Convert:
         return row
 
     return encode_row
-
-
-def _of_items(convert: Convert | None) -> Convert | None:
-    if convert is None:
-        return None
-    return lambda items: [item if item is None else convert(item) for item in items]
 
 
 def _known_keys(kind: Any, value: Any) -> Any:
@@ -274,9 +260,7 @@ def _decoded_row(decoders: Mapping[str, Convert], not_null: Set[str], row: Any) 
         return row
     decoded = dict(row)
     if None in row.values():
-        absent = [name for name in not_null if decoded.get(name, name) is None]
-        for name in absent:
-            del decoded[name]
+        decoded = {k: cell for k, cell in row.items() if cell is not None or k not in not_null}
     for name, decode in decoders.items():
         if decoded.get(name) is not None:
             decoded[name] = decode(decoded[name])
@@ -284,12 +268,9 @@ def _decoded_row(decoders: Mapping[str, Convert], not_null: Set[str], row: Any) 
 
 
 def _decoded_json(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    try:
-        return parse_json(text)
-    except InputError:
-        return text  # `parse_record` refuses it with file, line and field
+    with suppress(InputError):  # `parse_record` refuses the text with file, line and field
+        return parse_json(text) if isinstance(text, str) else text
+    return text
 
 
 def write_parquet(

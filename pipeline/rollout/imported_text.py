@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,7 +153,7 @@ def _blocks(text: str, layout: _Layout) -> list[tuple[int, int, str]]:
     documents: set[int] = set()
     opening = layout.opening.search(text)
     while opening is not None:
-        start, body, of_turn = opening.start(1), opening.end(), opening.group(2) is not None
+        start, body, of_turn = opening.start(1), opening.end(), opening[2] is not None
         after = _TURN_CLOSING if of_turn else layout.after
         closing_tag = re.compile(f"({re.escape(layout.end)}){after}")
         certain = _end_of_json(text, body, closing_tag) if layout.json else None
@@ -160,8 +161,8 @@ def _blocks(text: str, layout: _Layout) -> list[tuple[int, int, str]]:
         if closing is None:  # the text was cut off inside the block
             blocks.append((start, len(text), text[start:]))
             break
-        following = layout.opening.search(text, closing.end())
-        limit = following.start() if following else len(text)
+        opening = layout.opening.search(text, closing.end())
+        limit = opening.start() if opening else len(text)
         if not certain and closing_tag.search(text, closing.end(), limit):
             raise UncertainWriter(
                 f"a retrieved block has two closing tags {layout.end}, and either of them may be "
@@ -180,7 +181,6 @@ def _blocks(text: str, layout: _Layout) -> list[tuple[int, int, str]]:
         if of_turn:
             block = f"\n{layout.tag}{text[body : closing.end(1)]}\n"
         blocks.append((start, closing.end(), block))
-        opening = following
     if len(documents) > 1:
         counts = " and ".join(map(str, sorted(documents)))
         raise UncertainWriter(
@@ -191,11 +191,9 @@ def _blocks(text: str, layout: _Layout) -> list[tuple[int, int, str]]:
 
 def _end_of_json(text: str, body: int, closing: re.Pattern[str]) -> re.Match[str] | None:
     """The closing tag directly after a block whose body is one JSON object, else None."""
-    begin = body + len(text[body:]) - len(text[body:].lstrip())
-    if not text.startswith("{", begin):
-        return None
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, begin)
-    except (ValueError, RecursionError):
-        return None
-    return closing.match(text, end + len(text[end:]) - len(text[end:].lstrip()))
+    begin = len(text) - len(text[body:].lstrip())
+    with suppress(ValueError, RecursionError):
+        if text.startswith("{", begin):
+            _, end = json.JSONDecoder().raw_decode(text, begin)
+            return closing.match(text, len(text) - len(text[end:].lstrip()))
+    return None

@@ -15,8 +15,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +24,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.methods import DEFAULT_IMPORT
 from pipeline.core.records import GrammarName, HopType, Span, Trajectory
 from pipeline.core.row_files import iterate_rows
-from pipeline.core.spans import covering, extend
+from pipeline.core.spans import extend
 from pipeline.knowledge.corpus.questions.answers import GOLD, gold_answers, literal
 from pipeline.knowledge.corpus.questions.native import HOP
 from pipeline.knowledge.corpus.questions.own import QUESTION, evidence_texts, question_text
@@ -38,17 +38,13 @@ from pipeline.rollout.conversations.messages import (
     without_closing,
 )
 from pipeline.rollout.conversations.steps import parse, tool_format
-from pipeline.rollout.grammars import Grammar, ParsedOutput, grammar
+from pipeline.rollout.grammars import ParsedOutput, grammar
+from pipeline.rollout.grammars.tagged import TaggedGrammar
 from pipeline.rollout.imported_text import UncertainWriter, r1_searcher_messages, separate
 
 _MESSAGES = ("messages", "conversations", "conversation", "traj", "trajectory", "chat_history")
 _OUTPUT = ("full_output", "output", "response", "generation", "sequences_str", "completion")
 _R1_OUTPUT = "gen_text_store"  # R1-Searcher's evaluation
-# By grammar: tags of which every output must contain at least one.
-_REQUIRED_TAGS: dict[str, tuple[str, ...]] = {
-    "search-r1": ("<think>", "<search>", "<answer>"),
-    "prograph": ("<think>", "<query>", "<answer>"),
-}
 
 
 @dataclass(frozen=True)
@@ -143,19 +139,25 @@ class _Rows:
         return made
 
     def _tagged(self, record: RawRecord) -> Trajectory:
-        given = _text(record.value, _OUTPUT, "model output")
-        pieces = separate(given, self.grammar_name, record.find("searches"))
-        output, ends = "".join(text for text, _ in pieces), accumulate(len(t) for t, _ in pieces)
-        placed = zip(pieces, ends, strict=True)
-        retrieved = [(end - len(text), end) for (text, is_block), end in placed if is_block]
-        tags = _REQUIRED_TAGS.get(self.grammar_name, ())
-        if tags and not any(tag in output for tag in tags):
-            raise InputError(
-                f"the output has none of {', '.join(tags)}, so its grammar is not "
-                f"{self.grammar_name}"
-            )
+        if not (given := _first(record.value, _OUTPUT)):
+            raise InputError(f"no model output; looked for {', '.join(_OUTPUT)}")
+        output, observed = "", bytearray()  # for each character 1 if it was retrieved
+        for text, is_block in separate(given, self.grammar_name, record.find("searches")):
+            output, observed = output + text, observed + bytes([is_block]) * len(text)
         parser = grammar(self.grammar_name)
-        spans = _spans(output, retrieved, parser)
+        search = parser.search_tag if isinstance(parser, TaggedGrammar) else ""
+        tags = ("<think>", f"<{search}>", "<answer>")
+        if search and not any(tag in output for tag in tags):
+            problem = f"the output has none of {', '.join(tags)}, so its grammar is not"
+            raise InputError(f"{problem} {self.grammar_name}")
+        # The grammar adds what its rollout writes around documents. Alone it does not suffice,
+        # because it finds no documents after a format error.
+        for start, end, writer in parser.spans(output):
+            if writer != "model":
+                observed[start:end] = b"\1" * (end - start)
+        spans = list[Span]()
+        for flag, run in groupby(observed):
+            spans = extend(spans, len(list(run)), "observation" if flag else "model")
         asked = "" if question_text(record) else prompted_question(record)
         return self._made(parser.parse(output, spans), output, spans, asked or "")
 
@@ -180,13 +182,10 @@ class _Rows:
         """A trajectory with ``asked`` as its question, whose other facts the row says."""
         made = Trajectory("", "", "", asked, "unknown", [], [], self.grammar_name, output)
         made.format, made.messages = "tools" if messages else "tags", messages
-        made.spans, made.steps, made.answer = spans, parsed.steps, parsed.answer
-        made.format_ok, made.format_error = parsed.format_ok, parsed.format_error
-        if made.answer is not None:
-            made.stop = "answer"
-        else:
+        made.spans, made.stop = spans, "answer"
+        if parsed.answer is None:
             made.stop = "max_steps" if spans and spans[-1][2] == "observation" else "malformed"
-        return made
+        return replace(made, **vars(parsed))
 
 
 def _logged(record: RawRecord) -> list[Any] | None:
@@ -198,16 +197,18 @@ def _logged(record: RawRecord) -> list[Any] | None:
         if isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(ValueError):
                 value = literal(value)
-        if not value or not isinstance(value, list) or (output and _is_prompt(value)):
+        if not value or not isinstance(value, list):
             continue
+        roles = (each.get("role") if isinstance(each, dict) else None for each in value)
+        if output and all(role in ("system", "user") for role in roles):
+            continue  # this is the prompt
         opening = [] if name in _MESSAGES else row.get("input") or row.get("prompt") or []
         if not isinstance(opening, list):
             opening = [{"role": "user", "content": opening}]
         system = row.get("system") or row.get("instructions")
         return [*([{"role": "system", "content": system}] if system else []), *opening, *value]
     if _R1_OUTPUT in row or "<|begin_of_query|>" in output:
-        question = question_text(record) or prompted_question(record)
-        asked = {"role": "user", "content": question or _text(row, QUESTION, "question")}
+        asked = {"role": "user", "content": question_text(record) or prompted_question(record)}
         return [asked, *r1_searcher_messages(output, record.find("searches"))]
     lists = [name for name, value in row.items() if isinstance(value, list | dict) and value]
     if not output and (named := [name for name in lists if name not in (*GOLD, "evidence")]):
@@ -218,32 +219,6 @@ def _logged(record: RawRecord) -> list[Any] | None:
     return None
 
 
-def _is_prompt(messages: list[Any]) -> bool:
-    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
-    return all(role in ("system", "user") for role in roles)
-
-
-def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -> list[Span]:
-    """Spans with all retrieved text, and the text that the grammar's rollout adds around it.
-
-    The grammar alone does not suffice, because it finds no documents after a format error.
-    """
-    added = [(start, end) for start, end, writer in parser.spans(output) if writer != "model"]
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted([*added, *retrieved]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return covering(len(output), merged)
-
-
 def _first(row: dict[str, Any], names: Sequence[str]) -> str:
     texts = (row.get(name) for name in names)
     return next((text for text in texts if isinstance(text, str) and text.strip()), "")
-
-
-def _text(row: dict[str, Any], names: Sequence[str], description: str) -> str:
-    if text := _first(row, names):
-        return text
-    raise InputError(f"no {description}; looked for {', '.join(names)}")

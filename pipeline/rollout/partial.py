@@ -19,7 +19,6 @@ from pipeline.core.records import (
     ContextItem,
     Question,
     Span,
-    Step,
     Stop,
     TokenCounts,
     Trajectory,
@@ -81,11 +80,19 @@ class PartialTrajectory:
     def append_segment(self, result: GenerationResult) -> None:
         """Append a model segment."""
         self.segments += 1
-        self.output += result.text
-        self.spans = extend(self.spans, len(result.text), "model")
-        self.token_ids += result.token_ids
-        self.token_spans = extend(self.token_spans, len(result.token_ids), "model")
-        self.logprobs += result.logprobs
+        self._append_text(result.text, "model")
+        self._append_ids(result.token_ids, "model", result.logprobs)
+
+    def _append_text(self, text: str, writer: Writer) -> None:
+        self.output += text
+        self.spans = extend(self.spans, len(text), writer)
+
+    def _append_ids(
+        self, ids: list[int], writer: Writer, logprobs: Sequence[float | None] | None = None
+    ) -> None:
+        self.token_ids += ids
+        self.token_spans = extend(self.token_spans, len(ids), writer)
+        self.logprobs += [None] * len(ids) if logprobs is None else logprobs
 
     def append_observation(self, text: str, tokenizer: Tokenizer) -> int:
         """Append observation text; returns its length in tokens.
@@ -94,12 +101,8 @@ class PartialTrajectory:
         the normalized text, and the record holds the text that the model saw.
         """
         ids = observation_ids(tokenizer, text)
-        decoded = decode(tokenizer, ids)
-        self.output += decoded
-        self.spans = extend(self.spans, len(decoded), "observation")
-        self.token_ids += ids
-        self.token_spans = extend(self.token_spans, len(ids), "observation")
-        self.logprobs += [None] * len(ids)
+        self._append_text(decode(tokenizer, ids), "observation")
+        self._append_ids(ids, "observation")
         return len(ids)
 
     def append_context(self, items: Sequence[ContextItem], text: str, tokenizer: Tokenizer) -> None:
@@ -119,15 +122,10 @@ class PartialTrajectory:
         ``lengths`` are their tokens. The end-of-turn token before it was sampled, and becomes part
         of the text.
         """
-        parts: list[tuple[str, Writer]] = [(decode(tokenizer, self.token_ids[-1:]), "model")]
+        self._append_text(decode(tokenizer, self.token_ids[-1:]), "model")
         for start, end, writer in frame.spans:
-            parts.append((decode(tokenizer, frame.ids[start:end]), writer))
-            self.token_spans = extend(self.token_spans, end - start, writer)
-        for text, writer in parts:
-            self.output += text
-            self.spans = extend(self.spans, len(text), writer)
-        self.token_ids += frame.ids
-        self.logprobs += [None] * len(frame.ids)
+            self._append_text(decode(tokenizer, frame.ids[start:end]), writer)
+            self._append_ids(frame.ids[start:end], writer)
         self.contexts += map(list, contexts)
         self.per_retrieval += lengths
 
@@ -161,7 +159,12 @@ class PartialTrajectory:
                 f"trajectory {trajectory_id}: {problem}; this tokenizer decodes the parts and the "
                 "whole to different texts, please report it"
             )
-        parsed.steps = _with_contexts(parsed.steps, self.contexts)
+        # Parsed text has no ids or scores. Every step with a query has one recorded context, which
+        # may be empty; steps without a query (HiPRAG's non-search steps) have none.
+        recorded = iter(self.contexts)
+        for step in parsed.steps:
+            if step.retrieved:
+                step.context = next(recorded, step.context)
         return Trajectory(
             trajectory_id=trajectory_id,
             **asked(self.question),
@@ -182,16 +185,3 @@ class PartialTrajectory:
             malformed_calls=self.malformed_calls,
             tokens=TokenCounts.of(self.token_spans, self.per_retrieval),
         )
-
-
-def _with_contexts(steps: list[Step], contexts: Sequence[list[ContextItem]]) -> list[Step]:
-    """The parsed steps with their retrieved items, since parsed text has no ids or scores.
-
-    Every step with a query has one recorded context, which may be empty. Steps without a query
-    (HiPRAG's non-search steps) have none.
-    """
-    recorded = iter(contexts)
-    for step in steps:
-        if step.retrieved:
-            step.context = next(recorded, step.context)
-    return steps

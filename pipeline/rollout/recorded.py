@@ -222,15 +222,12 @@ def recorded_trajectories(
         trajectory.reward = reward
         made[name] = trajectory
     by_question: dict[str, list[Trajectory]] = {}
-    prompts: dict[str, list[list[int]]] = {}
+    prompts: dict[str, dict[tuple[int, ...], int]] = {}  # the prompts of a question, numbered
     for name, trajectory in made.items():
         trajectory.answer = made[last[turns[name].conversation]].answer
-        prompt = trajectory.prompt_ids
-        known_prompts = prompts.setdefault(trajectory.question_id, [])
-        if prompt not in known_prompts:
-            known_prompts.append(prompt)
-        if known := known_prompts.index(prompt):
-            trajectory.question_id += f"~{known + 1}"
+        known = prompts.setdefault(trajectory.question_id, {})
+        if number := known.setdefault(tuple(trajectory.prompt_ids), len(known)):
+            trajectory.question_id += f"~{number + 1}"
         group = by_question.setdefault(trajectory.question_id, [])
         trajectory.sample = len(group)
         of_policy = f"{trajectory.sample}@{trajectory.policy[:12]}"

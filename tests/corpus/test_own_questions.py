@@ -298,6 +298,7 @@ BAD: list[str] = [
     "{oops", "[1]", "null", "[" * 9000, '{"question": "Why?", "answer": "\\ud800"}', "\udcff",
     '{"question": 3, "answer": "Ann"}', '{"question": "Why?", "answer": "Ann", "hops": 0}',
     '{"question": "Why?", "answer": {}, "golden": [{}]}', '{"question": "Why?", "answer": Infinity, "hop": 1}',
+    '{"question": "Why?", "answer": "Ann", "decomposition": 2}',
 ]  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
-from pipeline.knowledge.corpus.questions.load import load_questions, read_contexts, read_questions
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.questions.load import load_questions, read_questions
 
 MUSIQUE = {
     "id": "2hop__1_2",
@@ -102,9 +103,9 @@ HUB_HOTPOTQA = {"id": HOTPOTQA["_id"]} | {
 def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str) -> None:
     assert load(tmp_path, dataset, HUB_HOTPOTQA) == load(tmp_path, dataset, HOTPOTQA)
     path = tmp_path / "file.json"
-    native = list(read_contexts(path, dataset))
+    native = list(read_documents(path, "questions", dataset))
     path.write_text(json.dumps([HUB_HOTPOTQA]), encoding="utf-8")
-    assert list(read_contexts(path, dataset)) == native
+    assert list(read_documents(path, "questions", dataset)) == native
     assert [document.title for document in native] == ["A", "B"]
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
-from pipeline.knowledge.corpus.questions.load import dataset_of, load_questions, read_contexts
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.questions.load import dataset_of, load_questions
 
 PROMPT = "Answer the given question. For example, <answer> Beijing </answer>. Question: {}\n"
 
@@ -84,7 +85,10 @@ def test_flashrags_supporting_facts_are_evidence(tmp_path: Path, dataset: str, h
     (question,) = load_questions(path, dataset)
     assert question.evidence == ["A: A is a river.", "B: B is a river."]
     assert (question.hop, question.hops, question.type) == (hop, 2, "comparison")
-    assert [document.title for document in read_contexts(path, "hotpotqa")] == ["A", "B"]
+    assert [document.title for document in read_documents(path, "questions", "hotpotqa")] == [
+        "A",
+        "B",
+    ]
 
 
 def test_flashrags_2wiki_calls_the_sentences_content(tmp_path: Path) -> None:

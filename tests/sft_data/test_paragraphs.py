@@ -6,7 +6,8 @@ from pathlib import Path
 from pipeline.core.records import Chunk
 from pipeline.core.text import tokenize
 from pipeline.knowledge.corpus.chunk import chunk_documents
-from pipeline.knowledge.corpus.questions.load import read_contexts, read_questions
+from pipeline.knowledge.corpus.documents import read_documents
+from pipeline.knowledge.corpus.questions.load import read_questions
 from pipeline.knowledge.corpus.questions.passages import gold_passages
 from pipeline.knowledge.graph.locate import Locator
 from pipeline.training.sft_data.mentions import mention
@@ -76,7 +77,7 @@ def test_real_wikipedia_passages_stand_for_paragraphs_of_musique(real_data: Path
                      "2wiki/prunerag_2wiki_bge_top10_271.jsonl",
                      "hotpotqa/prunerag_hotpotqa_bge_top10_276.jsonl",
                      "single-hop/bamboogle_e5_top21_58.jsonl")
-        for document in read_contexts(real_data / name, "musique")
+        for document in read_documents(real_data / name, "questions", "musique")
     ]  # fmt: skip
     locator = Locator(list(chunk_documents(documents, 100)))
     paragraphs = Paragraphs(locator, 100, own=True)

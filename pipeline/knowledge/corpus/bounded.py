@@ -51,7 +51,11 @@ def bounded(function: Callable[[], T], seconds: int = SECONDS) -> T:
 def _send(sender: Connection, function: Callable[[], object], seconds: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process is interrupted and ends this
     try:
-        for kind, limit in _limits(seconds):
+        limits = {resource.RLIMIT_CPU: seconds, resource.RLIMIT_CORE: 0}
+        if (used := Path("/proc/self/statm")).exists():  # Linux
+            pages = int(used.read_text().split()[0])
+            limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + BYTES
+        for kind, limit in limits.items():
             hard = resource.getrlimit(kind)[1]
             soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
             resource.setrlimit(kind, (soft, hard))
@@ -61,12 +65,3 @@ def _send(sender: Connection, function: Callable[[], object], seconds: int) -> N
     except Exception as error:  # noqa: BLE001 - it is raised in the other process
         message = False, error
     sender.send(message)
-
-
-def _limits(seconds: int) -> list[tuple[int, int]]:
-    limits = [(resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)]
-    used = Path("/proc/self/statm")  # Linux
-    if used.exists():
-        pages = int(used.read_text().split()[0])
-        limits.append((resource.RLIMIT_AS, pages * resource.getpagesize() + BYTES))
-    return limits

@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError, Place
@@ -73,10 +73,8 @@ def read_documents(
         empty = True
         for document in _documents(path, format, dataset, kept, BadRows() if bad is None else bad):
             empty = False
-            source = document.source
-            if not source or source.startswith("#"):
-                source = name + source
-            yield replace(document, source=source)
+            is_part = not document.source or document.source.startswith("#")
+            yield replace(document, source=name + document.source) if is_part else document
         if empty:
             raise InputError("no documents found")
 
@@ -127,14 +125,11 @@ def _documents(
 
 def _has_titles(path: Path) -> bool:
     """Whether a JSON object maps most of its first names to lists of sentences."""
-    first = []
+    plain = []
     with suppress(InputError):  # raised again by the reader of its format
         for _, value in islice(iterate_object(path), _LOOKED_AT):
-            first.append(value)
-    lists = [value for value in first if isinstance(value, list)]
-    return 2 * sum(not any(isinstance(one, dict) for one in value[:1]) for value in lists) > len(
-        first
-    )
+            plain.append(isinstance(value, list) and not isinstance([*value, ""][0], dict))
+    return 2 * sum(plain) > len(plain)
 
 
 def _from_row(format: Format, dataset: str | None, name: str, raw: RawRecord) -> list[Document]:
@@ -152,23 +147,16 @@ def _from_row(format: Format, dataset: str | None, name: str, raw: RawRecord) ->
                 "context paragraphs, set format: questions and dataset in corpus.files"
             )
     document_id = row.identifier("id", "_id", "doc_id")
-    described = next((part for name in _DESCRIBED if (part := _inside(row, name))), None)
-    source = _source(row) or (_source(described) if described else "")
-    if "contents" in row.value and "text" not in row.value:
+    inside = (part for part in map(row.find, _DESCRIBED) if isinstance(part, dict))
+    described = replace(row, value=next(inside, {})).plain().value
+    source = _source(row.value) or _source(described)
+    if "contents" in names and "text" not in names:
         document = titled(row, row.text("contents"), "contents")
-        return [Document(document.title, document.text, document_id, source)]
-    title = row.find("title")
-    if title is None and described is not None:
-        title = described.find("title")
-    if title is None:
-        title = name
+        return [replace(document, id=document_id, source=source)]
+    titles = (row.find("title"), described.get("title"), name)
+    title = next(one for one in titles if one is not None)
     field, text = row.present(*_TEXTS)
     return [Document(_plain(row, "title", title), _plain(row, field, text), document_id, source)]
-
-
-def _inside(row: RawRecord, name: str) -> RawRecord | None:
-    value = row.find(name)
-    return row.checked_mapping(value, name).plain() if isinstance(value, dict) else None
 
 
 def _plain(row: RawRecord, name: str, value: object) -> str:
@@ -178,8 +166,8 @@ def _plain(row: RawRecord, name: str, value: object) -> str:
     return "" if value in (None, "") or str(value).isspace() else row.checked_text(value, name)
 
 
-def _source(row: RawRecord) -> str:
-    value = row.find("url", "source")
+def _source(fields: dict[str, Any]) -> str:
+    value = fields.get("url", fields.get("source"))
     return value.strip() if isinstance(value, str) and encodable(value) else ""
 
 

@@ -70,7 +70,7 @@ def fetch(
     faults: list[str] = []
     try:
         with filelock.FileLock(root / _UNFINISHED / "lock", timeout=0):
-            directory = _Directory(root, report)
+            directory = _Directory(root, report, _read_lock(root / LOCK))
             for download, members in by_download.items():
                 try:
                     done += directory.fetch(download, members)
@@ -87,24 +87,24 @@ def fetch(
     return done, faults
 
 
+@dataclass
 class _Directory:
     """The directory of data with its lock."""
 
-    def __init__(self, root: Path, report: Callable[[str], None]) -> None:
-        self.root = root
-        self.report = report
-        self.lock = _read_lock(root / LOCK)
+    root: Path
+    report: Callable[[str], None]
+    lock: dict[str, dict[str, Any]]
 
     def fetch(self, download: Download, files: list[OfficialFile]) -> list[Fetched]:
         """The files of one download."""
-        done, missing = [], []
-        for file in files:
-            path = self.root / file.path
-            if path.is_file():
-                state = "present" if file.path in self.lock else "recorded"
-                done.append(self._verified(file, path, state))
-            else:
-                missing.append(file)
+        missing = [file for file in files if not (self.root / file.path).is_file()]
+        done = [
+            self._verified(
+                file, self.root / file.path, "present" if file.path in self.lock else "recorded"
+            )
+            for file in files
+            if file not in missing
+        ]
         if not missing:
             return done
         packed = missing[0].path != download.name
@@ -217,21 +217,17 @@ def _transfer(url: str, target: Path) -> None:
 def _unpack(source: Path, file: OfficialFile, target: Path) -> None:
     """Unpack a gzip file, or one member of a ZIP archive. Raises InputError."""
     try:
-        with ExitStack() as stack:
+        with target.open("wb") as unpacked, ExitStack() as stack:
             if file.member is None:
                 stream: Any = stack.enter_context(gzip.open(source))
             else:
                 archive = stack.enter_context(zipfile.ZipFile(source))
                 # Some archives hold their files in another folder than the authors' page says.
-                name = file.member.rpartition("/")[2]
-                found = [
-                    entry
-                    for entry in archive.namelist()
-                    if entry.rpartition("/")[2] == name and not entry.startswith("__MACOSX")
-                ]
+                name = Path(file.member).name
+                found = [one for one in archive.namelist() if Path(one).name == name]
+                found = [one for one in found if not one.startswith("__MACOSX")]
                 stream = stack.enter_context(archive.open(min(found, key=len, default=name)))
-            with target.open("wb") as unpacked:
-                shutil.copyfileobj(stream, unpacked, _BLOCK)
+            shutil.copyfileobj(stream, unpacked, _BLOCK)
     except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, KeyError) as error:
         download = file.download
         raise InputError.at(

@@ -7,8 +7,7 @@ the path of a file and its settings. Output: a sentence for each fault.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -29,22 +28,17 @@ _WHOLE_BYTES = 1 << 26  # of files that are read as a whole
 
 def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
     """A sentence when a question file is missing, malformed, or lacks a field of its filter."""
-    if fault := _absent(path, f"dataset {file.dataset}"):
-        yield fault
-        return
-    if not _is_quick(path):
-        return
-    try:
-        rows = islice(read_rows(path, BadRows()), _RECORDS)
-        fields = {name for row in rows for name in row.value}
-        for _ in read_questions(path, file.dataset, required=file.filter, rows=_RECORDS):
-            pass
-    except InputError as error:
-        yield str(error)
-        return
+    fields = set[str]()
+
+    def records() -> Iterator[object]:
+        for row in islice(read_rows(path, BadRows()), _RECORDS):
+            fields.update(row.value)
+        yield from read_questions(path, file.dataset, required=file.filter, rows=_RECORDS)
+
+    yield from (faults := list(_faults(path, f"dataset {file.dataset}", records())))
     known = fields | Question.__dataclass_fields__.keys()
     missing = [name for name in file.filter if name not in known]
-    if missing:
+    if missing and fields and not faults:
         yield (
             f"{path}: filter: the first {_RECORDS} records have no field {', '.join(missing)}; "
             f"they have {', '.join(sorted(fields)[:10])}; correct the filter"
@@ -61,13 +55,8 @@ def document_faults(root: Path, file: CorpusFile, *, strict: bool) -> Iterator[s
         yield f"{root / file.path}: no file (corpus.files); correct the name"
     unreadable = []
     for one in islice(found, _FILES):
-        problems = list(
-            (one.problem,)
-            if one.problem
-            else _faults(
-                one.path, "corpus.files", partial(read_documents, one, file.format, file.dataset)
-            )
-        )
+        documents = islice(read_documents(one, file.format, file.dataset), _RECORDS)
+        problems = [one.problem] if one.problem else [*_faults(one.path, "corpus.files", documents)]
         if not skips(one, strict=strict):
             yield from problems
         elif not problems:
@@ -96,16 +85,16 @@ def skipped_documents(root: Path, file: CorpusFile) -> Counter[str]:
 
 def source_faults(path: Path, key: str, *, listed: bool) -> Iterator[str]:
     """A sentence when the file of a graph is missing, or malformed if it is ``listed`` by lines."""
-    return _faults(path, key, lambda: islice(read_rows(path), 1) if listed else ())
+    return _faults(path, key, islice(read_rows(path), 1 if listed else 0))
 
 
-def _faults(path: Path, use: str, records: Callable[[], Iterable[object]]) -> Iterator[str]:
-    """A sentence when the file is missing, or when one of its first ``records`` is malformed."""
+def _faults(path: Path, use: str, records: Iterable[object]) -> Iterator[str]:
+    """A sentence when the file is missing, or when one of its ``records`` is malformed."""
     if fault := _absent(path, use):
         yield fault
     elif _is_quick(path):
         try:
-            for _ in islice(records(), _RECORDS):
+            for _ in records:
                 pass
         except (InputError, DependencyError) as error:
             yield str(error)

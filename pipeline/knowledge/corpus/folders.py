@@ -60,19 +60,16 @@ def find_files(root: Path, name: str) -> list[FoundFile]:
 def _below(folder: Path) -> Iterator[Path]:
     """The files, links and unreadable directories below a directory."""
     folders = [folder]
-    while folders:
-        parent = folders.pop()
-        try:
-            inside = sorted(os.scandir(parent), key=lambda entry: entry.name)
-        except OSError:
-            if parent != folder:
-                yield parent
-            continue
-        for entry in inside:
-            if not entry.is_dir(follow_symlinks=False):
-                yield parent / entry.name
-            elif not entry.name.startswith("."):
-                folders.append(parent / entry.name)
+    for parent in folders:  # os.walk of Python 3.11 alone recurses, and fails in deep directories
+        _, inside, files = next(os.walk(parent), ("", [], []))
+        paths = {parent / name for name in inside if not name.startswith(".")}
+        entered = {path for path in paths if not path.is_symlink() and _is_open(path)}
+        folders += entered
+        yield from (*(paths - entered), *(parent / name for name in files))
+
+
+def _is_open(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _problem(folder: Path, inside: PurePath) -> str | None:
@@ -81,7 +78,7 @@ def _problem(folder: Path, inside: PurePath) -> str | None:
             return "a symbolic link, which is not followed"
     mode = (folder / inside).stat().st_mode
     if stat.S_ISDIR(mode):
-        return None if os.access(folder / inside, os.R_OK | os.X_OK) else "an unreadable directory"
+        return None if _is_open(folder / inside) else "an unreadable directory"
     if not stat.S_ISREG(mode):
         return "not a regular file"
     return None if os.access(folder / inside, os.R_OK) else "an unreadable file"

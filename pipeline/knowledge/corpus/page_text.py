@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -171,11 +172,8 @@ def _span(cell: Element, name: str, most: int) -> int:
 
 def _header_rows(rows: list[Element]) -> int:
     """The number of first rows that hold headers alone."""
-    for number, row in enumerate(rows):
-        cells = list(row.iterchildren("td", "th"))
-        if not cells or any(cell.tag == "td" for cell in cells):
-            return number
-    return len(rows)
+    tags = ({cell.tag for cell in row.iterchildren("td", "th")} for row in rows)
+    return len(list(takewhile(lambda of_row: of_row == {"th"}, tags)))
 
 
 def _row_lines(grid: list[dict[int, _Cell]], headers: int) -> Iterator[str]:
@@ -183,12 +181,9 @@ def _row_lines(grid: list[dict[int, _Cell]], headers: int) -> Iterator[str]:
     names: dict[int, list[str]] = {}
     alone: list[str] = []  # such as a title over all columns
     for row in grid[:headers]:
-        cells = set(map(id, row.values()))
+        over_all = len(row) > 1 and len(set(map(id, row.values()))) == 1
         for column, cell in row.items():
-            if len(cells) > 1 or len(row) == 1:
-                _add(names.setdefault(column, []), cell.text)
-            else:
-                _add(alone, cell.text)
+            _add(alone if over_all else names.setdefault(column, []), cell.text)
     heads = {column: " ".join(parts) for column, parts in names.items()}
     body = grid[headers:]
     used = {column for row in body for column, cell in row.items() if cell.text}

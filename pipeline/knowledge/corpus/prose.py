@@ -30,7 +30,6 @@ from pipeline.knowledge.corpus.page_text import given_title, page_text, parsed_p
 from pipeline.knowledge.corpus.raw_records import Document
 from pipeline.knowledge.corpus.word_file import word_page
 
-_PACKAGES = {".pdf": "pypdf"}
 _CONVERTERS = {".pdf": "pypdf", ".docx": "lxml"}  # whose version enters the key of kept documents
 _IMPORTED = {
     ".pdf": ("pypdf",),
@@ -59,8 +58,8 @@ def is_prose(path: Path) -> bool:
 
 def missing_package(path: Path) -> str | None:
     """The package that the file needs and that is not installed."""
-    package = _PACKAGES.get(path.suffix.lower())
-    return package if package is not None and find_spec(package) is None else None
+    is_missing = path.suffix.lower() == ".pdf" and find_spec("pypdf") is None
+    return "pypdf" if is_missing else None
 
 
 def is_converted(path: Path) -> bool:
@@ -126,13 +125,8 @@ def _converted(path: Path, kept: ContentCache) -> list[Document]:
     return documents
 
 
-def _text(path: Path) -> Iterator[Document]:
-    yield Document("", _decoded(path))
-
-
 def _markdown(path: Path) -> Iterator[Document]:
-    text = _decoded(path)
-    title, rest = _front_matter(text)
+    title, rest = _front_matter(_decoded(path))
     parser = _markdown_parser()
     tokens = parser.parse(rest)
     if any(token.level > _LEVELS - 4 for token in tokens):
@@ -169,10 +163,6 @@ def _markdown_parser() -> Any:
     return MarkdownIt("commonmark", {"maxNesting": _LEVELS}).enable(["table", "strikethrough"])
 
 
-def _html(path: Path) -> Iterator[Document]:
-    yield from _page(_decoded(path))
-
-
 def _page(html: str, title: str = "") -> Iterator[Document]:
     try:
         page = parsed_page(html) if html.strip() else None
@@ -202,9 +192,9 @@ def _docx(path: Path) -> Iterator[Document]:
 _READERS: dict[str, Callable[[Path], Iterator[Document]]] = {
     ".md": _markdown,
     ".markdown": _markdown,
-    ".txt": _text,
-    ".html": _html,
-    ".htm": _html,
+    ".txt": lambda path: iter([Document("", _decoded(path))]),
+    ".html": lambda path: _page(_decoded(path)),
+    ".htm": lambda path: _page(_decoded(path)),
     ".pdf": _pdf,
     ".docx": _docx,
 }
@@ -220,7 +210,8 @@ def _decoded(path: Path) -> str:
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        declared = _CHARSET.search(data[:4096]) if _READERS[path.suffix.lower()] is _html else None
+        is_html = path.suffix.lower() in (".html", ".htm")
+        declared = _CHARSET.search(data[:4096]) if is_html else None
         try:
             text = data.decode(declared[1].decode() if declared else "ascii")
         except (UnicodeDecodeError, LookupError):

@@ -8,7 +8,7 @@ Every error names the field, the expected type and the value; `parsed_rows` adds
 from __future__ import annotations
 
 import json
-import unicodedata
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,10 @@ from pipeline.core.text import one_line
 
 MAX_ID = 1000  # characters of an id; ids of chunks and triplets repeat it
 _SHOWN = 60  # characters of a value in a message
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BREAKS_LINES = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]"
+)  # and control characters
 Parsed = TypeVar("Parsed")
 
 
@@ -66,9 +70,9 @@ class RawRecord:
         """``value`` stripped. Raises InputError naming the field ``name`` unless it is a non-empty
         string that UTF-8 can encode."""
         if not isinstance(value, str) or not value.strip():
-            raise self._expected(name, "a non-empty string", value)
+            raise self.expected(name, "a non-empty string", value)
         if not encodable(value):
-            raise self._expected(name, "text without unpaired surrogates", value)
+            raise self.expected(name, "text without unpaired surrogates", value)
         return value.strip()
 
     def optional_text(self, *names: str) -> str | None:
@@ -95,11 +99,11 @@ class RawRecord:
         if isinstance(value, float) and value.is_integer():  # of a pandas column with nulls
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise self._expected(name, "a string or an integer", value)
+            raise self.expected(name, "a string or an integer", value)
         text = str(value)
-        if not text.strip() or len(text) > MAX_ID or any(map(_breaks_lines, text)):
+        if not text.strip() or len(text) > MAX_ID or _BREAKS_LINES.search(text):
             wanted = f"an id of 1 to {MAX_ID} characters without control characters"
-            raise self._expected(name, wanted, value)
+            raise self.expected(name, wanted, value)
         return text
 
     def flag(self, name: str) -> bool:
@@ -107,7 +111,7 @@ class RawRecord:
         type."""
         value = self.find(name)
         if not isinstance(value, bool | None):
-            raise self._expected(name, "true or false", value)
+            raise self.expected(name, "true or false", value)
         return bool(value)
 
     def items(self, *names: str) -> list[Any]:
@@ -119,8 +123,16 @@ class RawRecord:
         """``value``. Raises InputError naming the field unless it is a list (of ``length``
         items)."""
         if not isinstance(value, list) or (length is not None and len(value) != length):
-            raise self._expected(name, "a list" if length is None else f"a list of {length}", value)
+            raise self.expected(name, "a list" if length is None else f"a list of {length}", value)
         return value
+
+    def texts(self, values: Iterable[Any], name: str) -> list[str]:
+        """Each value as `checked_text`; ``name`` is the field of the list that holds them."""
+        return [self.checked_text(one, f"{name}.{n}") for n, one in enumerate(values)]
+
+    def objects(self, values: Iterable[Any], name: str) -> Iterator[RawRecord]:
+        """Each value as `checked_mapping`; ``name`` is the field of the list that holds them."""
+        return (self.checked_mapping(one, f"{name}.{n}") for n, one in enumerate(values))
 
     def checked_mapping(self, value: Any, name: str) -> RawRecord:
         """An object inside this record as a RawRecord with the same place.
@@ -128,7 +140,7 @@ class RawRecord:
         Raises InputError naming the field unless ``value`` is an object.
         """
         if not isinstance(value, dict):
-            raise self._expected(name, "an object", value)
+            raise self.expected(name, "an object", value)
         return RawRecord(value, self.place, f"{self.inside}{name}.", self.notes)
 
     def fields(self) -> str:
@@ -142,8 +154,11 @@ class RawRecord:
             raise InputError(f"{wanted}: missing; the record has {self.fields()}")
         return self.first(*names)
 
-    def _expected(self, name: str, wanted: str, value: Any) -> InputError:
-        return InputError(f"{self.inside}{plain(name)}: expected {wanted}, got {brief(value)}")
+    def expected(self, name: str, wanted: str, value: Any, remedy: str = "") -> InputError:
+        """The error of a field with another ``value`` than ``wanted``."""
+        end = f"; {remedy}" if remedy else ""
+        problem = f"{plain(name)}: expected {wanted}, got {brief(value)}{end}"
+        return InputError(self.inside + problem)
 
 
 def read_rows(
@@ -203,15 +218,7 @@ def plain(name: str) -> str:
 def encodable(value: Any) -> bool:
     """Whether UTF-8 can encode every string of a JSON value."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _breaks_lines(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +243,7 @@ def titled(row: RawRecord, value: str, field: str) -> Document:
     """
     title, newline, text = value.partition("\n")
     if not newline:
-        problem = f"expected a title, a newline and a text, got {brief(value)}"
-        raise InputError(f"{row.inside}{field}: {problem}")
+        raise row.expected(field, "a title, a newline and a text", value)
     title = title.strip()
     quoted = len(title) > 1 and title[0] == title[-1] == '"'
     return Document(title[1:-1] if quoted else title, text.strip())
@@ -250,5 +256,5 @@ def join_sentences(row: RawRecord, value: object, field: str) -> str:
     """
     sentences = row.checked_items(value, field)
     if not all(isinstance(one, str) and encodable(one) for one in sentences):
-        raise InputError(f"{plain(field)}: expected a list of strings, got {brief(value)}")
+        raise row.expected(field, "a list of strings", value)
     return " ".join(sentence.strip() for sentence in sentences)

@@ -95,7 +95,10 @@ def _item(item: Message, at: str) -> Message:
         raise InputError(f"{at}.parts: {form}, which is not read; write messages as OpenAI's")
     kind = item.get("type")
     if {"from", "value"} <= item.keys() and item.keys().isdisjoint(("role", "content")):
-        item = _sharegpt(item)
+        names = {"from": "role", "value": "content"}
+        item = {names.get(key, key): value for key, value in item.items()}
+        if item["role"] == "function_call" and (calls := _calls([item["content"]])):
+            item |= {"content": "", "tool_calls": calls}
     elif "role" not in item and (name := _langchain_kind(item)):
         item = _langchain(item) | {"role": name}
     elif "role" not in item and "type" in item:
@@ -108,14 +111,6 @@ def _item(item: Message, at: str) -> Message:
     if "tool_calls" not in item and (call := item.pop("function_call", None)):
         item["tool_calls"] = [{"function": call}]
     return item | {"role": _ROLES.get(item["role"], item["role"])}
-
-
-def _sharegpt(item: Message) -> Message:
-    rest = {key: value for key, value in item.items() if key not in ("from", "value")}
-    message = {"role": item["from"], "content": item["value"], **rest}
-    if message["role"] == "function_call" and (calls := _calls([message["content"]])):
-        message |= {"content": "", "tool_calls": calls}
-    return message
 
 
 def _langchain_kind(item: Message) -> str | None:
@@ -131,10 +126,8 @@ def _langchain(item: Message) -> Message:
     inner = item.get("kwargs") or item.get("data") or item
     message, more = {**inner}, {**inner.get("additional_kwargs", {})}
     calls = [*inner.get("tool_calls", []), *message.pop("invalid_tool_calls", [])]
-    for copy in ("function_call", "tool_calls"):
-        own = more.pop(copy, None)
-        if own and not calls:
-            message[copy] = own
+    copies = {name: more.pop(name, None) for name in ("function_call", "tool_calls")}
+    message |= {name: own for name, own in copies.items() if own and not calls}
     if calls:
         message["tool_calls"] = [_named_call(call, "args") for call in calls]
     message.pop("tool_call_chunks", None)
@@ -185,18 +178,14 @@ def _parts(message: Message) -> Iterator[Message]:
             if part.get(name) is None or part[name] not in known:  # LangChain lists calls twice
                 calls.append(_named_call(part, arguments, name))
         elif kind in _THOUGHT_PARTS and part.keys() <= _THOUGHT_KEYS:
-            texts = [text for key in _THOUGHTS for text in _listed(part.get(key))]
-            thoughts += [
-                {**text, "type": "text"} if isinstance(text, dict) else text for text in texts
-            ]
+            for text in (text for key in _THOUGHTS for text in _listed(part.get(key))):
+                thoughts.append({**text, "type": "text"} if isinstance(text, dict) else text)
         else:
             kept.append(part)
     if kept or calls or thoughts or not results:
-        yield message | {
-            **({"content": kept} if parts else {}),
-            **({"tool_calls": calls} if calls else {}),
-            **({"reasoning": thoughts} if thoughts else {}),
-        }
+        more = {"tool_calls": calls, "reasoning": thoughts}
+        content = {"content": kept} if parts else {}
+        yield message | content | {name: value for name, value in more.items() if value}
 
 
 def _joined(messages: list[Placed]) -> list[Placed]:

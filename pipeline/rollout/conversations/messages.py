@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,7 @@ def _uniform(messages: Sequence[Placed]) -> list[Message]:
     if not messages:
         raise InputError("messages: there is none")
     clean = [(at, _clean(message, at)) for at, message in messages]
-    starts = [number for number, (_, message) in enumerate(clean) if message["role"] == "assistant"]
+    starts = _starts(message for _, message in clean)
     for start, end in zip(starts, [*starts[1:], len(clean)], strict=False):
         _match_results(*clean[start:end])
     return [message for _, message in clean]
@@ -136,19 +137,10 @@ def _call(call: Any, at: str) -> Message:
     _refuse_rest(function, _ABOUT | {"name", "arguments", "parsed_arguments"}, f"{at}.function")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        arguments = _value(arguments)
-    clean: Message = {
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    clean = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return clean | ({} if call.get("id") in (None, "") else {"id": str(call["id"])})
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _match_results(turn: Placed, *inserted: Placed) -> None:
@@ -266,9 +258,14 @@ def by_turns(messages: Sequence[Message]) -> list[tuple[str, Writer]]:
     return pieces
 
 
+def _starts(messages: Iterable[Message]) -> list[int]:
+    """Where the turns of the assistant begin."""
+    return [place for place, each in enumerate(messages) if each["role"] == "assistant"]
+
+
 def messages_before(messages: Sequence[Message], number: int) -> list[Message]:
     """The messages before turn ``number`` of the assistant, from 0."""
-    starts = [place for place, each in enumerate(messages) if each["role"] == "assistant"]
+    starts = _starts(messages)
     return list(messages[: starts[number] if number < len(starts) else None])
 
 
@@ -291,9 +288,8 @@ def recorded(messages: Iterable[Message]) -> list[ChatMessage]:
 
 
 def _json_text(arguments: Any) -> str:
-    if isinstance(arguments, str):  # malformed, as the model wrote it
-        return arguments
-    return json.dumps(arguments, ensure_ascii=False)
+    """JSON; malformed arguments, which are text, as the model wrote them."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def with_escapes(messages: Iterable[Message], tokens: tuple[str, ...]) -> list[Message]:
@@ -308,7 +304,7 @@ def split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[M
 
     Raises InputError for a conversation that does not start with other messages.
     """
-    starts = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    starts = _starts(messages)
     ends = [*starts[1:], len(messages)]
     if starts[:1] == [0]:
         raise InputError("messages.0: a conversation starts with a system or user message")

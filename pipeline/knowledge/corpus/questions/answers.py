@@ -19,7 +19,7 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import parse_json
-from pipeline.knowledge.corpus.raw_records import RawRecord, brief, encodable
+from pipeline.knowledge.corpus.raw_records import RawRecord, encodable
 
 BLANK_ANSWERS = "blank answers"  # note of records; the name is part of reports
 # Names of the field, the first that has an answer counts; ``answer`` may be a prediction.
@@ -109,7 +109,7 @@ def listed(row: RawRecord, name: str) -> Any:
     try:
         return literal(value)
     except ValueError:
-        raise InputError(f"{row.inside}{name}: expected a list, got {brief(value)}") from None
+        raise row.expected(name, "a list", value) from None
 
 
 def _with_commas(text: str) -> str:
@@ -139,10 +139,8 @@ def answers(row: RawRecord, *values: Any, field: str = "answer") -> list[str]:
     """
     if found := _distinct(row, values, field):
         return found
-    raise InputError(
-        f"{row.inside}{field}: expected at least one answer, got {brief(list(values))}; "
-        "use a file published with answers"
-    )
+    remedy = "use a file published with answers"
+    raise row.expected(field, "at least one answer", list(values), remedy)
 
 
 def gold_answers(row: RawRecord) -> list[str]:
@@ -160,8 +158,7 @@ def _distinct(row: RawRecord, values: Sequence[Any], field: str) -> list[str]:
         try:
             texts = list(answer_texts(value))
         except ValueError:
-            problem = f"expected a text or a list, got {brief(value)}; write lists as JSON"
-            raise InputError(f"{row.inside}{field}: {problem}") from None
+            raise row.expected(field, "a text or a list", value, "write lists as JSON") from None
         for text in texts:
             if text is None or not text.strip():
                 row.notes[BLANK_ANSWERS] += 1

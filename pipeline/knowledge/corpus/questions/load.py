@@ -1,13 +1,12 @@
-"""Load questions and context paragraphs from the files of seven data sets, or of any origin.
+"""Load questions from the files of seven data sets, or of any origin.
 
 Input: a file as the data set's authors publish it, or as Search-R1, FlashRAG or PruneRAG re-publish
 it; under any other name the questions of `pipeline.knowledge.corpus.questions.own`. Output:
-`Question` records with answers, aliases and golden evidence (TeaRAG, section 5), and the context
-paragraphs as `Document`s.
+`Question` records with answers, aliases and golden evidence (TeaRAG, section 5).
 
-Three shapes are read for every data set besides its native one: ``question`` with
-``golden_answers`` (Search-R1, FlashRAG), ``Question`` with ``golden_context`` (PruneRAG), and, for
-contexts only, ``query`` with retrieved ``context``.
+Two shapes are read for every data set besides its native one: ``question`` with ``golden_answers``
+(Search-R1, FlashRAG), and ``Question`` with ``golden_context`` (PruneRAG). `corpus.documents` reads
+the context paragraphs.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError, Place
@@ -30,13 +27,11 @@ from pipeline.knowledge.corpus.questions import native
 from pipeline.knowledge.corpus.questions.own import is_unanswerable, own_question, unfolded
 from pipeline.knowledge.corpus.questions.republished import golden_fields, with_answers
 from pipeline.knowledge.corpus.questions.select import Selection, choose, matches
-from pipeline.knowledge.corpus.raw_records import Document, RawRecord, brief, parsed_rows, read_rows
-
-__all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
+from pipeline.knowledge.corpus.raw_records import RawRecord, brief, parsed_rows, read_rows
 
 _LOOKED_AT = 20  # records that tell the data set of a file
 OWN = "questions"  # the name of questions that say no other
-OWN_FIELDS = "question and answer (or answers, golden_answers)"
+
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
 EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
@@ -70,11 +65,6 @@ class Notes:
         """Note the repeated questions of a set, which may come from several files."""
         self.repeated = repeated_questions(questions)
         self.counts[REPEATED] = len(self.repeated)
-
-    def count_malformed(self, bad: BadRows) -> None:
-        """Note the malformed rows of a file."""
-        self.counts[MALFORMED] += bad.count
-        self.malformed += [] if bad.first is None else [str(bad.first)]
 
     def first(self, reason: str) -> str:
         """The first place that has been left out or is odd for a reason, as the end of a line."""
@@ -110,18 +100,21 @@ def read_questions(
                 notes.counts[NO_ANSWER_IN_TEXT] += 1
             elif (question := _parse(part, dataset)) is None:
                 notes.counts[UNANSWERED] += 1
-            elif matches(_fields(question) | part.value, required, unmet, whole=True):
-                notes.counts.update(part.notes)
-                yield part, question
+            else:
+                own = {name: getattr(question, name) for name in Question.__dataclass_fields__}
+                if matches(own | part.value, required, unmet, whole=True):
+                    notes.counts.update(part.notes)
+                    yield part, question
 
     for row, question in parsed_rows(path, islice(read_rows(path, bad), rows), bad, found):
-        _number_repeat(question, ids)
+        name, times = question.question_id, 1
+        while question.question_id in ids:  # files without ids may repeat a question
+            times += 1
+            question.question_id = f"{name}-{times}"
+        ids.add(question.question_id)
         yield row, question
-    notes.count_malformed(bad)
-
-
-def _fields(question: Question) -> dict[str, Any]:
-    return {name: getattr(question, name) for name in Question.__dataclass_fields__}
+    notes.counts[MALFORMED] += bad.count
+    notes.malformed += [] if bad.first is None else [str(bad.first)]
 
 
 def load_questions(
@@ -180,13 +173,13 @@ def _nothing_kept(
     path: Path,
     required: Mapping[str, str | int],
     unmet: Iterable[str],
-    counts: Mapping[str, int],
+    counts: Counter[str],
     unanswerable: Mapping[str, str],
 ) -> str:
     """Why no question of a file is left."""
     if fields := ", ".join(unmet):
         return f"{path}: filter: no record has the field {fields}; correct it"
-    if missing := counts.get(native.NO_FACT_FOUND):
+    if missing := counts[native.NO_FACT_FOUND]:
         return (
             f"{path}: supporting_facts: {missing} questions, and none has a fact that names a "
             "sentence of its context; use the edition with gold paragraphs"
@@ -194,7 +187,7 @@ def _nothing_kept(
     if unanswerable:
         first, *_ = unanswerable.values()
         return f"{first}: {UNANSWERABLE} cannot be trained on, and the file has no other"
-    if counts.get(NO_ANSWER_IN_TEXT):
+    if counts[NO_ANSWER_IN_TEXT]:
         return f"{path}: {NO_ANSWER_IN_TEXT}, and the file has no other"
     if required:
         wanted = ", ".join(f"{field}: {value}" for field, value in required.items())
@@ -204,16 +197,8 @@ def _nothing_kept(
 
 
 def _columns(row: RawRecord) -> str:
-    return f"expected {OWN_FIELDS}; the rows have {row.fields()}; rename these columns"
-
-
-def read_contexts(path: Path, dataset: str, bad: BadRows | None = None) -> Iterator[Document]:
-    """Yield the context paragraphs of the questions in a file; malformed rows go to ``bad``.
-
-    Raises InputError when the file is broken, or no record has any.
-    """
-    bad = BadRows() if bad is None else bad
-    return parsed_rows(path, read_rows(path, bad), bad, partial(native.contexts, dataset=dataset))
+    expected = "question and answer (or answers, golden_answers)"
+    return f"expected {expected}; the rows have {row.fields()}; rename these columns"
 
 
 def _parse(row: RawRecord, dataset: str) -> Question | None:
@@ -221,10 +206,9 @@ def _parse(row: RawRecord, dataset: str) -> Question | None:
 
     Answers that cannot score are removed if another answer can.
     """
-    if dataset in native.NATIVE:
-        question: Question | None = native.native_question(row := with_answers(row), dataset)
-    else:
-        question = own_question(row := with_answers(row.plain()), dataset)
+    is_published = dataset in native.NATIVE
+    row = with_answers(row if is_published else row.plain())
+    question = (native.native_question if is_published else own_question)(row, dataset)
     if question is None:
         return None
     question = replace(question, **golden_fields(row))
@@ -232,15 +216,6 @@ def _parse(row: RawRecord, dataset: str) -> Question | None:
         row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
         question.answers = scoring
     return question
-
-
-def _number_repeat(question: Question, ids: set[str]) -> None:
-    """Append a number to a repeated question id: files without ids may repeat a question."""
-    name, times = question.question_id, 1
-    while question.question_id in ids:
-        times += 1
-        question.question_id = f"{name}-{times}"
-    ids.add(question.question_id)
 
 
 def dataset_of(path: Path) -> str:

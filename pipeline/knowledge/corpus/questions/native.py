@@ -24,7 +24,7 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, HopType, Question
 from pipeline.knowledge.corpus.questions.answers import answers, listed
-from pipeline.knowledge.corpus.raw_records import Document, RawRecord, brief, join_sentences, titled
+from pipeline.knowledge.corpus.raw_records import Document, RawRecord, join_sentences, titled
 
 # Notes of records; the names are part of reports.
 MISSING_FACTS = "supporting facts that name no sentence"
@@ -129,8 +129,7 @@ def _golden(row: RawRecord, dataset: str) -> Golden:
         triples = evidence_triples(row, "evidences", "evidence")
         return Golden([" ".join(triple) for triple in triples], len(triples))
     if dataset == "nq" and (given := row.find("evidence")) is not None:
-        texts = row.checked_items(given, "evidence")
-        return Golden([row.checked_text(text, "evidence") for text in texts])
+        return Golden(row.texts(row.checked_items(given, "evidence"), "evidence"))
     return Golden(supporting(passages(row, dataset, gold=True)))
 
 
@@ -163,19 +162,16 @@ def decomposed(row: RawRecord) -> Golden:
     """
     golden = Golden()
     numbered = _by_index(row) if "paragraphs" in row.value else None
-    for number, value in enumerate(rows_of(row, _PARTS)):
-        part = row.checked_mapping(value, f"{_PARTS}.{number}")
+    for part in row.objects(rows_of(row, _PARTS), _PARTS):
         if numbered is None:
             paragraph = part.find("support_paragraph")
             support = part.checked_mapping(paragraph, "support_paragraph")
-        elif (found := _integer(part.find("paragraph_support_idx"))) in numbered:
+        elif (found := _integer(index := part.find("paragraph_support_idx"))) in numbered:
             support = numbered[found]
         else:
-            raise InputError(
-                f"{part.inside}paragraph_support_idx: expected the idx of one of the "
-                f"{len(numbered)} paragraphs, got {brief(part.find('paragraph_support_idx'))}; "
-                "exclude unanswerable questions with filter: {answerable: true}"
-            )
+            wanted = f"the idx of one of the {len(numbered)} paragraphs"
+            remedy = "exclude unanswerable questions with filter: {answerable: true}"
+            raise part.expected("paragraph_support_idx", wanted, index, remedy)
         title, body = support.text("title"), support.text("paragraph_text")
         golden.parts.append(Decomposed(part.text("question"), part.text("answer"), title, body))
         sentence = "support_sentence" in part.value
@@ -186,14 +182,10 @@ def decomposed(row: RawRecord) -> Golden:
 
 def _by_index(row: RawRecord) -> dict[int | None, RawRecord]:
     found: dict[int | None, RawRecord] = {}
-    for number, value in enumerate(rows_of(row, "paragraphs")):
-        paragraph = row.checked_mapping(value, f"paragraphs.{number}")
-        index = _integer(paragraph.find("idx"))
+    for paragraph in row.objects(rows_of(row, "paragraphs"), "paragraphs"):
+        index = _integer(given := paragraph.find("idx"))
         if index is None or index in found:
-            problem = f"got {brief(paragraph.find('idx'))}"
-            raise InputError(
-                f"{paragraph.inside}idx: expected a number that no other paragraph has, {problem}"
-            )
+            raise paragraph.expected("idx", "a number that no other paragraph has", given)
         found[index] = paragraph
     return found
 
@@ -224,7 +216,7 @@ def supporting_facts(row: RawRecord) -> list[tuple[str, int]]:
         title, sentence = row.checked_items(value, name, length=2)
         index = _integer(sentence)
         if index is None or index < 0:
-            raise InputError(f"{name}: expected a title and a sentence number, got {brief(value)}")
+            raise row.expected(name, "a title and a sentence number", value)
         facts.append((row.checked_text(title, name), index))
     return facts
 
@@ -235,13 +227,10 @@ def evidence_triples(row: RawRecord, *names: str) -> list[list[str]]:
     ``names`` are alternative field names.
     """
     name = row.first(*names)[0]
-    value = listed(row, name)
+    triples = [] if (value := listed(row, name)) is None else row.checked_items(value, name)
     return [
-        [
-            row.checked_text(part, f"{name}.{number}")
-            for part in row.checked_items(triple, f"{name}.{number}", length=3)
-        ]
-        for number, triple in enumerate([] if value is None else row.checked_items(value, name))
+        row.texts(row.checked_items(triple, f"{name}.{number}", length=3), f"{name}.{number}")
+        for number, triple in enumerate(triples)
     ]
 
 
@@ -266,12 +255,13 @@ def passages(row: RawRecord, dataset: str, *, gold: bool = False) -> list[Docume
     if (named := NATIVE[dataset].passages) is None:
         return []
     name, text, mark = named
-    documents = []
-    for number, value in enumerate([] if mark and name not in row.value else rows_of(row, name)):
-        passage = row.checked_mapping(value, f"{name}.{number}")
-        if not gold or passage.flag(mark):
-            documents.append(Document(passage.text("title"), passage.text(text)))
-    return documents
+    return [
+        Document(passage.text("title"), passage.text(text))
+        for passage in row.objects(
+            [] if mark and name not in row.value else rows_of(row, name), name
+        )
+        if not gold or passage.flag(mark)
+    ]
 
 
 def golden_context(row: RawRecord) -> list[Document]:

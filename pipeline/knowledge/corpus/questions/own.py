@@ -17,15 +17,16 @@ from typing import Any
 from pipeline.core.answer_metrics import is_average
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import parse_record
-from pipeline.core.records import HopType, Question
+from pipeline.core.records import Question
 from pipeline.knowledge.corpus.questions.answers import gold_answers, listed
 from pipeline.knowledge.corpus.questions.native import (
     evidence,
     golden_context,
     question_id,
+    rows_of,
     supporting,
 )
-from pipeline.knowledge.corpus.raw_records import RawRecord, brief
+from pipeline.knowledge.corpus.raw_records import RawRecord
 
 QUESTION = ("question", "query", "problem")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Question))
@@ -40,11 +41,9 @@ def unfolded(row: RawRecord) -> Iterator[RawRecord]:
     ):
         yield row
         return
-    for number, value in enumerate(paragraphs):
-        paragraph = row.checked_mapping(value, f"paragraphs.{number}")
-        for asked in paragraph.items("qas"):
-            part = paragraph.checked_mapping(asked, "qas")
-            about = {"title": row.find("title"), "context": paragraph.find("context")}
+    for paragraph in row.objects(paragraphs, "paragraphs"):
+        about = {"title": row.find("title"), "context": paragraph.find("context")}
+        for part in paragraph.objects(paragraph.items("qas"), "qas"):
             yield dataclasses.replace(part, value=about | part.value)
 
 
@@ -55,11 +54,11 @@ def is_unanswerable(row: RawRecord) -> bool:
 
 def question_text(row: RawRecord) -> str | None:
     """The first field of `QUESTION` that has any text; None when none has."""
-    texts = ((name, row.find(name)) for name in QUESTION)
-    found = next(((n, text) for n, text in texts if isinstance(text, str) and text.strip()), None)
-    if found is not None:
-        row.checked_text(found[1], found[0])
-    return found and found[1]
+    for name in QUESTION:
+        if _is_text(text := row.find(name)):
+            row.checked_text(text, name)
+            return str(text)
+    return None
 
 
 def evidence_texts(row: RawRecord) -> list[str]:
@@ -70,16 +69,16 @@ def evidence_texts(row: RawRecord) -> list[str]:
     value = listed(row, "evidence")
     given = value if isinstance(value, list) else [value]
     texts = [one for one in given if one is not None and one != ""]
-    for number, text in enumerate(texts):
-        row.checked_text(text, f"evidence.{number}")
+    row.texts(texts, "evidence")  # checks them; they stay as they are
     return texts
 
 
 def own_question(row: RawRecord, dataset: str) -> Question | None:
     """The record as a `Question` of the data set that it names, or of ``dataset``.
 
-    None for a record without an answer. Raises InputError when there is no question, and as
-    `checked_question` does.
+    None for a record without an answer. Raises InputError when there is no question, a field has
+    another type, a text is blank, the data set has the name of an average of the metrics, or the
+    number of hops is below 1 or differs from the decomposition.
     """
     gold, text = gold_answers(row), question_text(row)
     if text is None:
@@ -88,22 +87,26 @@ def own_question(row: RawRecord, dataset: str) -> Question | None:
         return None
     values = {name: row.value[name] for name in _FIELDS if row.find(name) not in (None, "")}
     values |= {"question": text, "evidence": evidence_texts(row) or _evidence(row)}
-    if not _are_texts(values.get("answers")):
+    given = values.get("answers")
+    if not (isinstance(given, list) and given and all(map(_is_text, given))):
         values["answers"] = gold
-    values["decomposition"] = listed(row, "decomposition") or []
+    values["decomposition"] = rows_of(row, "decomposition") if row.find("decomposition") else []
     for name in _NAMES:
         if isinstance(values.get(name), bool | int | float):
             values[name] = str(values[name])
-    with suppress(ValueError):  # tables have texts, and floats beside nulls
-        if isinstance(values.get("hops"), str | float) and float(values["hops"]).is_integer():
-            values["hops"] = int(float(values["hops"]))
-    if "hops" not in values and values.get("decomposition"):
+    if "hops" not in values and values["decomposition"]:
         values["hops"] = len(values["decomposition"])
+    if isinstance(values.get("hops"), str):  # of a table
+        with suppress(ValueError):
+            values["hops"] = float(values["hops"])  # `parse_record` takes whole ones as integers
     values.setdefault("dataset", dataset)
     if not isinstance(values.get("question_id"), str):
         values["question_id"] = question_id(row, str(values["dataset"]), text.strip())
-    values.setdefault("hop", _hop(values.get("hops")))
-    return checked_question(dataclasses.replace(row, value=values))
+    question = parse_record(Question, {"hop": "unknown"} | values)
+    if "hop" not in values and question.hops is not None:
+        question.hop = "multi" if question.hops > 1 else "single"
+    _check(row, question)
+    return question
 
 
 def _evidence(row: RawRecord) -> list[str]:
@@ -116,54 +119,26 @@ def _evidence(row: RawRecord) -> list[str]:
     return []
 
 
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) and one.strip() for one in value)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
-def _hop(hops: Any) -> HopType:
-    if not isinstance(hops, int):
-        return "unknown"
-    return "multi" if hops > 1 else "single"
-
-
-def checked_question(row: RawRecord) -> Question:
-    """The record as a `Question`.
-
-    Raises InputError when a field has another type, a text is blank, the data set has the name of
-    an average of the metrics, there is no answer, or the number of hops is below 1 or differs from
-    the decomposition.
-    """
-    question = parse_record(Question, row.value)
+def _check(row: RawRecord, question: Question) -> None:
     row.checked_identifier(question.question_id, "question_id")
-    for field, text in _texts(question):
-        row.checked_text(text, field)
-    if is_average(question.dataset):
-        raise InputError(
-            f"dataset: expected another name, got {brief(question.dataset)}; all, single-hop, "
-            "multi-hop, 1-hop, 2-hop and so on are averages over data sets"
-        )
-    if not question.answers:
-        raise InputError("answers: expected at least one answer, got []")
-    _check_hops(row, question)
-    return question
-
-
-def _texts(question: Question) -> Iterator[tuple[str, str]]:
-    yield "dataset", question.dataset
-    yield "question", question.question
-    for field in ("answers", "evidence"):
-        for number, text in enumerate(getattr(question, field)):
-            yield f"{field}.{number}", text
+    row.checked_text(question.dataset, "dataset")
+    row.checked_text(question.question, "question")
+    row.texts(question.answers, "answers")
+    row.texts(question.evidence, "evidence")
     for number, part in enumerate(question.decomposition):
-        yield f"decomposition.{number}.question", part.question
-        yield f"decomposition.{number}.answer", part.answer
-
-
-def _check_hops(row: RawRecord, question: Question) -> None:
-    stated, decomposed = row.find("hops"), len(question.decomposition)
-    if stated is not None and (type(stated) is not int or stated < 1):
-        raise InputError(f"hops: expected a number of at least 1, got {brief(stated)}")
-    if decomposed and stated is not None and stated != decomposed:
-        raise InputError(f"hops: expected {decomposed}, as in decomposition, got {stated}")
+        row.checked_text(part.question, f"decomposition.{number}.question")
+        row.checked_text(part.answer, f"decomposition.{number}.answer")
+    if is_average(question.dataset):
+        remedy = "all, single-hop, multi-hop, 1-hop, 2-hop and so on are averages over data sets"
+        raise row.expected("dataset", "another name", question.dataset, remedy)
+    stated, decomposed = question.hops, len(question.decomposition)
+    if stated is not None and stated < 1:
+        raise row.expected("hops", "a number of at least 1", stated)
+    if stated is not None and decomposed not in (0, stated):
+        raise row.expected("hops", f"{decomposed}, as in decomposition", stated)
     if question.hop == "single" and (stated or 1) > 1:
-        raise InputError(f"hop: expected multi for {stated} hops, got single")
+        raise row.expected("hop", f"multi for {stated} hops", "single")

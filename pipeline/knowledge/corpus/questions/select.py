@@ -8,6 +8,7 @@ bridge and half comparison; and takes MuSiQue questions evenly over 2, 3 and 4 h
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -53,17 +54,14 @@ def choose(
     if select == "first":
         return list(questions[:limit])
     order = list(range(len(questions)))
-    random.Random(f"select:{seed}").shuffle(order)
-    groups: dict[Any, list[int]] = {}
-    if select == "random":
-        groups[None] = order
-    elif select == "even-hops":
-        for index in order:
-            groups.setdefault(questions[index].hops, []).append(index)
+    if select == "most-evidence":
+        order.sort(key=lambda index: -len(questions[index].evidence))
     else:
-        ranked = sorted(range(len(questions)), key=lambda i: -len(questions[i].evidence))
-        for index in ranked:
-            groups.setdefault(questions[index].type, []).append(index)
+        random.Random(f"select:{seed}").shuffle(order)
+    field = {"most-evidence": "type", "even-hops": "hops"}.get(select, "")
+    groups: dict[Any, list[int]] = {}
+    for index in order:
+        groups.setdefault(getattr(questions[index], field, None), []).append(index)
     group_shares = even_shares([len(group) for group in groups.values()], limit)
     selected = [
         index
@@ -78,14 +76,7 @@ def even_shares(available: Sequence[int], total: int) -> list[int]:
 
     The shares add up to ``total``, or to the sum of ``available`` if that is smaller.
     """
-    shares = [0] * len(available)
-    while total:
-        open_groups = [n for n, count in enumerate(available) if shares[n] < count]
-        if not open_groups:
-            break
-        portion = max(total // len(open_groups), 1)
-        for group in open_groups[:total]:
-            added = min(portion, available[group] - shares[group])
-            shares[group] += added
-            total -= added
-    return shares
+    # One for each group in turn, while it has any.
+    turns = sorted((turn, group) for group, n in enumerate(available) for turn in range(n))
+    shares = Counter(group for _, group in turns[:total])
+    return [shares[group] for group in range(len(available))]
