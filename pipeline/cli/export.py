@@ -171,7 +171,6 @@ def _trained(task: StageTask, policy: str | None) -> TrainedPolicy:
         chat_template=settings.model.chat_template,
         settings={
             "grammar": settings.grammar,
-            "rewards": settings.rewards.kind,
             "retrieval": settings.retrieval.variant,
             "documents": ", ".join(file.path for file in settings.corpus.files),
             "questions": ", ".join(dict.fromkeys(file.dataset for file in trained_on)),

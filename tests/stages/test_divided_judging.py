@@ -72,7 +72,6 @@ def context_of(root: Path, server: FakeEndpoint, **settings: Any) -> StageContex
         graph={"source": "none"},
         retrieval={"variant": "none"},
         grammar="hiprag",
-        rewards={"kind": "hiprag"},
         judges={"over": over, "under": under, **settings},
     )
     (root / "policy").mkdir(parents=True, exist_ok=True)
