@@ -69,7 +69,7 @@ def test_a_cluster_without_a_number_of_gpus_is_asked_for_all_processes():
     """The GPUs of the machine that submits say nothing about those of the cluster."""
     here = Capacity(1, 1, ("0",), threads=2, workers=1)
     asked_for = {
-        kind: asked_of(task_for("sft", "embedded", (f"execution={kind}",)), here).gpus
+        kind: asked_of(task_for("sft", "embedded", (f"execution.kind={kind}",)), here).gpus
         for kind in ("local", "slurm")
     }
     assert asked_for == {"local": 1, "slurm": 2}
