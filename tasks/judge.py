@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pipeline.judges.opening import PolicyAnswers
     from pipeline.judges.search_errors import SearchErrors
     from pipeline.llm.chat import Usage
-    from pipeline.llm.replies import ReplyExchange, ShardReplies
+    from pipeline.llm.replies import ReplyExchange
 
 
 def _required(task: StageTask, judges: Judges | None) -> Judges:
@@ -152,9 +152,28 @@ VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 def run(context: StageContext) -> dict[str, int]:
     """Judge the trajectories of ``inputs["paths"]``; returns counts of steps, calls and unknowns.
 
-    Raises ConfigError without judges, JudgeError when too many verdicts are unknown.
+    A stage that joins shards takes their replies. When too many verdicts are unknown, it fails, and
+    a rerun sends the prompts without a usable reply to an endpoint again. Raises ConfigError
+    without judges, JudgeError when too many verdicts are unknown.
     """
-    return _judge(context)
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.engine.files.shards import shard_directories
+    from pipeline.llm.replies import replies_of
+
+    settings = _settings(context)
+    steps = StepsOfFile(context.inputs["paths"] / FILE)
+    failed_before = (context.checkpoint_dir / CALLS).exists()
+    replies = replies_of(shard_directories(context), retry=failed_before)
+    answers, over, under = _opened(context, settings, replies)
+    with over, under:
+        counts = judge_to(
+            context.output, context.checkpoint_dir, steps, answers, over, under,
+            ceiling=settings.unknown_ceiling, progress=context.progress,
+        )  # fmt: skip
+    usages = _report_usages(answers.usage, over, under)
+    total = {name: usage.total() for name, usage in usages.items()}
+    write_json(context.output / "chat.json", total)
+    return counts
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
@@ -172,19 +191,6 @@ def run_shard(context: StageContext) -> dict[str, int]:
     return {"replies": replies.write(context.output)}
 
 
-def merge(context: StageContext) -> dict[str, int]:
-    """Like `run`, with the replies of the shards.
-
-    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a
-    usable reply to an endpoint again.
-    """
-    from pipeline.engine.files.shards import shard_directories
-    from pipeline.llm.replies import ShardReplies
-
-    failed_before = (context.checkpoint_dir / CALLS).exists()
-    return _judge(context, ShardReplies(shard_directories(context), retry=failed_before))
-
-
 def _settings(context: StageContext) -> Judges:
     """The judges of the round, or of the evaluation for an evaluated policy."""
     config = context.config
@@ -193,24 +199,6 @@ def _settings(context: StageContext) -> Judges:
     if judges is None:
         raise ConfigError("the configuration has no block judges; add one")
     return judges
-
-
-def _judge(context: StageContext, replies: ShardReplies | None = None) -> dict[str, int]:
-    from pipeline.core.trajectory_file import FILE
-    from pipeline.llm.replies import ReplyExchange
-
-    settings = _settings(context)
-    steps = StepsOfFile(context.inputs["paths"] / FILE)
-    answers, over, under = _opened(context, settings, replies or ReplyExchange())
-    with over, under:
-        counts = judge_to(
-            context.output, context.checkpoint_dir, steps, answers, over, under,
-            ceiling=settings.unknown_ceiling, progress=context.progress,
-        )  # fmt: skip
-    usages = _report_usages(answers.usage, over, under)
-    total = {name: usage.total() for name, usage in usages.items()}
-    write_json(context.output / "chat.json", total)
-    return counts
 
 
 def _opened(
