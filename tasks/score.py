@@ -34,7 +34,7 @@ from pipeline.engine.stage import TRAJECTORIES, RoundTask, StageTask
 from tasks.index import knowledge
 from tasks.judge import Judge
 from tasks.policy import policy, policy_files
-from tasks.sample import ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
+from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,10 +120,6 @@ class Score(RoundTask, DivisibleTask):
 
 
 COST = "progress.json"
-_SAMPLING = {
-    "temperature", "top_p", "max_steps", "max_segment_tokens", "max_total_tokens",
-    "max_context_tokens",
-}  # fmt: skip
 
 
 _BATCH = 512  # trajectories scored at once, which a kill can lose
@@ -429,7 +425,7 @@ def continuation_identity(context: StageContext, policy: str) -> str:
         retrieval = RetrievalIdentity.from_settings(
             config.retrieval, key.inputs, key.files.get("reranker")
         ).fingerprint
-    fields = _SAMPLING & config.sampling.deciding().keys()  # as in fingerprints
+    fields = {"temperature", *LIMITS} & config.sampling.deciding().keys()  # as in fingerprints
     sampling = config.sampling.model_dump_json(include=fields)
     engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len"})
     grammar = f"{config.grammar} {config.retrieval.rounds}{context.format.identity}"
