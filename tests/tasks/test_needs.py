@@ -59,8 +59,8 @@ def test_other_settings_ask_for_other_devices():
     assert prograph["score"].gpus == prograph["sample"].gpus == 2
     assert prograph["train"] == Needs(4, 4, "grpo.processes")
     on_cpu = ("index.embedder.device=cpu", "sft.processes=2")
-    embedded = asked("embedded", *on_cpu, "engine.kind=scripted")
-    assert embedded["sample"].gpus == embedded["index"].gpus == embedded["score"].gpus == 0
+    embedded = asked("embedded", *on_cpu)
+    assert embedded["index"].gpus == embedded["score"].gpus == 0
     assert embedded["sft"].threads == 2  # one for each training process
     assert embedded["corpus"].threads == 1
 
