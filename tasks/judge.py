@@ -44,12 +44,6 @@ if TYPE_CHECKING:
     from pipeline.llm.replies import ReplyExchange
 
 
-def _required(task: StageTask, judges: Judges | None) -> Judges:
-    if judges is None:
-        raise ConfigError(f"{task.config}: judges is missing; add the block")
-    return judges
-
-
 class _Judging(DivisibleTask):
     """Base of the tasks that judge a round or an evaluated policy."""
 
@@ -68,7 +62,11 @@ class _Judging(DivisibleTask):
     @property
     def judges(self) -> Judges:
         """The judges; raises ConfigError when the configuration has none."""
-        return _required(self, self.settings.judges)
+        block = self.judges_block
+        judges = self.settings.judges if block == "judges" else self.settings.evaluation.judges
+        if judges is None:
+            raise ConfigError(f"{self.config}: judges is missing; add the block")
+        return judges
 
     @property
     def judges_block(self) -> str:
@@ -76,7 +74,7 @@ class _Judging(DivisibleTask):
         return "judges"
 
     def reading(self) -> tuple[str, ...]:
-        return (*self.reads, "judges")
+        return (*self.reads, self.judges_block)
 
     def judged(self, trajectories: StageTask, policy: StageTask) -> dict[str, StageTask]:
         """The trajectories, the policy that sampled them, and the world of an exact judge."""
@@ -129,15 +127,8 @@ class JudgePolicy(PolicyTask, _Judging):
     reads_at_times = ("judges", "evaluation.judges")
 
     @property
-    def judges(self) -> Judges:
-        return _required(self, self.settings.evaluation_judges)
-
-    @property
     def judges_block(self) -> str:
         return self.settings.evaluation_judges_block
-
-    def reading(self) -> tuple[str, ...]:
-        return (*self.reads, self.judges_block)
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions[self.settings.evaluation.split]
@@ -153,8 +144,8 @@ def run(context: StageContext) -> dict[str, int]:
     """Judge the trajectories of ``inputs["paths"]``; returns counts of steps, calls and unknowns.
 
     A stage that joins shards takes their replies. When too many verdicts are unknown, it fails, and
-    a rerun sends the prompts without a usable reply to an endpoint again. Raises ConfigError
-    without judges, JudgeError when too many verdicts are unknown.
+    a rerun sends the prompts without a usable reply to an endpoint again. Raises
+    JudgeError when too many verdicts are unknown.
     """
     from pipeline.core.trajectory_file import FILE
     from pipeline.engine.files.shards import shard_directories
@@ -193,11 +184,9 @@ def run_shard(context: StageContext) -> dict[str, int]:
 
 def _settings(context: StageContext) -> Judges:
     """The judges of the round, or of the evaluation for an evaluated policy."""
-    config = context.config
     of_policy = context.stage.startswith("judge-policy")
-    judges = config.evaluation_judges if of_policy else config.judges
-    if judges is None:
-        raise ConfigError("the configuration has no block judges; add one")
+    judges = context.config.evaluation_judges if of_policy else context.config.judges
+    assert judges is not None  # the task has refused a configuration without them
     return judges
 
 
