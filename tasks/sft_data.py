@@ -224,12 +224,14 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
     rows = kept.table()
     sums = sum(kept.outcomes.values(), others)
     counts = ", ".join(f"{outcome}: {count:,}" for outcome, count in sums.most_common())
-    train, test = rejection_sampling.split(kept.trajectories, settings.test_share, context.seed)
+    train, test = rejection_sampling.split(
+        kept.trajectories, rejection_sampling.TEST_SHARE, context.seed
+    )
     if not train:
         raise InputError(
             f"none of the {sums.total():,} trajectories of {rejection_sampling.TEACHER} "
             f"({settings.teacher}) can be trained on ({counts or 'no trajectories'}); raise "
-            "sft_data.rejection_sampling.samples, lower its min_f1 or test_share, name another "
+            "sft_data.rejection_sampling.samples, lower its min_f1, name another "
             "teacher, or say in prompt.system what the format is"
         )
     print(f"{sums.total():,} trajectories: {counts}")

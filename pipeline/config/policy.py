@@ -81,7 +81,6 @@ class RejectionSampling(Block):
     temperature: Temperature = Field(1.0, description="sampling temperature")
     min_f1: Share = Field(1.0, description="minimum token F1 of a kept answer")
     per_question: Positive = Field(4, description="maximum trajectories kept per question")
-    test_share: Share = Field(0.05, description="share of the questions held out for the loss")
 
     @property
     def file(self) -> Path | None:
