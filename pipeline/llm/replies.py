@@ -96,7 +96,7 @@ class ShardReplies(ReplyExchange):
 
 
 def replies_of(shards: Sequence[Path], *, retry: bool = False) -> ReplyExchange:
-    """The replies for a stage: those of its shards, without shards those of the models."""
+    """Replies for a stage that joins shards, or without shards from the models."""
     return ShardReplies(shards, retry=retry) if shards else ReplyExchange()
 
 
