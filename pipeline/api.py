@@ -346,7 +346,7 @@ class Run:
         """
         from tasks.score import run as run_score
 
-        judged = self._settings(round).rewards.judged
+        judged = self._settings(round).judged
         if judged and verdicts is None:
             raise InputError("the rewards count judged steps; pass verdicts, one for each step")
         with TemporaryDirectory(prefix="steep-score-") as name:

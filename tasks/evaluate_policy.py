@@ -21,7 +21,7 @@ from pipeline.engine.stage import PolicyTask, StageTask
 from tasks.index import searched
 from tasks.policy import policy
 from tasks.questions import questions
-from tasks.sample import ROLL_OUT, RollOutTask, roll_out_policy
+from tasks.sample import LIMITS, ROLL_OUT, RollOutTask, roll_out_policy
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
@@ -36,11 +36,7 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
     reads = (
         "evaluation.temperature",
         "evaluation.split",
-        "sampling.top_p",
-        "sampling.max_steps",
-        "sampling.max_segment_tokens",
-        "sampling.max_total_tokens",
-        "sampling.max_context_tokens",
+        *(f"sampling.{name}" for name in LIMITS),
         "sampling.malformed_calls",
         "sampling.in_flight",
         "sampling.batch",

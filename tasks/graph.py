@@ -131,43 +131,16 @@ class Graph(Explorable, FactsTask):
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files and return the counts of triplets, entities and rejects.
 
-    Raises InputError when every triple that the source yields is rejected. Without any triple the
-    graph is empty, and retrieval finds passages alone.
+    Raises InputError when every triple that the source yields is rejected, StoreError when shards
+    have answers on other chunks. Without any triple the graph is empty, and retrieval finds
+    passages alone.
     """
     from pipeline.engine.files.extraction import chosen_chunks
-
-    chunks = chosen_chunks(context)
-    return _build(context, chunks, _extracted(context, chunks))
-
-
-def run_shard(context: StageContext) -> dict[str, int]:
-    """Ask the model about one shard of the chunks; returns the number of answers."""
-    from pipeline.engine.files.extraction import chosen_chunks, write_answers
-    from pipeline.knowledge.graph.extract import TRIPLETS
-
-    settings = context.config.graph
-    return write_answers(context, "graph", settings, chosen_chunks(context), TRIPLETS)
-
-
-def merge(context: StageContext) -> dict[str, int]:
-    """Like `run`, with the answers of the shards.
-
-    Raises StoreError when they are not on the chunks of the corpus.
-    """
-    from pipeline.engine.files.extraction import chosen_chunks
-
-    chunks = chosen_chunks(context)
-    return _build(context, chunks, _extracted(context, chunks, divided=True))
-
-
-def _build(
-    context: StageContext, chunks: Records[Chunk], extracted: Iterator[Extracted]
-) -> dict[str, int]:
     from pipeline.knowledge.graph.build import Graph
     from pipeline.knowledge.graph.tables import write_triplets
 
-    graph = Graph()
-    write_triplets(context.output, graph.edges(extracted), graph.entities)
+    chunks, graph = chosen_chunks(context), Graph()
+    write_triplets(context.output, graph.edges(_extracted(context, chunks)), graph.entities)
     if not graph.triplets and context.config.graph.source != "none":
         nothing = f"graph.source is {context.config.graph.source}; it yields no triplet"
         if graph.rejects:
@@ -179,6 +152,15 @@ def _build(
         "entities": len(graph.entities),
         "rejects": len(graph.rejects),
     }
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask the model about one shard of the chunks; returns the number of answers."""
+    from pipeline.engine.files.extraction import chosen_chunks, write_answers
+    from pipeline.knowledge.graph.extract import TRIPLETS
+
+    settings = context.config.graph
+    return write_answers(context, "graph", settings, chosen_chunks(context), TRIPLETS)
 
 
 def write_statistics(
@@ -197,16 +179,11 @@ def write_statistics(
         print(f"{name}: {value:,}")
 
 
-def _extracted(
-    context: StageContext, chunks: Sequence[Chunk], *, divided: bool = False
-) -> Iterator[Extracted]:
-    from pipeline.engine.files.extraction import extract_by_shards
+def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     from pipeline.knowledge.graph.sources import link_titles
 
     settings = context.config.graph
-    if divided:
-        yield from extract_by_shards(context, settings, chunks)
-    elif settings.source not in ("titles", "none"):
+    if settings.source not in ("titles", "none"):
         yield from _from_source(context, chunks)
     if settings.source == "titles" or settings.titles:
         context.progress.start(None, "links between titles")

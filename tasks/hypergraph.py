@@ -19,7 +19,6 @@ from pipeline.engine.stage import StageTask
 from tasks.graph import FactsTask, Graph, write_statistics
 
 if TYPE_CHECKING:
-    from pipeline.core.columns import Records
     from pipeline.engine.context import StageContext
     from pipeline.knowledge.graph.build import Extracted
 
@@ -44,41 +43,15 @@ class Hypergraph(FactsTask):
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files and return the counts of hyperedges, entities and rejects.
 
-    Raises InputError when the source yields no fact.
+    Raises InputError when the source yields no fact, StoreError when shards have answers on other
+    chunks.
     """
     from pipeline.engine.files.extraction import corpus_chunks
-
-    chunks = corpus_chunks(context)
-    return _build(context, chunks, _extracted(context, chunks))
-
-
-def run_shard(context: StageContext) -> dict[str, int]:
-    """Ask the model about one shard of the chunks; returns the number of answers."""
-    from pipeline.engine.files.extraction import corpus_chunks, write_answers
-    from pipeline.knowledge.graph.facts import FACTS
-
-    settings = context.config.hypergraph
-    return write_answers(context, "hypergraph", settings, corpus_chunks(context), FACTS)
-
-
-def merge(context: StageContext) -> dict[str, int]:
-    """Like `run`, with the answers of the shards.
-
-    Raises StoreError when they are not on the chunks of the corpus.
-    """
-    from pipeline.engine.files.extraction import corpus_chunks, extract_by_shards
-
-    chunks = corpus_chunks(context)
-    return _build(context, chunks, extract_by_shards(context, context.config.hypergraph, chunks))
-
-
-def _build(
-    context: StageContext, chunks: Records[Chunk], extracted: Iterator[Extracted]
-) -> dict[str, int]:
     from pipeline.knowledge.graph.facts import Facts
     from pipeline.knowledge.graph.tables import write_hyperedges
 
-    facts = Facts()
+    chunks, facts = corpus_chunks(context), Facts()
+    extracted = _extracted(context, chunks)
     count = write_hyperedges(context.output, facts.edges(extracted), facts.entities)
     if not count:
         rejected = f"; {len(facts.rejects)} were rejected" if facts.rejects else ""
@@ -90,6 +63,15 @@ def _build(
         "entities": len(facts.entities),
         "rejects": len(facts.rejects),
     }
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask the model about one shard of the chunks; returns the number of answers."""
+    from pipeline.engine.files.extraction import corpus_chunks, write_answers
+    from pipeline.knowledge.graph.facts import FACTS
+
+    settings = context.config.hypergraph
+    return write_answers(context, "hypergraph", settings, corpus_chunks(context), FACTS)
 
 
 def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:

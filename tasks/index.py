@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -349,25 +349,21 @@ def _embed(
 
     first, last = rows
     store = _row_count(table) <= CACHED_TEXTS
-    target: Any = None
-    for start, texts in _blocks(table, first, last):
-        block = f"{name}-{start:09d}-{start + len(texts):09d}"
-        if finished := intact(context.checkpoint_dir, block, ".npy"):
-            vectors_ND = np.load(finished[0])
-            context.progress.skip(len(texts))
-        else:
-            vectors_ND = embedder.encode(texts, "passage", store=store, progress=context.progress)
-            save_array_checkpoint(context.checkpoint_dir, block, vectors_ND)
-        if target is None:
-            target = _mapped(context, name, last - first, vectors_ND.shape[1])
-        target[start - first : start - first + len(texts)] = vectors_ND
-    if target is None:
-        empty = embedder.encode([], "passage")
-        np.save(context.output / f"{name}.npy", empty)
-        return empty
-    target.flush()
-    vectors: Vectors = target
-    return vectors
+
+    def blocks() -> Iterator[Vectors]:
+        for start, texts in _blocks(table, first, last):
+            block = f"{name}-{start:09d}-{start + len(texts):09d}"
+            if finished := intact(context.checkpoint_dir, block, ".npy"):
+                yield np.load(finished[0])
+                context.progress.skip(len(texts))
+            else:
+                made_ND = embedder.encode(texts, "passage", store=store, progress=context.progress)
+                save_array_checkpoint(context.checkpoint_dir, block, made_ND)
+                yield made_ND
+        if first == last:
+            yield embedder.encode([], "passage")
+
+    return _stored(context, name, last - first, blocks())
 
 
 def _join(context: StageContext, name: str, table: Table) -> Vectors:
@@ -376,35 +372,41 @@ def _join(context: StageContext, name: str, table: Table) -> Vectors:
 
     from pipeline.engine.files.shards import shard_directories
 
-    count, start = _row_count(table), 0
+    count = _row_count(table)
     parts = [np.load(shard / f"{name}.npy", mmap_mode="r") for shard in shard_directories(context)]
     if (rows := sum(map(len, parts))) != count:
         raise StoreError(
             f"the shards hold {rows} vectors of {name}, and {table[0]} has {count} rows; rerun the "
             "stage with --force"
         )
+
+    def blocks() -> Iterator[Vectors]:
+        for part in parts:
+            for low in range(0, len(part), _BLOCK):
+                yield part[low : low + _BLOCK]
+                context.progress.advance(len(part[low : low + _BLOCK]))
+        if not count:
+            yield np.array(parts[0])
+
+    return _stored(context, name, count, blocks())
+
+
+def _stored(context: StageContext, name: str, count: int, blocks: Iterator[Vectors]) -> Vectors:
+    """Vectors [N, D] of consecutive blocks, memory-mapped from the output."""
+    import numpy as np
+
+    file, first_ND, start = context.output / f"{name}.npy", next(blocks), 0
     if not count:
-        empty: Vectors = np.array(parts[0])
-        np.save(context.output / f"{name}.npy", empty)
-        return empty
-    target = _mapped(context, name, count, parts[0].shape[1])
-    for part in parts:
-        for low in range(0, len(part), _BLOCK):
-            block_ND = part[low : low + _BLOCK]
-            target[start : start + len(block_ND)] = block_ND
-            start += len(block_ND)
-            context.progress.advance(len(block_ND))
+        np.save(file, first_ND)
+        return first_ND
+    shape = (count, first_ND.shape[1])
+    target: Any = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+    for block_ND in chain((first_ND,), blocks):
+        target[start : start + len(block_ND)] = block_ND
+        start += len(block_ND)
     target.flush()
     vectors: Vectors = target
     return vectors
-
-
-def _mapped(context: StageContext, name: str, count: int, dimension: int) -> Any:
-    import numpy as np
-
-    return np.lib.format.open_memmap(
-        context.output / f"{name}.npy", mode="w+", dtype=np.float32, shape=(count, dimension)
-    )
 
 
 def _blocks(table: Table, first: int, last: int) -> Iterator[tuple[int, list[str]]]:

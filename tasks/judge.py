@@ -41,13 +41,7 @@ if TYPE_CHECKING:
     from pipeline.judges.opening import PolicyAnswers
     from pipeline.judges.search_errors import SearchErrors
     from pipeline.llm.chat import Usage
-    from pipeline.llm.replies import ReplyExchange, ShardReplies
-
-
-def _required(task: StageTask, judges: Judges | None) -> Judges:
-    if judges is None:
-        raise ConfigError(f"{task.config}: judges is missing; add the block")
-    return judges
+    from pipeline.llm.replies import ReplyExchange
 
 
 class _Judging(DivisibleTask):
@@ -68,7 +62,11 @@ class _Judging(DivisibleTask):
     @property
     def judges(self) -> Judges:
         """The judges; raises ConfigError when the configuration has none."""
-        return _required(self, self.settings.judges)
+        block = self.judges_block
+        judges = self.settings.judges if block == "judges" else self.settings.evaluation.judges
+        if judges is None:
+            raise ConfigError(f"{self.config}: judges is missing; add the block")
+        return judges
 
     @property
     def judges_block(self) -> str:
@@ -76,7 +74,7 @@ class _Judging(DivisibleTask):
         return "judges"
 
     def reading(self) -> tuple[str, ...]:
-        return (*self.reads, "judges")
+        return (*self.reads, self.judges_block)
 
     def judged(self, trajectories: StageTask, policy: StageTask) -> dict[str, StageTask]:
         """The trajectories, the policy that sampled them, and the world of an exact judge."""
@@ -129,15 +127,8 @@ class JudgePolicy(PolicyTask, _Judging):
     reads_at_times = ("judges", "evaluation.judges")
 
     @property
-    def judges(self) -> Judges:
-        return _required(self, self.settings.evaluation_judges)
-
-    @property
     def judges_block(self) -> str:
         return self.settings.evaluation_judges_block
-
-    def reading(self) -> tuple[str, ...]:
-        return (*self.reads, self.judges_block)
 
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions[self.settings.evaluation.split]
@@ -152,9 +143,28 @@ VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 def run(context: StageContext) -> dict[str, int]:
     """Judge the trajectories of ``inputs["paths"]``; returns counts of steps, calls and unknowns.
 
-    Raises ConfigError without judges, JudgeError when too many verdicts are unknown.
+    A stage that joins shards takes their replies. When too many verdicts are unknown, it fails, and
+    a rerun sends the prompts without a usable reply to an endpoint again. Raises
+    JudgeError when too many verdicts are unknown.
     """
-    return _judge(context)
+    from pipeline.core.trajectory_file import FILE
+    from pipeline.engine.files.shards import shard_directories
+    from pipeline.llm.replies import replies_of
+
+    settings = _settings(context)
+    steps = StepsOfFile(context.inputs["paths"] / FILE)
+    failed_before = (context.checkpoint_dir / CALLS).exists()
+    replies = replies_of(shard_directories(context), retry=failed_before)
+    answers, over, under = _opened(context, settings, replies)
+    with over, under:
+        counts = judge_to(
+            context.output, context.checkpoint_dir, steps, answers, over, under,
+            ceiling=settings.unknown_ceiling, progress=context.progress,
+        )  # fmt: skip
+    usages = _report_usages(answers.usage, over, under)
+    total = {name: usage.total() for name, usage in usages.items()}
+    write_json(context.output / "chat.json", total)
+    return counts
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
@@ -172,45 +182,12 @@ def run_shard(context: StageContext) -> dict[str, int]:
     return {"replies": replies.write(context.output)}
 
 
-def merge(context: StageContext) -> dict[str, int]:
-    """Like `run`, with the replies of the shards.
-
-    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a
-    usable reply to an endpoint again.
-    """
-    from pipeline.engine.files.shards import shard_directories
-    from pipeline.llm.replies import ShardReplies
-
-    failed_before = (context.checkpoint_dir / CALLS).exists()
-    return _judge(context, ShardReplies(shard_directories(context), retry=failed_before))
-
-
 def _settings(context: StageContext) -> Judges:
     """The judges of the round, or of the evaluation for an evaluated policy."""
-    config = context.config
     of_policy = context.stage.startswith("judge-policy")
-    judges = config.evaluation_judges if of_policy else config.judges
-    if judges is None:
-        raise ConfigError("the configuration has no block judges; add one")
+    judges = context.config.evaluation_judges if of_policy else context.config.judges
+    assert judges is not None  # the task has refused a configuration without them
     return judges
-
-
-def _judge(context: StageContext, replies: ShardReplies | None = None) -> dict[str, int]:
-    from pipeline.core.trajectory_file import FILE
-    from pipeline.llm.replies import ReplyExchange
-
-    settings = _settings(context)
-    steps = StepsOfFile(context.inputs["paths"] / FILE)
-    answers, over, under = _opened(context, settings, replies or ReplyExchange())
-    with over, under:
-        counts = judge_to(
-            context.output, context.checkpoint_dir, steps, answers, over, under,
-            ceiling=settings.unknown_ceiling, progress=context.progress,
-        )  # fmt: skip
-    usages = _report_usages(answers.usage, over, under)
-    total = {name: usage.total() for name, usage in usages.items()}
-    write_json(context.output / "chat.json", total)
-    return counts
 
 
 def _opened(

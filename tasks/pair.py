@@ -76,7 +76,7 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.training.export.directory import card
 
     config = context.config
-    trained = method(config.rewards.kind)
+    trained = method(config.grammar)
     scored = _ScoredFile(context, trained.candidate_terms)
     context.progress.start(scored.rows_to_read(), "rows read")
     funnel = Funnel()
@@ -95,7 +95,7 @@ def run(context: StageContext) -> dict[str, int]:
                 counts_of_pairs["step_pairs"] += 1
             yield pair
 
-    types = dict.fromkeys(("chosen_rewards", "rejected_rewards"), method(config.rewards.kind).terms)
+    types = dict.fromkeys(("chosen_rewards", "rejected_rewards"), method(config.grammar).terms)
     write_parquet(context.output / "pairs.parquet", counted(), records.Pair, types)
     reason = {} if counts_of_pairs["pairs"] else {"shortage": scored.shortage()}
     if reason:

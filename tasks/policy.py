@@ -210,8 +210,8 @@ def check_lineage(config: Config, source: Path | None) -> None:
         raise InputError(
             f"{where}: the policy was trained to write grammar {writes[0]} in format {writes[1]}, "
             f"and the configuration has grammar {reads[0]} and format {reads[1]}, so its "
-            f"trajectories would be malformed; set grammar: {writes[0]}, rewards.kind: {writes[0]} "
-            f"and format: {writes[1]}, or name a policy that was trained for these"
+            f"trajectories would be malformed; set grammar: {writes[0]} and format: "
+            f"{writes[1]}, or name a policy that was trained for these"
         )
     if form["chat_template"] is None:
         return

@@ -142,22 +142,22 @@ class QuestionsSampling(_TrainingQuestions):
 
         yield from super().notes()
         files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
-        kind = self.settings.rewards.kind
+        kind = self.settings.grammar
         if not files:
             return
         questions = read_split(self.split, files, self.settings.seed, Notes())
         suited, why = suited_method(questions, judges=self.settings.judges is not None)
         if kind == suited:
-            yield f"data.sampling: rewards.kind {kind} fits: {why}"
+            yield f"data.sampling: grammar {kind} fits: {why}"
         elif not self.settings.method.step_rewards:
-            yield f"data.sampling: rewards.kind is {kind}, and {suited} fits: {why}"
+            yield f"data.sampling: grammar is {kind}, and {suited} fits: {why}"
         if method(kind).record_needs != "evidence":
             return
         bare = Counter(question.hop for question in questions if not question.evidence)
         if count := bare["unknown"]:
             yield (
                 f"data.sampling: {count:,} of {len(questions):,} questions have neither hops nor "
-                f"evidence, so rewards.kind {kind} counts outcome and format alone for them; add "
+                f"evidence, so grammar {kind} counts outcome and format alone for them; add "
                 "evidence for its process reward, or let judges decide (base: "
                 "embedded-hiprag.yaml)"
             )

@@ -62,7 +62,7 @@ class Report(LightTask):
             sampled = questions(sample, "sampling")
             if sampled.round_number is not None:  # the round has its own questions
                 needs[f"{sampled.stage}-{number}"] = sampled
-            if self.settings.rewards.judged:
+            if self.settings.judged:
                 needs[f"judge-{number}"] = self.clone(Judge, round=number)
             needs[f"score-{number}"] = self.clone(Score, round=number)
             if self.settings.objective == "dpo":

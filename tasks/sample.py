@@ -60,6 +60,10 @@ ROLL_OUT = (
     "model",
     "seed",
 )
+# Fields of `sampling` that bound a trajectory.
+LIMITS = (
+    "top_p", "max_steps", "max_segment_tokens", "max_total_tokens", "max_context_tokens",
+)  # fmt: skip
 
 
 def roll_out_files(task: StageTask) -> dict[str, Path | str]:
@@ -196,9 +200,6 @@ class SftSample(RollOutTask):
         return clock.sizes.questions["sft"] * self._own.samples
 
 
-_LIMITS = {
-    "top_p", "max_steps", "max_segment_tokens", "max_total_tokens", "max_context_tokens",
-}  # fmt: skip
 _STOPS, _TIMING = "stops.json", "timing.json"
 
 
@@ -440,7 +441,7 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
     return RolloutSettings(
         system=config.prompt.system,
         temperature=temperature,
-        **sampling.model_dump(include=_LIMITS),
+        **sampling.model_dump(include=set(LIMITS)),
         in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,
         single_retrieval=config.retrieval.rounds == "single",
         prompt_retrieval=config.retrieval.rounds == "prompt",

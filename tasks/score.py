@@ -34,7 +34,7 @@ from pipeline.engine.stage import TRAJECTORIES, RoundTask, StageTask
 from tasks.index import knowledge
 from tasks.judge import Judge
 from tasks.policy import policy, policy_files
-from tasks.sample import ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
+from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ class Score(RoundTask, DivisibleTask):
     shards_block = "sampling"
     version = 2
     shard_version = 5
-    reads = ("rewards.kind", "sampling.shards")
+    reads = ("grammar", "sampling.shards")
     reads_at_times = (
         "rewards",
         "retrieval.reranker",
@@ -72,7 +72,7 @@ class Score(RoundTask, DivisibleTask):
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"sample": self.clone(Sample)}
-        if self.settings.rewards.judged:
+        if self.settings.judged:
             needs["judge"] = self.clone(Judge)
         if self.settings.method.scoring_samples:
             # Scoring continues trajectories (policy, retrieval) and reads their entities (graph).
@@ -82,7 +82,7 @@ class Score(RoundTask, DivisibleTask):
     def reading(self) -> tuple[str, ...]:
         """Only the part of the block ``rewards`` that the method uses."""
         rewards = self.settings.rewards
-        names = [*self.reads, f"rewards.{rewards.kind.replace('-', '_')}"]
+        names = [*self.reads, self.settings.rewards_block]
         if self.settings.method.similarity_rewards:
             names.append("retrieval.reranker" if rewards.reranker is None else "rewards.reranker")
             names.append("index.embedder")
@@ -120,10 +120,6 @@ class Score(RoundTask, DivisibleTask):
 
 
 COST = "progress.json"
-_SAMPLING = {
-    "temperature", "top_p", "max_steps", "max_segment_tokens", "max_total_tokens",
-    "max_context_tokens",
-}  # fmt: skip
 
 
 _BATCH = 512  # trajectories scored at once, which a kill can lose
@@ -137,9 +133,8 @@ def run(context: StageContext) -> dict[str, int]:
     """
     from pipeline.methods import method
 
-    settings = context.config.rewards
-    of_method = method(settings.kind)
-    scorer = of_method.scorer(settings, StageInputs(context))
+    of_method = method(context.config.grammar)
+    scorer = of_method.scorer(context.config.rewards, StageInputs(context))
     batch = None if of_method.whole_shard else _BATCH
     return score_file(context, scorer, of_method.terms, batch)
 
@@ -156,7 +151,7 @@ def merge(context: StageContext) -> dict[str, int]:
     statistics = _Statistics()
     sampled = iterate_parquet(context.inputs["sample"] / FILE, ["question_id", "sample"])
     expected = [(row["question_id"], row["sample"]) for row in sampled]
-    join_trajectories(context, expected, {"rewards": method(context.config.rewards.kind).terms})
+    join_trajectories(context, expected, {"rewards": method(context.config.grammar).terms})
     for row in iterate_parquet(context.output / FILE, ["dataset", "hop", "rewards"]):
         statistics.add(row["dataset"], row["rewards"], row["hop"])
     statistics.write(context.output)
@@ -430,7 +425,7 @@ def continuation_identity(context: StageContext, policy: str) -> str:
         retrieval = RetrievalIdentity.from_settings(
             config.retrieval, key.inputs, key.files.get("reranker")
         ).fingerprint
-    fields = _SAMPLING & config.sampling.deciding().keys()  # as in fingerprints
+    fields = {"temperature", *LIMITS} & config.sampling.deciding().keys()  # as in fingerprints
     sampling = config.sampling.model_dump_json(include=fields)
     engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len"})
     grammar = f"{config.grammar} {config.retrieval.rounds}{context.format.identity}"

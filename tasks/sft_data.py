@@ -172,14 +172,15 @@ _SAMPLED_COLUMNS = [
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files; returns the numbers of training and test examples.
 
-    Raises InputError when fewer training examples could be built than ``sft_data.min_share``, or
-    rejection sampling keeps none.
+    A stage that joins shards takes their replies. Raises InputError when fewer training examples
+    could be built than ``sft_data.min_share``, or rejection sampling keeps none.
     """
-    from pipeline.llm.replies import ReplyExchange
+    from pipeline.engine.files.shards import shard_directories
+    from pipeline.llm.replies import replies_of
 
     if context.config.sft_data.rejection_sampling is not None:
         return _keep_sampled(context, context.config.sft_data.rejection_sampling)
-    return _run(context, ReplyExchange())
+    return _run(context, replies_of(shard_directories(context)))
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
@@ -196,14 +197,6 @@ def run_shard(context: StageContext) -> dict[str, int]:
     if context.config.sft_data.memory is not None:
         _ask_base_model(context, usable, replies)
     return {"replies": replies.write(context.output)}
-
-
-def merge(context: StageContext) -> dict[str, int]:
-    """Like `run`, with the replies of the shards."""
-    from pipeline.engine.files.shards import shard_directories
-    from pipeline.llm.replies import ShardReplies
-
-    return _run(context, ShardReplies(shard_directories(context)))
 
 
 def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[str, int]:
@@ -231,12 +224,14 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
     rows = kept.table()
     sums = sum(kept.outcomes.values(), others)
     counts = ", ".join(f"{outcome}: {count:,}" for outcome, count in sums.most_common())
-    train, test = rejection_sampling.split(kept.trajectories, settings.test_share, context.seed)
+    train, test = rejection_sampling.split(
+        kept.trajectories, rejection_sampling.TEST_SHARE, context.seed
+    )
     if not train:
         raise InputError(
             f"none of the {sums.total():,} trajectories of {rejection_sampling.TEACHER} "
             f"({settings.teacher}) can be trained on ({counts or 'no trajectories'}); raise "
-            "sft_data.rejection_sampling.samples, lower its min_f1 or test_share, name another "
+            "sft_data.rejection_sampling.samples, lower its min_f1, name another "
             "teacher, or say in prompt.system what the format is"
         )
     print(f"{sums.total():,} trajectories: {counts}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import for_round
+from pipeline.config import Grpo, for_round
 from pipeline.core.model_files import model_hash
 from pipeline.engine.fingerprint import base_model_files
 from pipeline.engine.opened import Opened, Work, training
@@ -28,7 +28,7 @@ from tasks.sft import Sft, tracking_of, trained_policy, write_policy, written_fo
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
     from pipeline.training.lineage import Lineage
-    from pipeline.training.trl_types import PeftModel, TrlTrainer
+    from pipeline.training.trl_types import PeftModel
 
 _SHARED = ("objective", "lora", "model", "seed")
 
@@ -126,14 +126,11 @@ def run(context: StageContext) -> dict[str, int]:
     objective = context.config.objective
     context, grpo = with_processes(context, objective), objective == "grpo"
     settings = context.config.trainer
-    encode, train_stage = (
-        (encode_trajectory_data, train_grpo) if grpo else (encode_pair_data, train_dpo)
-    )
     _check_data(context)
-    encode(context)
+    (encode_trajectory_data if grpo else encode_pair_data)(context)
     if settings.processes > 1:
-        return launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
-    return train_stage(context)
+        return launch(context, f"{__name__}:train_round", settings, objective)
+    return train_round(context)
 
 
 def _check_data(context: StageContext) -> None:
@@ -152,114 +149,90 @@ def _check_data(context: StageContext) -> None:
     report(context, recorded_facts(file, objective, config.trainer.max_length, questions))
 
 
-def train_dpo(context: StageContext) -> dict[str, int]:
-    """Train the policy of ``context.round`` on encoded pairs, or with loss "sft" on chosen sides.
+def train_round(context: StageContext) -> dict[str, int]:
+    """Train the policy of ``context.round`` on encoded pairs, chosen sides, or trajectories.
 
-    Every process calls it. Raises TrainingError for a reference over another base, when the stop
-    rule applies, and when nothing is trained.
-    """
-    from pipeline.engine.files.training_data import TRAINING, TrainingData
-    from pipeline.training.change import trained_weights, training_record
-    from pipeline.training.dpo import dpo_trainer
-    from pipeline.training.encode import EncodedPair, EncodedSft
-    from pipeline.training.encoded_file import EncodedFile
-    from pipeline.training.history import History
-    from pipeline.training.lineage import Lineage, check_base, read_lineage
-    from pipeline.training.lora import load_tokenizer
-    from pipeline.training.sft import sft_trainer
-    from pipeline.training.trainer_args import on_main, train
-
-    config, settings, number = context.config, context.config.dpo, context.round or 1
-    data = TrainingData.read(context.checkpoint_dir)
-    path = context.checkpoint_dir / TRAINING
-    base, sha, parent = _parent(context)
-    reference = parent
-    if settings.reference == "sft":
-        reference = read_lineage(context.inputs["sft"])
-        check_base(reference, sha)
-    chosen_alone = settings.loss == "sft"
-    lengths = EncodedFile(path, EncodedSft if chosen_alone else EncodedPair).lengths
-    model = _previous_policy(context, base, max(lengths))
-    tokenizer = load_tokenizer(base, config.model)
-    before, history = trained_weights(model), History(context.progress)
-    is_parent = reference.policy == parent.policy
-    shared: dict[str, Any] = {
-        "number": number, "seed": context.seed, "checkpoint_dir": context.checkpoint_dir,
-        "history": history, "tracking": tracking_of(context),
-    }  # fmt: skip
-    trainer: TrlTrainer = (
-        sft_trainer(model, tokenizer, EncodedFile(path, EncodedSft), settings, **shared)
-        if chosen_alone
-        else dpo_trainer(
-            model, tokenizer, EncodedFile(path, EncodedPair), settings, **shared,
-            reference_name=f"{reference.base_sha} {reference.policy}",
-            reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
-        )
-    )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir)
-    lineage = Lineage(
-        policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
-        reference=None if chosen_alone else reference.policy, round=number,
-        method=_METHODS[settings.loss], seed=context.seed, counts=data.counts,
-        settings={
-            **settings.deciding(),
-            "eta": for_round(settings.eta, number),
-            "epochs": for_round(settings.round_epochs, number),
-            "lora": config.lora.model_dump(),
-            "pairs_from": data.policies,
-        },
-        training=training_record(before, trained_policy(trainer), history, "dpo"),
-        **written_form(config, tokenizer),
-    )  # fmt: skip
-    on_main(trainer, lambda: write_policy(context, trainer, history, lineage, {}))
-    return data.counts
-
-
-def train_grpo(context: StageContext) -> dict[str, int]:
-    """Train the policy of ``context.round`` on encoded trajectories; every process calls it.
-
-    Raises TrainingError when the base model has too few positions and when nothing is trained.
+    Every process calls it. Raises TrainingError for a reference over another base, for a base model
+    with too few positions, when the stop rule applies, and when nothing is trained.
     """
     from pipeline.engine.files.training_data import TRAINING, TrainingData
     from pipeline.training.advantages import EncodedTrajectory
     from pipeline.training.change import trained_weights, training_record
+    from pipeline.training.dpo import dpo_trainer
+    from pipeline.training.encode import EncodedPair, EncodedSft
     from pipeline.training.encoded_file import EncodedFile
     from pipeline.training.grpo import grpo_trainer
     from pipeline.training.history import History
     from pipeline.training.lineage import Lineage
     from pipeline.training.lora import load_tokenizer
+    from pipeline.training.sft import sft_trainer
     from pipeline.training.trainer_args import on_main, train
 
-    config, settings = context.config, context.config.grpo
-    assert settings is not None
+    config, number, settings = context.config, context.round or 1, context.config.trainer
+    by_grpo, chosen_alone = isinstance(settings, Grpo), config.dpo.loss == "sft"
     data = TrainingData.read(context.checkpoint_dir)
-    trajectories = EncodedFile(context.checkpoint_dir / TRAINING, EncodedTrajectory)
     base, sha, parent = _parent(context)
-    model = _previous_policy(context, base, max(trajectories.lengths))
+    reference = _reference(context, parent, sha)
+    kind: Any = EncodedTrajectory if by_grpo else EncodedSft if chosen_alone else EncodedPair
+    records = EncodedFile(context.checkpoint_dir / TRAINING, kind)
+    model = _previous_policy(context, base, max(records.lengths))
     tokenizer = load_tokenizer(base, config.model)
     before, history = trained_weights(model), History(context.progress)
-    trainer = grpo_trainer(
-        model, tokenizer, trajectories, settings,
-        temperature=config.sampling.temperature, seed=context.seed,
-        checkpoint_dir=context.checkpoint_dir, history=history,
-        tracking=tracking_of(context),
-    )  # fmt: skip
+    shared: dict[str, Any] = {
+        "seed": context.seed, "checkpoint_dir": context.checkpoint_dir, "history": history,
+        "tracking": tracking_of(context),
+    }  # fmt: skip
+    of_round: dict[str, Any]
+    trainer: Any
+    if isinstance(settings, Grpo):
+        of_round = {"temperature": config.sampling.temperature}
+        trainer = grpo_trainer(model, tokenizer, records, settings, **shared, **of_round)
+    else:
+        of_round = {
+            "eta": for_round(settings.eta, number),
+            "epochs": for_round(settings.round_epochs, number),
+        }
+        is_parent = reference is None or reference.policy == parent.policy
+        trainer = (
+            sft_trainer(model, tokenizer, records, settings, **shared, number=number)
+            if reference is None
+            else dpo_trainer(
+                model, tokenizer, records, settings, **shared, number=number,
+                reference_name=f"{reference.base_sha} {reference.policy}",
+                reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
+            )
+        )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
-        reference=parent.policy if settings.beta else None, round=context.round or 1,
-        method="grpo", seed=context.seed, counts=data.counts,
+        reference=None if reference is None else reference.policy, round=number,
+        method="grpo" if by_grpo else _METHODS[config.dpo.loss], seed=context.seed,
+        counts=data.counts,
         settings={
             **settings.deciding(),
-            "temperature": config.sampling.temperature,
+            **of_round,
             "lora": config.lora.model_dump(),
-            "paths_from": data.policies,
+            "paths_from" if by_grpo else "pairs_from": data.policies,
         },
-        training=training_record(before, trained_policy(trainer), history, "grpo"),
+        training=training_record(before, trained_policy(trainer), history, config.objective),
         **written_form(config, tokenizer),
     )  # fmt: skip
     on_main(trainer, lambda: write_policy(context, trainer, history, lineage, {}))
     return data.counts
+
+
+def _reference(context: StageContext, parent: Lineage, sha: str) -> Lineage | None:
+    """The lineage of the reference policy; None for a loss without one."""
+    from pipeline.training.lineage import check_base, read_lineage
+
+    config = context.config
+    if config.grpo is not None and config.objective == "grpo":
+        return parent if config.grpo.beta else None
+    if config.dpo.reference == "sft":
+        reference = read_lineage(context.inputs["sft"])
+        check_base(reference, sha)
+        return reference
+    return None if config.dpo.loss == "sft" else parent
 
 
 def _parent(context: StageContext) -> tuple[Path, str, Lineage]:

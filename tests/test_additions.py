@@ -84,11 +84,9 @@ def test_a_method_is_one_folder_and_its_configuration(copy: Copy) -> None:
         "pipeline/methods/toy/grammar.py", 'ClassVar[str] = "search-r1"', 'ClassVar[str] = "toy"'
     )
     (copy.folder / "configs" / "toy.yaml").write_text(
-        "base: embedded-search-r1.yaml\nname: toy\ngrammar: toy\nrewards: {kind: toy}\n"
+        "base: embedded-search-r1.yaml\nname: toy\ngrammar: toy\n"
     )
-    assert "rewards.kind" in copy.steep(
-        "config", "explain", "rewards.kind", "--config", "configs/toy.yaml"
-    )
+    assert "toy" in copy.steep("config", "explain", "grammar", "--config", "configs/toy.yaml")
     row = json.dumps({"output": OUTPUT, "answers": ["yes"], "grammar": "toy"})
     (scored,) = copy.steep("score", "-", "--reward", "toy", stdin=row).splitlines()
     assert json.loads(scored)["rewards"] == {"answer": 1.0, "format": 1.0, "total": 1.0}

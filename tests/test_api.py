@@ -199,7 +199,7 @@ def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
 
 def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
     """Trajectories of the last policy have those of the run."""
-    limits = ["per_round.1.pairs={margin: 5}", "grammar=hiprag", "rewards.kind=hiprag"]
+    limits = ["per_round.1.pairs={margin: 5}", "grammar=hiprag"]
     run = Run.open("embedded", overrides=[*overrides, *limits, "rewards.hiprag.process=0"])
     records = [
         replace(trajectory("q", answer, name=answer), grammar="hiprag", sample=sample)

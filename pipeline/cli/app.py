@@ -71,7 +71,7 @@ PANELS = {
         "pair": "pair.pair", "mask": "outputs.mask", "metrics": "outputs.metrics",
         "failures": "outputs.failures", "calibrate": "calibrate.calibrate"},
     "Store and settings": {"fork": "store.fork", "verify": "store.verify", "gc": "store.gc",
-        "export": "export.app", "publish": "export.publish", "config": "config.app"},
+        "export": "export.app", "config": "config.app"},
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def audit_rewards(
     truth = Truth.of(chosen.finished("world"))
     source = source or str(chosen.finished("score", round) / FILE)
     rows = audit(audited(_scored(source), truth))
-    trained = method(config.rewards.kind)
+    trained = method(config.grammar)
     of_steps = {f"step.{term}": f"{title}, step" for term, title in trained.step_titles.items()}
     shown = tables(rows, {**trained.reward_titles, **of_steps})
     show_tables(shown, output, [row.as_json() for row in rows] if as_json else None)

@@ -141,7 +141,6 @@ def _trained(task: StageTask, policy: str | None) -> TrainedPolicy:
         chat_template=settings.model.chat_template,
         settings={
             "grammar": settings.grammar,
-            "rewards": settings.rewards.kind,
             "retrieval": settings.retrieval.variant,
             "documents": ", ".join(file.path for file in settings.corpus.files),
             "questions": ", ".join(dict.fromkeys(file.dataset for file in trained_on)),
@@ -169,30 +168,6 @@ def answers(
     corpus = chosen.finished("corpus")
     counts = export_answers(iterate_records(evaluated, Trajectory), corpus, output)
     typer.echo(f"{output}: {', '.join(f'{value:.4g} {key}' for key, value in counts.items())}")
-
-
-def publish(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
-    repo: Annotated[
-        str, typer.Option("--repo", metavar="OWNER/NAME", help="repository", show_default=False)
-    ],
-    private: Annotated[bool, typer.Option("--private", help="create it as private")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="upload; else only list the files")] = False,
-) -> None:
-    """Publish an exported directory on the Hugging Face hub; without --yes a dry run."""
-    from pipeline.training.export import publish as hub
-
-    wanted = hub.publication(directory, repo)
-    for name, size in wanted.files.items():
-        typer.echo(f"{size:>15,} {name}")
-    typer.echo(f"{sum(wanted.files.values()):>15,} bytes to the {wanted.kind} {repo}")
-    typer.echo(f"licence: {wanted.licence or 'none'}")
-    for part in wanted.lacks:
-        typer.echo(f"the card lacks {part}")
-    if not yes:
-        typer.echo("nothing was uploaded; add --yes to upload")
-        return
-    typer.echo(hub.publish(wanted, private=private))
 
 
 def _metrics(task: StageTask, policy: str) -> list[dict[str, object]]:

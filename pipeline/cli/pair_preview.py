@@ -123,8 +123,7 @@ def _for_round(override: str, number: int, settings: Config) -> str:
 
     own = f"per_round.{number}."
     key = override.partition("=")[0].strip().removeprefix(own)
-    kind = settings.rewards.kind
-    weights = [f"{_block(settings)}.{name}" for name in method(kind).weights]
+    weights = [f"{settings.rewards_block}.{name}" for name in method(settings.grammar).weights]
     if key.partition(".")[0].strip() != "pairs" and key not in weights:
         raise InputError(
             f"--set {key} cannot be used with --from, which changes the settings of pairs (such as "
@@ -140,12 +139,12 @@ def _combine(source: Path, target: Path, before: Config, after: Config) -> None:
     """
     from pipeline.methods import method
 
-    if after.rewards.judged and not before.rewards.judged:
+    if after.judged and not before.judged:
         raise InputError(
             "no verdicts of judges were needed with the weights of the run; run the stage score "
             "with these weights instead"
         )
-    combined = method(after.rewards.kind).combined
+    combined = method(after.grammar).combined
 
     def trajectories() -> Iterator[Trajectory]:
         for trajectory in iterate_records(source, Trajectory):
@@ -162,13 +161,8 @@ def _changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     return {
         key: (old.get(key), value)
         for key, value in new.items()
-        if key.startswith(("pairs.", f"{_block(before)}.")) and value != old.get(key)
+        if key.startswith(("pairs.", f"{before.rewards_block}.")) and value != old.get(key)
     }
-
-
-def _block(config: Config) -> str:
-    """The block with the weights of the configuration's reward."""
-    return f"rewards.{config.rewards.kind.replace('-', '_')}"
 
 
 def _kinds(before: Path, now: Path) -> dict[str, dict[str, int]]:

@@ -187,9 +187,7 @@ def execution_values(block: Block) -> dict[str, Any]:
 class EngineConfig(Block):
     """A language-model engine that runs in the process of its stage."""
 
-    kind: Literal["vllm", "transformers", "scripted"] = Field(
-        "vllm", description="the library that generates; scripted: fixed outputs, for tests"
-    )
+    kind: Literal["vllm", "transformers"] = Field("vllm", description="the library that generates")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "bfloat16",
         description="number format of weights and activations; auto: bfloat16 on GPUs and on CPUs "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pipeline.config.base import Block, Execution, Few, Items, NotEmpty
 
@@ -23,7 +23,7 @@ class Slurm(Block):
 
 
 class Executor(Block):
-    """Where stages run. `execution: ray` is short for `execution: {kind: ray}`."""
+    """Where stages run."""
 
     kind: Annotated[Literal["local", "ray", "slurm"], Execution()] = Field(
         "local", description="processes of this machine, a Ray cluster, or Slurm jobs"
@@ -33,8 +33,3 @@ class Executor(Block):
         description="ray, slurm: CPU threads of a stage for each of its GPUs, or without a GPU",
     )
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _kind_alone(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value

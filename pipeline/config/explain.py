@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.config.base import shown
+from pipeline.config.base import Block, shown
 from pipeline.config.evaluation import OVERRIDDEN, Evaluation
 from pipeline.config.per_round import PER_ROUND
 from pipeline.config.run import Config
@@ -143,7 +143,16 @@ def field_block(block: type[BaseModel] | None, name: object) -> type[BaseModel] 
         return Config
     if block is Evaluation and name in OVERRIDDEN:
         return OVERRIDDEN[str(name)]
-    for kind in (field.annotation, *typing.get_args(field.annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
+    return block_of(field.annotation)[0]
+
+
+def block_of(annotation: Any) -> tuple[type[Block] | None, str]:
+    """The block in an annotation, also optional or in a list, and the suffix of its place."""
+    if isinstance(annotation, type) and issubclass(annotation, Block):
+        return annotation, ""
+    in_list = typing.get_origin(annotation) is tuple
+    for argument in typing.get_args(annotation):
+        block, suffix = block_of(argument)
+        if block is not None:
+            return block, "[]" if in_list else suffix
+    return None, ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pipeline.config.base import Block, Execution, Indirect
-from pipeline.config.explain import field_block
+from pipeline.config.explain import block_of, field_block
 from pipeline.config.per_round import PER_ROUND
 from pipeline.config.run import Config
 from pipeline.config.schema import property_schema
@@ -198,25 +197,13 @@ def all_blocks() -> list[BlockSettings]:
 def _places(block: type[Block], place: str) -> Iterator[tuple[type[Block], str]]:
     yield block, place
     for name, info in block.model_fields.items():
-        below, suffix = _block_of(info.annotation)
+        below, suffix = block_of(info.annotation)
         if below is not None:
             yield from _places(below, f"{place}.{name}{suffix}".lstrip("."))
-
-
-def _block_of(annotation: Any) -> tuple[type[Block] | None, str]:
-    """The block in an annotation, also optional or in a list, and the suffix of its place."""
-    if isinstance(annotation, type) and issubclass(annotation, Block):
-        return annotation, ""
-    in_list = typing.get_origin(annotation) is tuple
-    for argument in typing.get_args(annotation):
-        block, suffix = _block_of(argument)
-        if block is not None:
-            return block, "[]" if in_list else suffix
-    return None, ""
 
 
 def _settings(block: type[Block]) -> Iterator[Setting]:
     for name in vars(block).get("__annotations__", ()):
         info = block.model_fields.get(name)
-        if info is not None and _block_of(info.annotation)[0] is None:
+        if info is not None and block_of(info.annotation)[0] is None:
             yield Setting(name, block, info)

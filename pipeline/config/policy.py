@@ -32,7 +32,6 @@ from pipeline.config.base import (
     for_round,
 )
 from pipeline.config.knowledge import Reranker
-from pipeline.core.methods import DEFAULT_METHOD, MethodName
 
 
 class Model(Block):
@@ -82,7 +81,6 @@ class RejectionSampling(Block):
     temperature: Temperature = Field(1.0, description="sampling temperature")
     min_f1: Share = Field(1.0, description="minimum token F1 of a kept answer")
     per_question: Positive = Field(4, description="maximum trajectories kept per question")
-    test_share: Share = Field(0.05, description="share of the questions held out for the loss")
 
     @property
     def file(self) -> Path | None:
@@ -385,23 +383,15 @@ class SearchR1Reward(MethodRewards):
 
 
 class Rewards(Block):
-    """The reward of trajectories. Only the block of ``kind`` is used."""
+    """The reward of trajectories. Only the block of the method (``grammar``) is used."""
 
-    kind: MethodName = Field(DEFAULT_METHOD, description="the method; must equal grammar")
-    tearag: TeaRagReward = Field(TeaRagReward(), description="weights for kind tearag")
-    hiprag: HiPragReward = Field(HiPragReward(), description="weights for kind hiprag")
-    prograph: ProGraphReward = Field(ProGraphReward(), description="weights for kind prograph")
-    search_r1: SearchR1Reward = Field(SearchR1Reward(), description="weights for kind search-r1")
+    tearag: TeaRagReward = Field(TeaRagReward(), description="weights of tearag")
+    hiprag: HiPragReward = Field(HiPragReward(), description="weights of hiprag")
+    prograph: ProGraphReward = Field(ProGraphReward(), description="weights of prograph")
+    search_r1: SearchR1Reward = Field(SearchR1Reward(), description="weights of search-r1")
     reranker: Reranker | None = Field(
         None, description="similarity of evidence (tearag); null: the retrieval reranker"
     )
-
-    @property
-    def judged(self) -> bool:
-        """Whether the reward counts verdicts of judges, so that the stage ``judge`` must run."""
-        # A method without settings of its own has no block.
-        block: MethodRewards = getattr(self, self.kind.replace("-", "_"), MethodRewards())
-        return block.counts_verdicts
 
 
 class Pairs(Block):

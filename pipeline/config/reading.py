@@ -84,8 +84,6 @@ def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path 
         kind = "nothing" if values is None else type(values).__name__
         raise ConfigError(f"{path}: expected a mapping of settings, got {kind}")
     base = values.pop("base", None)
-    if isinstance(executor := values.get("execution"), str):
-        values["execution"] = {"kind": executor}
     if base is None:
         return values, None
     if not isinstance(base, str) or not base or not base.isprintable():
@@ -121,8 +119,6 @@ def _apply(values: dict[str, Any], override: str) -> None:
         value = parse_yaml(text)
     except YamlProblem as error:
         raise ConfigError(f"{where}: {error}") from None
-    if [*parents, last] == ["execution"] and isinstance(value, str):
-        value = {**(node.get(last) or {}), "kind": value}
     node[last] = value
 
 

@@ -27,6 +27,7 @@ from pipeline.config.policy import (
     Dpo,
     Grpo,
     Lora,
+    MethodRewards,
     Model,
     Pairs,
     Prompt,
@@ -149,11 +150,6 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _blocks_fit_together(self) -> Config:
-        if self.rewards.kind != self.grammar:
-            raise ValueError(
-                f"rewards.kind is {self.rewards.kind!r} and grammar is {self.grammar!r}; expected "
-                "the same method; change one of them"
-            )
         if self.graph.source == "none" and self._needs_graph:
             raise ValueError(
                 f"graph.source is none, and retrieval.variant {self.retrieval.variant} needs a "
@@ -195,13 +191,13 @@ class Config(Block):
             )
         if self.pairs.step_margin is not None and not self.method.step_rewards:
             raise ValueError(
-                f"pairs.step_margin is {self.pairs.step_margin}, and rewards.kind "
-                f"{self.rewards.kind} has no step rewards; set pairs.step_margin to null"
+                f"pairs.step_margin is {self.pairs.step_margin}, and grammar {self.grammar} has no "
+                "step rewards; set pairs.step_margin to null"
             )
         if self.pairs.terms != "all" and not self.method.separate_terms:
             raise ValueError(
-                f"pairs.terms is {self.pairs.terms}, and the reward of rewards.kind "
-                f"{self.rewards.kind} is a single number; set pairs.terms to all"
+                f"pairs.terms is {self.pairs.terms}, and the reward of grammar {self.grammar} is a "
+                "single number; set pairs.terms to all"
             )
         if self._needs_entities and self.graph.source == "none":
             raise ValueError(
@@ -217,7 +213,7 @@ class Config(Block):
                 "pairs.multi_process_relaxed); raise the weights, or set pairs.terms to "
                 "outcome-format, or to outcome to leave out the format too"
             )
-        if self.judges is None and self.rewards.judged:
+        if self.judges is None and self.judged:
             raise ValueError(
                 "judges is missing, and the rewards count judged steps; add the block judges"
             )
@@ -258,8 +254,8 @@ class Config(Block):
             )
         if self.grpo.per == "step" and not self.method.step_rewards:
             raise ValueError(
-                f"grpo.per is step, and rewards.kind {self.rewards.kind} has no step rewards; "
-                "set grpo.per to trajectory"
+                f"grpo.per is step, and grammar {self.grammar} has no step rewards; set grpo.per "
+                "to trajectory"
             )
         return self
 
@@ -364,6 +360,19 @@ class Config(Block):
     def method(self) -> MethodEntry:
         """The facts about the method of this run."""
         return METHODS[self.grammar]
+
+    @property
+    def judged(self) -> bool:
+        """Whether the reward counts verdicts of judges, so that the stage ``judge`` must run."""
+        name = self.rewards_block.removeprefix("rewards.")
+        # A method without settings of its own has no block.
+        weights: MethodRewards = getattr(self.rewards, name, MethodRewards())
+        return weights.counts_verdicts
+
+    @property
+    def rewards_block(self) -> str:
+        """The key of the block with the weights of the method's reward."""
+        return f"rewards.{self.grammar.replace('-', '_')}"
 
     @property
     def _needs_graph(self) -> bool:

@@ -2,7 +2,7 @@
 
 Input: the blocks of `pipeline.config.run.Config`. Output: a schema (draft 2020-12) of files. It
 adds rules that pydantic's own schema lacks: a file with ``base:`` holds only the settings that
-differ, ``name`` may be left out, and some values have a short form. Required settings inside of
+differ, and ``name`` may be left out. Required settings inside of
 blocks, which the base may have, and rules that validators compute
 (settings that must fit together, addresses, file names) are not in it; `steep check` checks them.
 """
@@ -48,10 +48,6 @@ def file_schema() -> Schema:
     blocks["QuestionFile"]["properties"]["filter"]["additionalProperties"] = {
         "type": ["string", "integer", "boolean"]
     }
-    # ``execution: ray`` is short for ``execution: {kind: ray}``.
-    kinds = blocks["Executor"]["properties"]["kind"]["enum"]
-    execution = properties["execution"]
-    execution["anyOf"] = [{"$ref": execution.pop("$ref")}, {"enum": kinds}]
     base = {"type": "string", "minLength": 1, "description": "file whose settings this one changes"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

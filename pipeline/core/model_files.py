@@ -27,7 +27,6 @@ TORCH_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 # logs, do not change the output of a model.
 _SUFFIXES = frozenset({*TORCH_WEIGHTS, ".json", ".txt", ".model", ".tiktoken", ".jinja", ".py"})
 _TEMPLATES = "additional_chat_templates"
-_BLOCK = 1 << 22  # bytes read at once
 
 
 def model_files(directory: Path) -> list[Path]:
@@ -52,13 +51,15 @@ def model_files(directory: Path) -> list[Path]:
     ]
 
 
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, as hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def file_hash(path: Path) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()[:16]
+    return sha256(path)[:16]
 
 
 def model_hash(directory: Path, hash_of: Callable[[Path], str] = file_hash) -> str:

@@ -66,7 +66,7 @@ def write_card(directory: Path, key: StageKey, counts: Mapping[str, Any]) -> Non
     """Write the card of a stage's output; its first count names the table that loads by default."""
     import yaml
 
-    path, method = directory / CARD, key.settings.get("rewards.kind", key.settings.get("grammar"))
+    path, method = directory / CARD, key.settings.get("grammar")
     own = path.read_text(encoding="utf-8").strip() if path.exists() else ""
     found = tables(directory, counts)
     title = f"Stage {key.stage}" + ("" if key.round is None else f", round {key.round}")

@@ -7,7 +7,6 @@ reads everything (about 1 GB/s for each core).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import sync
+from pipeline.core.model_files import sha256
 
-_BLOCK = 1 << 22  # bytes read at once
 _THREADS = 4  # hashlib releases the interpreter's lock
 
 
@@ -70,7 +69,7 @@ def hash_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[st
 
     present = [name for name in records if (directory / name).is_file()]
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(_sha256, (directory / name for name in present))
+        found = pool.map(sha256, (directory / name for name in present))
     return [
         f"{name} has other content (SHA-256 {digest[:16]} instead of {records[name].sha256[:16]})"
         for name, digest in zip(present, found, strict=True)
@@ -87,14 +86,6 @@ def _leaves_directory(name: str) -> bool:
 
 
 def _seal(path: Path) -> FileRecord:
-    record = FileRecord(path.stat().st_size, _sha256(path))
+    record = FileRecord(path.stat().st_size, sha256(path))
     sync(path)
     return record
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

@@ -79,14 +79,12 @@ class Engine(Opened):
     @property
     def gpus(self) -> int:
         """The GPUs that share the model."""
-        if self.settings.kind == "vllm":
-            return self.settings.tensor_parallel_size
-        return 0 if self.settings.kind == "scripted" else 1
+        return self.settings.tensor_parallel_size if self.settings.kind == "vllm" else 1
 
     @property
     def threads(self) -> int:
         """One for each part of the model."""
-        return max(self.gpus, 1)
+        return self.gpus
 
     @property
     def setting(self) -> str:

@@ -18,8 +18,8 @@ from pipeline.engine.stage import StageTask, whole_name
 class DivisibleTask(StageTask):
     """A divisible stage: its module runs it whole (``run``), or joins its shards (``merge``).
 
-    A shard is ``run_shard`` if the module has it, else ``run``. The task of a shard (`ShardTask`)
-    follows from the declaration of its stage.
+    A shard is ``run_shard``. Without ``run_shard`` or ``merge`` in its module, ``run`` does that
+    too. The task of a shard (`ShardTask`) follows from the declaration of its stage.
     """
 
     shards_block: ClassVar[str] = ""  # a block of settings with its own number of shards

@@ -84,11 +84,10 @@ class StageTask(luigi.Task):
     def function(cls, part: str) -> str:
         """The function, as ``module:name``, of the whole stage, of a shard or of their join.
 
-        It is ``run``, ``run_shard`` or ``merge`` of the module that declares the stage; without
-        ``run_shard`` a shard is ``run``.
+        It is ``run``, ``run_shard`` or ``merge`` of the module that declares the stage, or ``run``
+        if the module lacks the others.
         """
-        whole = part == "run_shard" and not hasattr(sys.modules[cls.__module__], part)
-        return f"{cls.__module__}:{'run' if whole else part}"
+        return f"{cls.__module__}:{part if hasattr(sys.modules[cls.__module__], part) else 'run'}"
 
     def opens(self) -> Iterable[Opened]:
         """The models, indexes and endpoints that the stage opens. Every stage declares them."""

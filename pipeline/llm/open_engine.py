@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import InputError
 from pipeline.core.model_files import TORCH_WEIGHTS, is_hub_name
 from pipeline.core.shipped import find_model
 from pipeline.llm.adapter_files import check_engine
@@ -34,7 +34,7 @@ def open_engine(
 
     Raises InputError for a model directory without weights and for an adapter that would not change
     the model as its files say (`check_adapter`), DependencyError when the engine's package is
-    missing, ConfigError for the scripted engine and for an adapter that merging would blur, and
+    missing, ConfigError for an adapter that merging would blur, and
     EngineError when the model cannot be loaded.
     """
     assert config.dtype != "auto"  # `pipeline.config.machine_choices` has replaced it
@@ -46,14 +46,9 @@ def open_engine(
         from pipeline.llm.vllm_engine import VllmEngine
 
         return VllmEngine(config, model, adapter=adapter, seed=seed, workspace=workspace)
-    if config.kind == "transformers":
-        from pipeline.llm.transformers_engine import TransformersEngine
+    from pipeline.llm.transformers_engine import TransformersEngine
 
-        return TransformersEngine(config, model, adapter=adapter, workspace=workspace)
-    raise ConfigError(
-        f"engine.kind is {config.kind!r}, which only tests can construct; expected vllm or "
-        "transformers"
-    )
+    return TransformersEngine(config, model, adapter=adapter, workspace=workspace)
 
 
 def check_model(model: Path | str, key: str = "model.base") -> None:

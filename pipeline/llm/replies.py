@@ -95,6 +95,11 @@ class ShardReplies(ReplyExchange):
         chat.replay = Replay(replies, origin, retry=self._retry and not chat.local)
 
 
+def replies_of(shards: Sequence[Path], *, retry: bool = False) -> ReplyExchange:
+    """Replies for a stage that joins shards, or without shards from the models."""
+    return ShardReplies(shards, retry=retry) if shards else ReplyExchange()
+
+
 @dataclass(eq=False)
 class Replay:
     """Recorded replies by the key of their request, in the order in which they came.

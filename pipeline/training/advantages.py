@@ -137,7 +137,7 @@ def _rewards(trajectory: Trajectory, per: Per, number: int) -> list[float]:
     if len(totals) != turns:
         raise TrainingError(
             f"{name} has {len(totals)} step rewards for {turns} turns; score it with "
-            "rewards.kind prograph, or set grpo.per: trajectory"
+            "grammar prograph, or set grpo.per: trajectory"
         )
     return _finite(totals, name)
 

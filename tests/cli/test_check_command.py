@@ -97,7 +97,7 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     assert notes == [
         "data.test: 1 questions whose answers are articles and punctuation alone; every prediction "
         f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]',
-        "data.sampling: rewards.kind tearag fits: 300 of 300 questions have evidence, so the "
+        "data.sampling: grammar tearag fits: 300 of 300 questions have evidence, so the "
         "process reward can compare it with the retrieved texts",
         *(
             f"data.{split}: questions whose gold passages or answers the corpus lacks: 0 of {counts}"

@@ -92,7 +92,7 @@ def test_what_the_user_has_decides_method_and_start(
     others = [word for word in options if f"{word}.jsonl" not in files]
     assert init(*files, *others)[0] == 0
     settings = load(folder / "own.yaml")
-    assert (settings.rewards.kind, settings.start, settings.model.base) == (kind, start, base)
+    assert (settings.grammar, settings.start, settings.model.base) == (kind, start, base)
     assert not [fault for fault in planned(str(folder / "own.yaml")).faults() if "ceiling" in fault]
     assert settings.retrieval.variant == "linked"
     assert settings.rounds == (3 if files else 0)

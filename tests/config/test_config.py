@@ -89,7 +89,6 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
         ("embedded", ["dpo.loss=sft", "dpo.eta=[1, 0]"], r"loss is sft, which is the SFT term alone"),
         ("embedded", ["dpo.loss=sft", "dpo.eta_of=sum"], r"eta_of to mean and reference to previous"),
         ("embedded", ["dpo.loss=sft", "dpo.reference=sft"], r"and eta is \[130\.0\], eta_of mean, ref"),
-        ("embedded-hiprag", ["rewards.kind=tearag"], r"rewards\.kind is 'tearag' and grammar is 'hip"),
         ("embedded-hiprag", ["judges=null"], r"the rewards count judged steps; add the block judges"),
         ("embedded-hiprag", ["pairs.terms=outcome"], r"pairs\.terms is outcome, and the reward of"),
         ("embedded-prograph", ["retrieval.variant=semantic", "graph={source: none}"],

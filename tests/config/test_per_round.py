@@ -66,7 +66,7 @@ def test_files_merge_the_settings_of_each_round(tmp_path: Path) -> None:
             "2.sampling.samples=1",
             r"per_round\.2\.sampling\.samples is 1; set it to a number of at least 2",
         ),
-        ("2.pairs.step_margin=0.1", r"per_round\.2: pairs\.step_margin is 0\.1, and rewards"),
+        ("2.pairs.step_margin=0.1", r"per_round\.2: pairs\.step_margin is 0\.1, and grammar"),
         (
             "2.retrieval.top_k=3",
             "per_round.2: retrieval cannot be set for a single round; settings",

@@ -34,14 +34,12 @@ def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
     assert (status, complaint) == (0, "")
     notes = " ".join(printed.split())
     assert "corpus.files: docs: 1 file skipped: .png, which is not read" in notes
-    assert "data.sampling: rewards.kind search-r1 fits: 0 of 60 questions have evidence" in notes
-    status, printed, _ = steep(
-        ["check", *OPTIONS, "--set", "grammar=tearag", "--set", "rewards.kind=tearag"]
-    )
+    assert "data.sampling: grammar search-r1 fits: 0 of 60 questions have evidence" in notes
+    status, printed, _ = steep(["check", *OPTIONS, "--set", "grammar=tearag"])
     notes = " ".join(printed.split())
-    assert "data.sampling: rewards.kind is tearag, and search-r1 fits: 0 of 60" in notes
+    assert "data.sampling: grammar is tearag, and search-r1 fits: 0 of 60" in notes
     assert (
-        "data.sampling: 60 of 60 questions have neither hops nor evidence, so rewards.kind tearag "
+        "data.sampling: 60 of 60 questions have neither hops nor evidence, so grammar tearag "
         "counts outcome and format alone for them" in notes
     )
     assert steep(["search", "Brasprel", *OPTIONS])[2].endswith("first\n")

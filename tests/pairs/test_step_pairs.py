@@ -106,7 +106,7 @@ def test_malformed_trajectories_give_no_chosen_step_and_broken_ones_no_step() ->
 def test_a_trajectory_without_step_rewards_is_refused() -> None:
     with pytest.raises(InputError, match="p0 has no reward of each of its 2 turns"):
         step_pairs([trajectory("p0", [ask("a"), answer("x")], [1.0])], 0.1)
-    with pytest.raises(ConfigError, match=r"rewards\.kind tearag has no step rewards"):
+    with pytest.raises(ConfigError, match=r"grammar tearag has no step rewards"):
         _ = task_for("pair", str(EMBEDDED), ("pairs.step_margin=0.1",)).settings
 
 

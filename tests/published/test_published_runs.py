@@ -135,7 +135,7 @@ def test_engine_processes_sample_as_one_process_does(new_run: Callable[[str], St
 KEPT = (
     *("prompt.*", "grammar", "objective", "corpus.*", "data.*", "lora.*", "pairs.*", "*.dtype"),
     *("*.learning_rate", "*.weight_decay", "*.beta", "*.eta", "*.epsilon", "*epochs", "seed"),
-    *("retrieval.variant", "retrieval.top_k", "retrieval.tau", "retrieval.alpha", "rewards.kind"),
+    *("retrieval.variant", "retrieval.top_k", "retrieval.tau", "retrieval.alpha"),
     *("sampling.temperature", "sampling.max_steps", "*.max_model_len", "*.adapters"),
     *("*.quantization", "*.gradient_checkpointing", "*.gpu_memory_utilization", "*engine.kind"),
 )

@@ -48,7 +48,6 @@ def context(tmp_path: Path) -> StageContext:
         "grammar": "prograph",
         "objective": "grpo",
         "grpo": {"learning_rate": 1e-3, "batch_size": 8},
-        "rewards": {"kind": "prograph"},
     }
     inputs = {name: path for name, path in tearag.inputs.items() if name != "pair-1"}
     config = Config.model_validate(values)

@@ -79,7 +79,7 @@ def test_the_bytes_do_not_depend_on_the_division(
     assert counts["rejects"] == 2
     assert json.loads((whole / "chat.json").read_text())["answers"] == 7
     joined_counts, joined = run_divided(
-        divided_context, tmp_path / "b", 3, shard=module.run_shard, merge=module.merge
+        divided_context, tmp_path / "b", 3, shard=module.run_shard, merge=module.run
     )
     assert joined_counts == counts
     assert content(joined) == content(whole)

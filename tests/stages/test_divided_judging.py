@@ -72,7 +72,6 @@ def context_of(root: Path, server: FakeEndpoint, **settings: Any) -> StageContex
         graph={"source": "none"},
         retrieval={"variant": "none"},
         grammar="hiprag",
-        rewards={"kind": "hiprag"},
         judges={"over": over, "under": under, **settings},
     )
     (root / "policy").mkdir(parents=True, exist_ok=True)
@@ -94,7 +93,7 @@ def test_the_bytes_do_not_depend_on_the_division(
     server.request_counts.clear()
     context = context_of(tmp_path / "b", server)
     joined_counts, joined = run_divided(
-        context, tmp_path / "b", count, shard=judge.run_shard, merge=judge.merge
+        context, tmp_path / "b", count, shard=judge.run_shard, merge=judge.run
     )
     assert joined_counts == counts
     assert content(joined) == content(whole)
@@ -110,12 +109,12 @@ def test_a_joined_stage_with_too_many_unknown_verdicts_asks_for_them_again(
     context = context_of(tmp_path, server)
     server.script = lambda text, earlier: "?" if "Gus" in text else verdict(text, earlier)
     with pytest.raises(JudgeError, match="1 of 24 steps have no verdict"):
-        run_divided(context, tmp_path, 3, shard=judge.run_shard, merge=judge.merge)
+        run_divided(context, tmp_path, 3, shard=judge.run_shard, merge=judge.run)
     server.script = verdict
     server.request_counts.clear()
     shards = {name: tmp_path / name / "output" for name in ("shard-000", "shard-001", "shard-002")}
     joined = in_directory(context, tmp_path / "joined", inputs={**context.inputs, **shards})
-    assert judge.merge(joined)["unknown"] == 0
+    assert judge.run(joined)["unknown"] == 0
     assert server.request_counts.total() == 1
 
 
@@ -130,4 +129,4 @@ def test_shards_without_a_reply_to_a_prompt_are_refused(
     (shards["shard-001"] / REPLIES).write_bytes((shards["shard-000"] / REPLIES).read_bytes())
     joined = in_directory(context, tmp_path / "j", inputs={**context.inputs, **shards})
     with pytest.raises(StoreError, match="hold no reply to a prompt of this stage"):
-        judge.merge(joined)
+        judge.run(joined)

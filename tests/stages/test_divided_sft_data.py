@@ -107,7 +107,7 @@ def test_the_bytes_do_not_depend_on_the_division(tmp_path: Path) -> None:
         server.request_counts.clear()
         context = context_of(tmp_path / "b", server)
         joined_counts, joined = run_divided(
-            context, tmp_path / "b", 3, shard=sft_data.run_shard, merge=sft_data.merge
+            context, tmp_path / "b", 3, shard=sft_data.run_shard, merge=sft_data.run
         )
         assert dict(server.request_counts) == asked
     assert joined_counts == counts

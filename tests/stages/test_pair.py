@@ -41,8 +41,7 @@ def scored(question: int, sample: int, *, good: bool, **values: Any) -> Trajecto
 def run_stage(
     tmp_path: Path, trajectories: list[Trajectory], *, method: str = "tearag", **pairs: Any
 ) -> Path:
-    prompt, kind = {"system": "be good"}, {"kind": method}
-    config = small_config(prompt=prompt, grammar=method, rewards=kind, pairs=pairs)
+    config = small_config(prompt={"system": "be good"}, grammar=method, pairs=pairs)
     score, output = tmp_path / "score", tmp_path / "pair"
     score.mkdir(exist_ok=True)
     output.mkdir(exist_ok=True)

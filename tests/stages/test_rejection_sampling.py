@@ -159,7 +159,7 @@ def test_a_file_of_a_teacher_is_matched_by_question_and_tokenized_anew(
     ids = trajectory.prompt_ids + trajectory.token_ids
     assert encoded.input_ids[: len(ids) - 1] == ids[:-1]
     assert encoded.labels.count(-100) == len(ids) - trajectory.tokens.thinking
-    other = {"grammar": "search-r1", "rewards": {"kind": "search-r1"}}
+    other = {"grammar": "search-r1"}
     config = small_config(sft_data={"rejection_sampling": teacher}, **other)
     with pytest.raises(InputError, match=r"teacher.jsonl:1: .*; grammar is search-r1"):
         sft_data.run(replace(context, config=config))

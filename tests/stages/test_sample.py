@@ -107,11 +107,11 @@ def test_nine_of_ten_malformed_trajectories_are_told(
     [
         (
             {"grammar": "hiprag", "format": "tags"},
-            "grammar: hiprag, rewards.kind: hiprag and format: tags",
+            "grammar: hiprag and format: tags",
         ),
         (
             {"grammar": "tearag", "format": "tools"},
-            "grammar: tearag, rewards.kind: tearag and format: tools",
+            "grammar: tearag and format: tools",
         ),
     ],
 )

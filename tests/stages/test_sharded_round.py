@@ -58,7 +58,6 @@ def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: in
         model={"base": str(base)},
         engine={"max_num_seqs": sampling.pop("max_num_seqs", 256)},
         grammar=method,
-        rewards={"kind": method},
         dpo={"over_long": "drop"},
         sampling={"samples": 4, "max_segment_tokens": 60, **sampling},
     )

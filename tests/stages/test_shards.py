@@ -50,7 +50,7 @@ def merged(
     write_parquet(inputs["sample"] / "trajectories.parquet", sampled, Trajectory)
     for number, trajectories in enumerate(shards):
         shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
-        types = {"rewards": method(config.rewards.kind).terms} if stage == "score" else None
+        types = {"rewards": method(config.grammar).terms} if stage == "score" else None
         write_parquet(shard / "trajectories.parquet", trajectories, Trajectory, types)
         (shard / "stops.json").write_text(json.dumps({"answer": len(trajectories)}))
         (shard / "timing.json").write_text(json.dumps({"total": 1.5}))

@@ -38,7 +38,7 @@ def declared() -> Iterator[None]:
 
 
 def doubles(workspace: Path, *overrides: str) -> StageTask:
-    runs = (f"runs_dir={workspace / 'runs'}", "shards=1", "engine.kind=scripted")
+    runs = (f"runs_dir={workspace / 'runs'}", "shards=1", "engine.kind=transformers")
     return task_for("doubles", str(ROOT / "configs/embedded.yaml"), (*runs, *overrides))
 
 
@@ -46,7 +46,7 @@ def doubles(workspace: Path, *overrides: str) -> StageTask:
 def test_a_declared_stage_is_planned_and_leased(workspace: Path) -> None:
     divided = doubles(workspace, "engine.kind=vllm", "engine.tensor_parallel_size=2")
     assert needs(divided) == Needs(2, 2, "engine.tensor_parallel_size")
-    assert needs(doubles(workspace)) == Needs()
+    assert needs(doubles(workspace)) == Needs(1, 1, "engine.kind")
     (stage,) = make_plan([divided], SIZES, [nominal_gpu(80)] * 2).stages
     assert (stage.stage, stage.gpus, stage.work.gpu_seconds) == ("doubles", 2, 3600.0)
     assert stage.work.disk == 1e6

@@ -59,8 +59,8 @@ def test_other_settings_ask_for_other_devices():
     assert prograph["score"].gpus == prograph["sample"].gpus == 2
     assert prograph["train"] == Needs(4, 4, "grpo.processes")
     on_cpu = ("index.embedder.device=cpu", "sft.processes=2")
-    embedded = asked("embedded", *on_cpu, "engine.kind=scripted")
-    assert embedded["sample"].gpus == embedded["index"].gpus == embedded["score"].gpus == 0
+    embedded = asked("embedded", *on_cpu)
+    assert embedded["index"].gpus == embedded["score"].gpus == 0
     assert embedded["sft"].threads == 2  # one for each training process
     assert embedded["corpus"].threads == 1
 
@@ -69,7 +69,7 @@ def test_a_cluster_without_a_number_of_gpus_is_asked_for_all_processes():
     """The GPUs of the machine that submits say nothing about those of the cluster."""
     here = Capacity(1, 1, ("0",), threads=2, workers=1)
     asked_for = {
-        kind: asked_of(task_for("sft", "embedded", (f"execution={kind}",)), here).gpus
+        kind: asked_of(task_for("sft", "embedded", (f"execution.kind={kind}",)), here).gpus
         for kind in ("local", "slurm")
     }
     assert asked_for == {"local": 1, "slurm": 2}

@@ -53,7 +53,7 @@ def test_a_loss_makes_another_policy_of_the_same_pairs() -> None:
         (GRPO[:1], "needs the block grpo; add it with at least learning_rate and batch_size and"),
         ((*GRPO, "until=pair"), "until is pair, and objective grpo makes no pairs"),
         ((*GRPO, "sampling.top_p=0.9"), r"set sampling\.top_p to 1"),
-        ((*GRPO, "grpo.per=step"), r"rewards\.kind tearag has no step rewards"),
+        ((*GRPO, "grpo.per=step"), r"grammar tearag has no step rewards"),
     ],
 )
 def test_an_objective_that_cannot_be_trained_is_refused(

@@ -22,7 +22,7 @@ from tests.tasks.leasing_tasks import Samples, given
 from tests.tasks.test_slurm_executor import content
 from tests.waiting import wait_until
 
-RAY = ("execution=ray", "execution.threads=1")
+RAY = ("execution.kind=ray", "execution.threads=1")
 
 
 @pytest.fixture(scope="module")

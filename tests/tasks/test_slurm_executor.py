@@ -22,7 +22,7 @@ from pipeline.engine.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
 from tests.waiting import LIMIT, wait_until
 
-LOCAL = ("execution=slurm", "execution.slurm.cluster=local", "execution.threads=2")
+LOCAL = ("execution.kind=slurm", "execution.slurm.cluster=local", "execution.threads=2")
 JOB = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
 
 
@@ -138,7 +138,7 @@ def test_a_job_at_its_time_limit_is_queued_again_with_its_stage() -> None:
 def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(RunFailed, match=r"could not be submitted: .*srun.*; run on a machine with"):
-        run(task(Second, workspace, "execution=slurm"))
+        run(task(Second, workspace, "execution.kind=slurm"))
 
 
 def test_a_file_system_that_does_not_lock_between_machines_is_noticed(

@@ -167,7 +167,7 @@ def test_a_run_that_was_killed_while_its_corpus_grew_equals_a_run_of_the_whole_c
 def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
     reported: RunFolder, tmp_path: Path
 ) -> None:
-    overrides = (*reported.overrides, "execution=ray", "execution.threads=2")
+    overrides = (*reported.overrides, "execution.kind=ray", "execution.threads=2")
     victim = replace(reported, root=tmp_path / "victim", overrides=overrides).prepare()
     stages = ["sample-1", "score-1"]
     with ray_nodes(2, cpus=2) as nodes:

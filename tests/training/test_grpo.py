@@ -222,7 +222,7 @@ def test_the_stage_trains_policy_n_on_scored_trajectories_of_policy_n_minus_1(
     scored = [sampled(str(number), steps(number, 1)) for number in range(4)]
     write_parquet(tmp_path / "score" / "trajectories.parquet", scored, Trajectory)
     blocks: dict[str, Any] = {
-        "grammar": "prograph", "objective": "grpo", "rewards": {"kind": "prograph"},
+        "grammar": "prograph", "objective": "grpo",
         "sampling": {"temperature": TEMPERATURE}, "lora": {"dropout": 0.0},
         "grpo": {**CPU, "batch_size": 2, "per_device_batch_size": 2, "epochs": 2, "beta": 0.1},
     }  # fmt: skip

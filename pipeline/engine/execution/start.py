@@ -18,7 +18,7 @@ def execution_faults(settings: Config) -> Iterator[str]:
     """A sentence for a missing package, and for a cluster that does not answer."""
     kind = settings.execution.kind
     if (module := _PACKAGES.get(kind)) and importlib.util.find_spec(module) is None:
-        yield str(missing(f"execution is {kind}, which needs {module}", kind))
+        yield str(missing(f"execution.kind is {kind}, which needs {module}", kind))
     address = os.environ.get("RAY_ADDRESS", "")
     if kind != "ray" or address in ("", "auto"):  # a cluster of this machine
         return

@@ -7,7 +7,6 @@ so that the stage makes its content again.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.atomic import parquet_writer, save_array
 from pipeline.core.errors import StoreError
+from pipeline.core.model_files import sha256
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema, write_parquet
 
 if TYPE_CHECKING:
@@ -117,8 +117,4 @@ def _named_by_hash(temporary: Path, name: str) -> Path:
 
 
 def _hash(path: Path) -> str:
-    hasher = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()[:_HASH_CHARACTERS]
+    return sha256(path)[:_HASH_CHARACTERS]

@@ -70,25 +70,18 @@ def extract_by_model(
 ) -> Iterator[Extracted]:
     """Yield the items that a model extracts from every chunk, in order.
 
-    ``settings`` names the model; ``block`` is the name of the block. At the end, writes
-    ``chat.json`` (calls, tokens, cost) into the stage's output. Raises the errors of
-    `graph.extract.extract`, and InputError when too few of the first answers can be read
-    (`MIN_READABLE`).
+    A stage that joins shards reads their answers. ``settings`` names the model; ``block`` is the
+    name of the block. At the end, writes ``chat.json`` (calls, tokens, cost) into the stage's
+    output. Raises the errors of `graph.extract.extract`, InputError when too few of the first
+    answers can be read (`MIN_READABLE`), and StoreError when the shards' answers are not on these
+    chunks, in their order.
     """
-    files = _ask(context, block, settings, chunks, prompt, (0, len(chunks)))
-    yield from _extracted(context, settings, chunks, files)
-
-
-def extract_by_shards(
-    context: StageContext, settings: AskedModel, chunks: Sequence[Chunk]
-) -> Iterator[Extracted]:
-    """Like `extract_by_model`, from the answers that the shards have written.
-
-    Raises StoreError when the answers are not on these chunks, in their order.
-    """
-    context.progress.start(len(chunks), "chunks")
     files = [shard / ANSWERS for shard in shard_directories(context)]
-    yield from _extracted(context, settings, chunks, files, report=True)
+    if joins := bool(files):
+        context.progress.start(len(chunks), "chunks")
+    else:
+        files = _ask(context, block, settings, chunks, prompt, (0, len(chunks)))
+    yield from _extracted(context, settings, chunks, files, report=joins)
 
 
 def write_answers(

@@ -36,7 +36,7 @@ from pipeline.training.encode import (
     encode_pairs,
     encode_sft,
 )
-from pipeline.training.encoded_file import write_encoded
+from pipeline.training.encoded_file import EncodedCounts, write_encoded
 from pipeline.training.lineage import check_base, read_lineage
 from pipeline.training.lora import load_tokenizer, locate_base, vocabulary_size
 from pipeline.training.preflight import (
@@ -101,14 +101,7 @@ def encode_sft_data(context: StageContext) -> None:
     )
     write_encoded(context.checkpoint_dir / HELDOUT, EncodedSft, short_enough)
     report(context, facts)
-    TrainingData(
-        {
-            "examples": counts.records,
-            "over_long": short.dropped,
-            "tokens": counts.tokens,
-            "trained_tokens": counts.trained_tokens,
-        }
-    ).write(context.checkpoint_dir)
+    _keep(context, counts, short, {"examples": counts.records})
 
 
 def encode_pair_data(context: StageContext) -> None:
@@ -153,17 +146,9 @@ def encode_pair_data(context: StageContext) -> None:
             "a higher sampling.temperature"
         )
     left_out = source.records - counts.records - distinct.dropped - short.dropped
-    TrainingData(
-        {
-            "pairs": counts.records,
-            "identical": distinct.dropped,
-            **({"control_tokens": left_out} if left_out else {}),
-            "over_long": short.dropped,
-            "tokens": counts.tokens,
-            "trained_tokens": counts.trained_tokens,
-        },
-        sorted(source.policies),
-    ).write(context.checkpoint_dir)
+    own = {"pairs": counts.records, "identical": distinct.dropped}
+    own |= {"control_tokens": left_out} if left_out else {}
+    _keep(context, counts, short, own, source.policies)
 
 
 def encode_trajectory_data(context: StageContext) -> None:
@@ -191,16 +176,21 @@ def encode_trajectory_data(context: StageContext) -> None:
             "question, so there is nothing to learn; raise sampling.samples, sampling.temperature "
             "or the number of sampling questions"
         )
-    TrainingData(
-        {
-            "paths": counts.records,
-            "left_out": source.records - counts.records - short.dropped,
-            "over_long": short.dropped,
-            "tokens": counts.tokens,
-            "trained_tokens": counts.trained_tokens,
-        },
-        sorted(source.policies),
-    ).write(context.checkpoint_dir)
+    own = {"paths": counts.records, "left_out": source.records - counts.records - short.dropped}
+    _keep(context, counts, short, own, source.policies)
+
+
+def _keep(
+    context: StageContext,
+    counts: EncodedCounts,
+    short: WithinLength,
+    own: dict[str, int],
+    policies: Iterable[str] = (),
+) -> None:
+    of_file = {"tokens": counts.tokens, "trained_tokens": counts.trained_tokens}
+    TrainingData({**own, "over_long": short.dropped, **of_file}, sorted(policies)).write(
+        context.checkpoint_dir
+    )
 
 
 class _Source:

@@ -129,7 +129,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
     from markupsafe import Markup
 
     inputs = context.inputs
-    trained = method(context.config.rewards.kind)
+    trained = method(context.config.grammar)
     stages = collect.stage_rows(inputs)
     funnels = collect.funnels(inputs)
     kinds = collect.pair_kinds(inputs)

@@ -24,6 +24,7 @@ from pipeline.core.text import tokenize
 from pipeline.rollout.conversations.messages import prompt_and_turns, recorded
 
 KEPT = "kept"
+TEST_SHARE = 0.05  # of the questions, held out for the loss
 TEACHER = "sft_data.rejection_sampling.teacher"
 OUTCOMES = (
     KEPT, "wrong answer", "malformed", "no end", "retrieval failed", "repeated path",

@@ -24,7 +24,6 @@ from tests.stages.test_sft_data import CONFIGS, run
 
 HIPRAG = (
     "grammar=hiprag",
-    "rewards.kind=hiprag",
     "rewards.hiprag.process=0",
     "model.base=" + str(CONFIGS.parent / "data" / "tiny_reader"),
     "engine={kind: transformers, dtype: float32}",

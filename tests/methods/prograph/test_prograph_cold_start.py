@@ -17,7 +17,7 @@ from tasks import hypergraph as hyper_stage
 from tests.stages.question_stages import run_questions, run_stages
 from tests.stages.test_sft_data import CONFIGS
 
-PROGRAPH = ("grammar=prograph", "rewards.kind=prograph")
+PROGRAPH = ("grammar=prograph",)
 EDGES = StepOptions(kinds=("hyperedge",))
 FACTS = [
     Hyperedge("c:f0", "Ann Lee likes Emma Stone.", ["Ann Lee", "Emma Stone"], "c"),

@@ -129,7 +129,7 @@ def test_the_stage_without_progress_samples_nothing(graph: Path, tmp_path: Path)
     write_parquet(tmp_path / "sample/trajectories.parquet", trajectories, Trajectory)
     settings = config.load(
         CONFIGS / "embedded.yaml",
-        ("grammar=prograph", "rewards.kind=prograph", "rewards.prograph.progress=0"),
+        ("grammar=prograph", "rewards.prograph.progress=0"),
     )
     inputs = {"sample": tmp_path / "sample", "graph": graph, "policy": tmp_path}
     counts = run(

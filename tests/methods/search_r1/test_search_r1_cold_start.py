@@ -42,9 +42,7 @@ def test_the_reasoning_before_a_further_search_follows_the_summary_before_it() -
 
 
 def test_the_stage_writes_well_formed_trajectories(tmp_path: Path) -> None:
-    _, output = run(
-        tmp_path, "grammar=search-r1", "rewards.kind=search-r1", "retrieval.variant=semantic"
-    )
+    _, output = run(tmp_path, "grammar=search-r1", "retrieval.variant=semantic")
     examples = read_records(output / "train.parquet", SftExample)
     assert sorted(example.hops for example in examples) == [1, 1, 2]
     for example in examples:
