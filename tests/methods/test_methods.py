@@ -25,7 +25,6 @@ MAY_NAME_METHODS = {
     "pipeline/core/methods.py": "the registry",
     "pipeline/methods/advice.py": "which method fits the questions that a user has",
     "pipeline/cli/own.py": "the shipped configuration of each method, for `steep init own`",
-    "pipeline/rollout/importers.py": "formats of other systems' result files",
     "pipeline/rollout/imported_text.py": "layouts of other systems' outputs",
     "pipeline/config/knowledge.py": "prograph is also a variant of retrieval",
     "pipeline/knowledge/retrieval/hypergraph.py": "prograph is also a variant of retrieval",

@@ -148,8 +148,8 @@ def _subject(
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, f"no such file{hint}")
     index = config.index.model_copy(update={"links": find_spec("bm25s") is not None})
-    update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph, "index": index}
-    return config.model_copy(update=update), (questions, dataset, limit)
+    own = config.model_copy(update={"data": Data(root=str(root)), "corpus": corpus})
+    return own.model_copy(update={"graph": graph, "index": index}), (questions, dataset, limit)
 
 
 def _question_file(config: Config, path: Path) -> QuestionFile:
