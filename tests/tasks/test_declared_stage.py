@@ -85,6 +85,13 @@ def test_a_declaration_without_a_part_is_refused_with_the_part() -> None:
     assert "partial" not in STAGES
 
 
+def test_the_file_of_every_stage_has_the_function_that_runs_it() -> None:
+    """A part without a function of its own falls back to ``run``, so ``run`` must be there."""
+    kinds = [kind for kind in STAGES.values() if kind.__module__.startswith("tasks.")]
+    without = [k.stage for k in kinds if not hasattr(sys.modules[k.__module__], "run")]
+    assert without == []
+
+
 def names_stages(node: ast.AST, names: frozenset[str]) -> bool:
     """Whether a collection has the names of three stages, or ``.stage`` is compared with a string."""
     if isinstance(node, ast.Compare):
