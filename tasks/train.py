@@ -192,14 +192,15 @@ def train_round(context: StageContext) -> dict[str, int]:
             "eta": for_round(settings.eta, number),
             "epochs": for_round(settings.round_epochs, number),
         }
-        is_parent = reference is None or reference.policy == parent.policy
         trainer = (
             sft_trainer(model, tokenizer, records, settings, **shared, number=number)
             if reference is None
             else dpo_trainer(
                 model, tokenizer, records, settings, **shared, number=number,
                 reference_name=f"{reference.base_sha} {reference.policy}",
-                reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
+                reference_adapter=(
+                    None if reference.policy == parent.policy else context.inputs["sft"] / "adapter"
+                ),
             )
         )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)

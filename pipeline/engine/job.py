@@ -45,6 +45,7 @@ class Attempt:
         asked: its needs.
         request: the devices and threads of this machine that it asks for.
         lease: its devices and threads while it runs.
+        fork_server: forks its process, if the run has one.
         failure: of the last run.
         seconds: of the last run, once it has succeeded.
     """

@@ -16,13 +16,7 @@ from pipeline.engine.progress import FailureRecord
 from pipeline.engine.progress_bars import shown
 from pipeline.engine.removal import Cleaning
 from pipeline.engine.resolved import keep_dtypes, write_resolved
-from pipeline.engine.stage import (
-    STAGES,
-    LightTask,
-    StageTask,
-    resolved,
-    walk,
-)
+from pipeline.engine.stage import STAGES, LightTask, StageTask, resolved, walk
 from pipeline.engine.store import Depth
 
 
