@@ -11,7 +11,6 @@ no network is used.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -75,9 +74,6 @@ def model_hash(directory: Path, hash_of: Callable[[Path], str] = file_hash) -> s
     return digest.hexdigest()[:16]
 
 
-PACKAGE = "package:"
-
-
 def is_hub_name(name: str) -> bool:
     """Whether a name can only name a model on the hub: owner/model."""
     return not Path(name).is_absolute() and not name.startswith((".", "~")) and name.count("/") == 1
@@ -90,26 +86,14 @@ def is_offline() -> bool:
 
 
 def local_directory(name: str) -> Path | None:
-    """The directory of a model: as named, in a package, or in the cache of the hub.
+    """The directory of a model: as `find_model` has it, or in the cache of the hub.
 
     The files in it may be incomplete.
     """
-    if name.startswith(PACKAGE):
-        return _in_package(name.removeprefix(PACKAGE))
     path = Path(find_model(name))
     if path.is_dir():
         return path
     return _cached(name) if is_hub_name(name) else None
-
-
-def _in_package(package: str) -> Path | None:
-    """The directory of the first model in an installed package."""
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or spec.origin is None:
-        return None
-    root = Path(spec.origin).parent
-    files = sorted(root.rglob("modules.json")) or sorted(root.rglob("config.json"))
-    return min(files, key=lambda path: len(path.parts)).parent if files else None
 
 
 def _cached(name: str) -> Path | None:

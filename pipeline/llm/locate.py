@@ -1,6 +1,6 @@
 """Locate the directory of a model, and the device of an embedder or reranker.
 
-Input: a directory, a model hub id (owner/model), or ``package:NAME`` for a model inside an
+Input: a directory, a GGUF file, a model hub id (owner/model), or ``package:NAME`` for a model in an
 installed Python package. Output: the local directory, and the device that a setting selects.
 """
 
@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.core import gguf
 from pipeline.core.errors import DependencyError, model_problem
 from pipeline.core.gpus import cuda_works
-from pipeline.core.model_files import PACKAGE, is_hub_name, local_directory
+from pipeline.core.model_files import is_hub_name
+from pipeline.core.shipped import PACKAGE, find_model
 
 _WEIGHTS = (".safetensors", ".bin")  # formats that sentence-transformers loads
 _OTHER_FRAMEWORKS = [
@@ -27,24 +29,21 @@ def locate(name: str, key: str) -> Path:
     ``key`` is the configuration key of the name, for error messages. Raises DependencyError when
     there is no such model, or its directory has no configuration or weights.
     """
+    directory = Path(find_model(name))
+    if directory.is_dir():
+        return _checked(directory, name, key)
     if name.startswith(PACKAGE):
-        directory = local_directory(name)
-        if directory is None:
-            package = name.removeprefix(PACKAGE)
-            raise DependencyError(
-                f"{key}: package {package} is not installed, or holds no model; pip install "
-                f"{package.replace('_', '-')}"
-            )
-    elif Path(name).is_dir():
-        directory = Path(name)
-    elif is_hub_name(name):
-        directory = _from_hub(name, key)
-    else:
+        package = name.removeprefix(PACKAGE)
         raise DependencyError(
-            f"{key}: {name}: no such directory; name a model directory, a hub id (owner/model) or "
-            "package:NAME"
+            f"{key}: package {package} is not installed, or holds no model; pip install "
+            f"{package.replace('_', '-')}"
         )
-    return _checked(directory, name, key)
+    if not is_hub_name(name):
+        raise DependencyError(
+            f"{key}: {name}: no such directory; name a model directory, a GGUF file, a hub id "
+            "(owner/model) or package:NAME"
+        )
+    return _checked(_from_hub(name, key), name, key)
 
 
 def resolve_device(name: str, key: str) -> str:
@@ -92,7 +91,8 @@ def _from_hub(name: str, key: str) -> Path:
 def _checked(directory: Path, name: str, key: str) -> Path:
     if not (directory / "config.json").is_file() and not (directory / "modules.json").is_file():
         raise DependencyError(
-            f"{key}: {name}: no config.json in {directory}; name a model directory"
+            f"{key}: {name}: no config.json in {directory}"
+            f"{gguf.way(directory, name) or '; name a model directory'}"
         )
     if not any(path.suffix in _WEIGHTS for path in directory.rglob("*")):
         raise DependencyError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.config.base import EngineConfig
+from pipeline.core import gguf
 from pipeline.core.errors import InputError
 from pipeline.core.model_files import TORCH_WEIGHTS, is_hub_name
 from pipeline.core.shipped import find_model
@@ -66,7 +67,8 @@ def check_model(model: Path | str, key: str = "model.base") -> None:
         return
     if not (directory / "config.json").is_file():
         raise InputError(
-            f"{directory} has no config.json, so it is not a model directory; correct {key}"
+            f"{directory} has no config.json, so it is not a model directory"
+            f"{gguf.way(directory, str(model)) or f'; correct {key}'}"
         )
     if not any(path.suffix in TORCH_WEIGHTS for path in directory.iterdir()):
         raise InputError(

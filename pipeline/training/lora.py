@@ -28,7 +28,6 @@ from pipeline.core.errors import (
 from pipeline.core.gpus import cuda_works
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS
-from pipeline.core.shipped import find_model
 from pipeline.llm.adapter_files import (
     adapter_settings,
     adapter_tensors,
@@ -53,7 +52,7 @@ def locate_base(base: str) -> Path:
 
     Raises DependencyError when the model is missing or its directory holds no weights.
     """
-    return locate(str(find_model(base)), "model.base")
+    return locate(base, "model.base")
 
 
 def load_tokenizer(directory: Path, model: Model) -> Tokenizer:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipeline.config import Config, Lora
+from pipeline.core import gguf
 from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json, read_text
 from pipeline.core.model_files import (
-    PACKAGE,
     TORCH_WEIGHTS,
     is_hub_name,
     is_offline,
@@ -30,6 +30,7 @@ from pipeline.core.model_files import (
 )
 from pipeline.core.model_shapes import CONFIG, shape_of
 from pipeline.core.records import Message
+from pipeline.core.shipped import PACKAGE
 from pipeline.engine.context import policy_format
 from pipeline.engine.opened import Encoder, Engine, Opened, Training
 from pipeline.llm.tokenizer import model_tokenizer, read_template
@@ -92,7 +93,7 @@ def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
     if is_hub_name(model.name) and not Path(model.name).is_dir():
         again = f"run hf download {model.name}"
     if not (directory / CONFIG).is_file() and not (directory / "modules.json").is_file():
-        yield f"{where} has no {CONFIG}; {again}"
+        yield f"{where} has no {CONFIG}{gguf.way(directory, model.name) or f'; {again}'}"
     for name in _INDEXES:
         if not (directory / name).is_file():
             continue
