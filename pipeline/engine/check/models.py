@@ -92,7 +92,8 @@ def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
     if is_hub_name(model.name) and not Path(model.name).is_dir():
         again = f"run hf download {model.name}"
     if not (directory / CONFIG).is_file() and not (directory / "modules.json").is_file():
-        yield f"{where} has no {CONFIG}; {again}"
+        gguf = min(directory.glob("*.gguf"), default=None)
+        yield f"{where} has no {CONFIG}; {again if gguf is None else f'name its file: {gguf}'}"
     for name in _INDEXES:
         if not (directory / name).is_file():
             continue
