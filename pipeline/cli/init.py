@@ -56,9 +56,14 @@ def init(
         str | None, typer.Option(help="own: address of a chat model that judges searches")
     ] = None,
     model: Annotated[str | None, typer.Option(help="own: name of the model at --endpoint")] = None,
-    gpu: Annotated[
-        int, typer.Option(min=0, help="own: GB of the GPU; 0: a laptop with the tiny reader")
-    ] = 0,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="own: model to train, a hub name, a directory, a GGUF file or package:NAME; by "
+            "default the tiny reader, or Qwen2.5-3B-Instruct with --gpu"
+        ),
+    ] = None,
+    gpu: Annotated[int, typer.Option(min=0, help="own: GB of the GPU; 0: a laptop")] = 0,
     method: Annotated[
         str | None,
         typer.Option(help="own: search-r1, tearag or hiprag; by default the data decide"),
@@ -70,7 +75,7 @@ def init(
     if list_names:
         _print_names()
         return
-    wanted = Wanted(docs or (), questions or (), endpoint, model, gpu, method)
+    wanted = Wanted(docs or (), questions or (), endpoint, model, gpu, method, base)
     target = output or Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
     if name != OWN and wanted != Wanted(()):
         raise InputError(f"--docs and the options after it describe own data; use steep init {OWN}")

@@ -20,10 +20,17 @@ from statistics import median
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import yaml
+
 from pipeline.config.knowledge import CorpusFile
+from pipeline.config.presets import Preset, format_prompt, preset_of
+from pipeline.core import gguf
 from pipeline.core.errors import InputError, SteepError, check_name
+from pipeline.core.model_files import is_hub_name
+from pipeline.core.model_shapes import CONFIG
 from pipeline.core.records import Question
 from pipeline.core.row_files import BadRows
+from pipeline.core.shipped import PACKAGE, TINY_READER
 from pipeline.core.text import SPACELESS
 from pipeline.knowledge.corpus.documents import is_read, read_documents
 from pipeline.knowledge.corpus.first_records import skipped_documents
@@ -34,6 +41,7 @@ from pipeline.methods.advice import suited_method
 
 SEED = 0
 _GPU = 24  # GB of the shipped configurations for one GPU
+_SHARE, _BESIDE = 0.7, 4  # of their engine, and GB in it beside weights in 16 bit
 _BASES = {  # on a laptop, and on one GPU
     "search-r1": ("embedded-search-r1", "single-gpu-24gb-search-r1"),
     "tearag": ("embedded", "single-gpu-24gb"),
@@ -52,6 +60,12 @@ class Wanted:
     model: str | None = None
     gpu: int = 0
     method: str | None = None
+    base: str | None = None
+
+    @property
+    def preset(self) -> tuple[Preset, float, str]:
+        """What `preset_of` says of ``base``, or of the tiny reader."""
+        return preset_of(self.base or str(TINY_READER))
 
     def check(self) -> None:
         """Raise InputError when the options do not fit together."""
@@ -64,12 +78,31 @@ class Wanted:
                 f"--gpu is {self.gpu}; the configurations for one GPU need {_GPU} GB; leave --gpu "
                 "out for a laptop"
             )
+        if self.base is not None:
+            self._check_base(self.base)
         if self.method not in (None, *_BASES):
             raise InputError(f"--method is {self.method!r}; expected {', '.join(_BASES)}")
         if self.method == "hiprag" and not self.endpoint and not self.gpu:
             raise InputError(
                 "--method hiprag needs a model that judges searches; name it with --endpoint and "
                 f"--model, or use --gpu {_GPU}"
+            )
+
+    def _check_base(self, base: str) -> None:
+        way = gguf.way(Path(base), base)
+        if way and not (Path(base) / CONFIG).is_file():
+            raise InputError(f"--base {base} has no {CONFIG}{way}")
+        there = Path(base).exists() or base.startswith(PACKAGE)
+        if not there and (not is_hub_name(base) or base.endswith(gguf.SUFFIX)):
+            raise InputError(
+                f"--base {base}: no such file or directory; name a model of the hub (owner/model), "
+                "a directory, a GGUF file or package:NAME"
+            )
+        _, size, why = self.preset
+        if 0 < self.gpu < (least := (2e-9 * size + _BESIDE) / _SHARE):
+            raise InputError(
+                f"--gpu is {self.gpu}, and {base} needs {least:.0f} GB, because {why}; name a "
+                "smaller model"
             )
 
 
@@ -124,15 +157,18 @@ def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
             "method: none, because nothing is trained without questions; steep synthesise writes "
             "some with a language model"
         )
-    if not wanted.gpu:
+    if wanted.base:
+        preset, _, why = wanted.preset
+        found.lines.append(f"model: {wanted.base}, with preset {preset.name}: {why}")
+    elif not wanted.gpu:
         found.lines.append(
-            "model: the tiny reader, which cannot read real English; --gpu 24 names one that can"
+            "model: the tiny reader, which cannot read real English; --base names one that can"
         )
-        if found.rounds and not found.cold:
-            found.lines.append(
-                "policy 0: the untrained reader, which does not know the format; add a file of "
-                "decomposed questions for a cold start, or use --gpu 24"
-            )
+    if found.rounds and not found.cold and not wanted.gpu:
+        found.lines.append(
+            "policy 0: the untrained model, which does not know the format or hardly follows it; "
+            "add a file of decomposed questions for a cold start, or use --gpu 24"
+        )
     example = found.questions[0].question if found.questions else None
     starts = "base" if found.cold and not wanted.gpu else None
     return OwnConfiguration(_text(wanted, found, method, output), found.lines, example, starts)
@@ -237,6 +273,12 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
 
     held_out = {hops: count // 10 for hops, count in sorted(found.hops.items())}
     train = {hops: count - held_out[hops] for hops, count in sorted(found.hops.items())}
+    preset, *_ = wanted.preset
+    settings = dict(preset.on_gpu if wanted.gpu else preset.settings)
+    dumped = yaml.safe_dump(settings, default_flow_style=None, sort_keys=False, width=1000)
+    model = wanted.base
+    if model and Path(model).exists():
+        model = str(Path(model).resolve())
     singles = sum(hops * count for hops, count in found.hops.items()) // 4
     page = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -248,6 +290,8 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
         base=_BASES[method][bool(wanted.gpu)], runs=output.resolve().parent / "runs",
         name=re.sub(r"[^A-Za-z0-9._-]", "-", output.stem).strip(".-")[:100] or "own",
         learns=bool(found.cold) and not wanted.gpu, train={1: singles, **train}, test=held_out,
+        model=model, preset=preset.name, settings=dumped if settings else "",
+        prompt=format_prompt(method)[1] if settings and not wanted.gpu else "",
         local=urlsplit(wanted.endpoint or "").hostname in ("localhost", "127.0.0.1", "::1"),
         public=is_public(wanted.endpoint or ""),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``steep plan``: which stages would run, and their GPU memory, disk, GPU hours and requests.
+"""``steep plan``: which stages would run, and their GPU memory, disk, hours and requests.
 
 The table and the JSON of a plan are also for ``steep check``.
 """
@@ -41,7 +41,7 @@ def plan(
     machine: MachineOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the stages that would run, with their GPU memory, disk, GPU hours and cost.
+    """Show the stages that would run, with their GPU memory, disk, hours and cost.
 
     The data may be missing; then the plan covers the whole run. What does not fit the machine, and
     a paid endpoint without a ceiling, is a line on standard error, and the exit status is 2.
@@ -98,16 +98,16 @@ def _named(tasks: Iterable[StageTask]) -> str:
 
 
 def plan_json(plan: Plan | None) -> dict[str, Any] | None:
-    """The plan with bytes and GPU hours; None without one."""
+    """The plan with bytes, and hours of GPUs or of a CPU core; None without one."""
     from pipeline.engine.plan.money import totals
 
     if plan is None:
         return None
-    asked = totals(plan.asked)
+    asked, hours = totals(plan.asked), "cpu_hours" if plan.gpu is None else "gpu_hours"
     return {
         "gpu_bytes": None if plan.gpu is None else plan.gpu.memory,
         "disk_bytes": round(plan.disk),
-        "gpu_hours": round(plan.gpu_seconds / _HOUR, 2),
+        hours: round(plan.seconds / _HOUR, 2),
         "unknown_models": plan.unknown,
         "stages": [
             {
@@ -116,7 +116,7 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
                 "device_bytes": round(stage.memory.size),
                 "parts": {name: round(size) for name, size in stage.memory.device.items()},
                 "disk_bytes": round(stage.work.disk),
-                "gpu_hours": round(stage.work.gpu_seconds / _HOUR, 2),
+                hours: round(stage.work.seconds / _HOUR, 2),
                 "endpoints": [_asked_json(one) for one in asked if one.stage == stage.stage],
             }
             for stage in plan.stages
@@ -141,7 +141,8 @@ def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -
 
     if not plan.stages:
         return
-    typer.echo("GPU memory in GiB at the peak of each stage, disk and GPU hours of all its rounds")
+    memory = "GPU memory in GiB at the peak of each stage, " * (plan.gpu is not None)
+    typer.echo(f"{memory}disk in GiB and hours of all rounds of each stage")
     console(200).print(_table(plan))
     if plan.asked:
         typer.echo("requests to endpoints and tokens, over all rounds")
@@ -172,10 +173,11 @@ def _table(plan: Plan) -> Table:
     from pipeline.engine.plan.memory import gib
 
     def cells(stage: StagePlan) -> tuple[object, ...]:
-        hours = stage.work.gpu_seconds / _HOUR
+        hours = stage.work.seconds / _HOUR
         used = (stage.gpus, gib(stage.memory.size)) if stage.gpus else ("", "")
-        return (*used, f"{hours:,.1f}" if hours else "")
+        return (*used[: len(on_gpus)], f"{hours:,.1f}" if hours else "", gib(stage.work.disk))
 
-    on_gpus = ("GPUs", "on each", "GPU hours") if plan.gpu is not None else ()
-    rows = ((s.stage, *(cells(s) if on_gpus else ()), gib(s.work.disk)) for s in plan.stages)
-    return table(("stage", *on_gpus, "disk"), rows, right=len(on_gpus) + 1)
+    on_gpus = ("GPUs", "on each") if plan.gpu is not None else ()
+    header = ("stage", *on_gpus, "GPU hours" if on_gpus else "core hours", "disk")
+    rows = ((stage.stage, *cells(stage)) for stage in plan.stages)
+    return table(header, rows, right=len(header) - 1)

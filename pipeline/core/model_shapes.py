@@ -19,6 +19,15 @@ from pipeline.core.model_files import local_directory
 
 CONFIG = "config.json"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# What the published files of a type leave to the defaults of transformers, whose import would take
+# seconds here.
+_LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {"tie_word_embeddings": True},
+    "gemma3_text": {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "vocab_size": 262_208, "max_position_embeddings": 131_072, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,15 +134,19 @@ def shape_of(name: str) -> ModelShape | None:
 def shape_in(values: Mapping[str, Any]) -> ModelShape | None:
     """The shape in the values of a ``config.json``; None when they lack a field of the usual names.
 
-    Raises TypeError or ValueError when a size is not a number.
+    Of a model that also reads images, it is the shape of the language model alone. Layers with a
+    sliding window count as full ones, and norms of queries and keys (.01 % of the weights) are left
+    out. Raises TypeError or ValueError when a size is not a number.
     """
     values = {**values, **(values.get("text_config") or {})}
+    values = {**_LEFT_OUT.get(str(values.get("model_type")), {}), **values}
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
     numbers = [values.get(name) for name in names]
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         return None
     layers, hidden, heads, vocabulary = (int(number or 0) for number in numbers)
-    encoder = not any("CausalLM" in str(kind) for kind in values.get("architectures") or [])
+    kinds = " ".join(map(str, values.get("architectures") or []))
+    encoder = "CausalLM" not in kinds and "ConditionalGeneration" not in kinds
     return ModelShape(
         layers,
         hidden,

@@ -235,15 +235,15 @@ class Requests:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one stage: GPU seconds, bytes of output, and requests to endpoints."""
+    """The work of one stage: seconds of a GPU or CPU core, bytes of output, and requests."""
 
-    gpu_seconds: float = 0.0
+    seconds: float = 0.0
     disk: float = 0.0
     requests: tuple[Requests, ...] = ()
 
     def __add__(self, other: Work) -> Work:
         return Work(
-            self.gpu_seconds + other.gpu_seconds,
+            self.seconds + other.seconds,
             self.disk + other.disk,
             self.requests + other.requests,
         )
@@ -253,7 +253,7 @@ class Work:
             Requests(one.remote, times * one.calls, times * one.read, times * one.written)
             for one in self.requests
         )
-        return Work(times * self.gpu_seconds, times * self.disk, tuple(requests))
+        return Work(times * self.seconds, times * self.disk, tuple(requests))
 
 
 def policy_engine(settings: Config, turn: int = 0) -> Engine:

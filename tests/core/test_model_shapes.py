@@ -5,11 +5,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.model_shapes import PUBLISHED, shape_of
+from pipeline.core.model_shapes import PUBLISHED, shape_in, shape_of
 
 # Numbers of weights in the published files.
 PARAMETERS = {
     "meta-llama/Meta-Llama-3-8B-Instruct": 8_030_261_248,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
+    "HuggingFaceTB/SmolLM2-360M-Instruct": 361_821_120,
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1_711_376_384,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
     "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688,
     "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
     "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
@@ -54,3 +58,64 @@ def test_lora_on_the_attention_of_llama_3_has_6_8_million_weights() -> None:
     shape = PUBLISHED["meta-llama/Meta-Llama-3-8B-Instruct"]
     # 32 layers of rank 8: q and o 4,096 + 4,096, k and v 4,096 + 1,024.
     assert shape.lora_parameters(8, ("q_proj", "k_proj", "v_proj", "o_proj")) == 6_815_744
+
+
+# The fields that matter of published ``config.json`` files, and the weights of the language model.
+CONFIGS: dict[str, tuple[dict[str, object], int]] = {
+    "Qwen/Qwen3-0.6B": (
+        {
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False,
+            "head_dim": 128, "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960,
+            "max_window_layers": 28, "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+            "sliding_window": None, "tie_word_embeddings": True, "use_sliding_window": False, "vocab_size": 151936,
+        },
+        596_049_920,
+    ),
+    "HuggingFaceTB/SmolLM2-135M-Instruct": (
+        {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False,
+            "hidden_size": 576, "intermediate_size": 1536, "max_position_embeddings": 8192,
+            "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
+            "tie_word_embeddings": True, "vocab_size": 49152,
+        },
+        134_515_008,
+    ),
+    "meta-llama/Llama-3.2-1B-Instruct": (
+        {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False,
+            "head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 131072,
+            "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+            "tie_word_embeddings": True, "vocab_size": 128256,
+        },
+        1_235_814_400,
+    ),
+    "google/gemma-3-1b-it": (  # without tie_word_embeddings
+        {
+            "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "attention_bias": False,
+            "head_dim": 256, "hidden_size": 1152, "intermediate_size": 6912, "max_position_embeddings": 32768,
+            "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+            "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144,
+        },
+        999_885_952,
+    ),
+    "google/gemma-3-4b-it": (  # without heads and vocabulary
+        {
+            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "text_config": {
+                "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                "num_hidden_layers": 34, "sliding_window": 1024,
+            },
+            "vision_config": {"hidden_size": 1152, "num_attention_heads": 16, "num_hidden_layers": 27},
+        },
+        3_880_263_168,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_small_models_of_today_have_the_shape_of_their_config(name: str) -> None:
+    """Norms of queries and keys, and two more of Gemma's layers, are left out: below .01 %."""
+    values, parameters = CONFIGS[name]
+    shape = shape_in(values)
+    assert shape == PUBLISHED[name]
+    assert shape.parameters == pytest.approx(parameters, rel=1e-4)

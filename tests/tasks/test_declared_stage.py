@@ -48,7 +48,7 @@ def test_a_declared_stage_is_planned_and_leased(workspace: Path) -> None:
     assert needs(divided) == Needs(2, 2, "engine.tensor_parallel_size")
     assert needs(doubles(workspace)) == Needs(1, 1, "engine.kind")
     (stage,) = make_plan([divided], SIZES, [nominal_gpu(80)] * 2).stages
-    assert (stage.stage, stage.gpus, stage.work.gpu_seconds) == ("doubles", 2, 3600.0)
+    assert (stage.stage, stage.gpus, stage.work.seconds) == ("doubles", 2, 3600.0)
     assert stage.work.disk == 1e6
 
 

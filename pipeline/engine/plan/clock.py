@@ -1,23 +1,26 @@
 """The work of a stage, from the shapes of its models and the sizes of the data.
 
 Input: the parts that a stage opens, the sizes of the data, and `Rates`. Output: `Work`: requests to
-endpoints with their tokens, and GPU seconds. With P
+endpoints with their tokens, and seconds of a GPU or of a CPU core. With P
 parameters of b bytes, T tokens, S sequences at once of C tokens, k bytes of keys and values for
-each token, and F operations and B bytes of a GPU in a second::
+each token, and F operations and B bytes in a second::
 
     reading a prompt   2 P T / F
     writing            T / S × (P b + S C k) / B          (each step reads weights and cache)
+    on a CPU           2 P T / F                          (which writes for few sequences at once)
     training           6 P T / F     forward twice, and backward through frozen weights
     reference          2 P T / F     once for each record of a round
     encoder            2 P' T / F    P' without embeddings
 
 These are expectations; `docs/gpu.md` has measurements. On a GPU only training and writing have been
-compared with them. Encoders, rerankers and judges are counted all the same: a plan without their
-hours would be known to be too low.
+compared with them. The rates of a core are those of one model on one machine (`CORE`); others
+differ by a factor of 3 to 4. Encoders, rerankers and judges are counted all the same: a plan
+without their hours would be known to be too low.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,7 +37,7 @@ _TYPICAL = "meta-llama/Meta-Llama-3-8B-Instruct"  # for models of unknown shape
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of one GPU, and the amounts of work for a record; all of them are assumed."""
+    """The rates of a GPU or a core, and the amounts of work for a record; assumed but in `CORE`."""
 
     # GiB of a GPU that programs can use (an A100 of 80 GB).
     memory_gib: float = 78.8
@@ -43,6 +46,8 @@ class Rates:
     reading: float = 1.56e14
     # Bytes/s that are read while tokens are written (60 %).
     writing: float = 1.2e12
+    # Operations/s while tokens are written; a GPU waits for bytes.
+    decoding: float = math.inf
     # Operations/s of encoders (40 %).
     encoding_float32: float = 7.8e12
     encoding_16bit: float = 1.25e14
@@ -86,16 +91,23 @@ class Rates:
     continued_states: float = 2.0
 
 
+# One core with AVX2, beside other load: SmolLM2-135M in float32 reads 189 tokens/s, writes 91 and
+# trains on 94, with 134.5 million parameters. Encoders were not measured.
+CORE = Rates(
+    training=6 * 134.5e6 * 94, reading=2 * 134.5e6 * 189, writing=math.inf,
+    decoding=2 * 134.5e6 * 91, encoding_float32=2 * 134.5e6 * 189, encoding_16bit=2 * 134.5e6 * 189,
+)  # fmt: skip
+
+
 class Clock:
     """The work of opened models, and the sizes and rates that stages count with.
 
     A model of unknown shape counts as Llama-3-8B.
     """
 
-    rates = Rates()
-
-    def __init__(self, sizes: Sizes) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Sizes, *, gpus: bool) -> None:
+        """``gpus``: the work is that of a GPU; else of a CPU core."""
+        self.sizes, self.rates = sizes, Rates() if gpus else CORE
 
     def trajectory(self, opened: Iterable[Opened]) -> Work:
         """One roll-out with its retrievals, by the engine and the reranker in ``opened``."""
@@ -148,7 +160,7 @@ class Clock:
         reading = 2 * shape.parameters * read / a.reading
         context = sequences * (read + written) * memory.token
         step = gpus * (memory.weights + context) / a.writing
-        return Work(reading + written / sequences * step)
+        return Work(reading + written * (step / sequences + 2 * shape.parameters / a.decoding))
 
     def encoding(self, encoder: Encoder, tokens: float) -> float:
         """``tokens`` tokens of texts or pairs; 0 for a model of unknown shape."""

@@ -1,4 +1,4 @@
-"""The plan of a run: GPU memory, disk and GPU hours of every stage, from the configuration alone.
+"""The plan of a run: GPU memory, disk and hours of every stage, from the configuration alone.
 
 Input: the tasks of a run, the sizes of its data, and the GPUs of a machine. Output: a `Plan`.
 """
@@ -58,9 +58,9 @@ class Plan:
         return sum(stage.work.disk for stage in self.stages)
 
     @property
-    def gpu_seconds(self) -> float:
-        """GPU seconds of all stages; 0 on a machine without GPUs."""
-        return sum(stage.work.gpu_seconds for stage in self.stages)
+    def seconds(self) -> float:
+        """Seconds of all stages, of a GPU or without GPUs of a CPU core."""
+        return sum(stage.work.seconds for stage in self.stages)
 
     @property
     def asked(self) -> list[Requests]:
@@ -89,15 +89,14 @@ class Plan:
 
 
 def make_plan(tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu]) -> Plan:
-    """The plan of the stages of ``tasks``; without ``gpus`` only disk and requests count."""
-    clock, found, everything = Clock(sizes), dict[str, StagePlan](), list[Opened]()
+    """The plan of the stages of ``tasks``; without ``gpus`` hours of a core count."""
+    clock, found, everything = Clock(sizes, gpus=bool(gpus)), dict[str, StagePlan](), list[Opened]()
     for task in tasks:
         opened, work, name = list(task.opens()), task.work(clock), whole_name(task)
         everything += opened
         if not opened and not work.disk:
             continue
         memory = peak(task.settings, opened, sizes, gpus) if gpus else Parts()
-        work = work if gpus else replace(work, gpu_seconds=0.0)
         one = StagePlan(name, _gpus(task, gpus) if memory.device else 0, memory, work)
         if before := found.get(name):  # of another round or policy
             larger = max(before, one, key=lambda stage: stage.memory.size)
@@ -120,8 +119,9 @@ def summary(plan: Plan | None, downloads: Sequence[tuple[str, float | None]]) ->
     if plan is None or not plan.stages:
         return
     yield f"{_devices(plan)}disk about {gib(plan.disk)} GiB"
-    if plan.gpu_seconds:
-        yield f"about {plan.gpu_seconds / 3600:,.1f} GPU hours, computed and not measured"
+    if plan.seconds:
+        of = "GPU hours" if plan.gpu else "hours of one CPU core, give or take a factor of 4"
+        yield f"about {plan.seconds / 3600:,.1f} {of}, computed and not measured"
     yield from money_lines(plan.asked)
     for name, size in downloads:
         amount = "of unknown size" if size is None else f"about {gib(size)} GiB"

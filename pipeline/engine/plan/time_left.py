@@ -3,10 +3,8 @@
 Input: the stages of a run, with the seconds that they took. Output: a share and seconds, or None
 while they are unknown. A stage is expected to take as long as the last finished stage of its kind:
 in this run, or in an earlier one of the same store. For a kind that never ran there, a guess stands
-in, multiplied by measured over guessed seconds of the finished stages: on a GPU the seconds of
-``steep plan``, and for the tiny reader those of the embedded run on another machine. For other
-models on a CPU nothing is said until every kind has run once, because ``steep plan`` computes for
-GPUs: on a CPU sampling took a twentieth of the seconds that its ratio to SFT would give.
+in, multiplied by measured over guessed seconds of the finished stages: the seconds of ``steep
+plan``, and for the tiny reader those of the embedded run on another machine.
 """
 
 from __future__ import annotations
@@ -124,28 +122,27 @@ class RunTime:
 
 
 def planned_work(task: StageTask) -> dict[str, float]:
-    """The mean GPU seconds of the stages of each kind, as ``steep plan`` computes them."""
-    clock, found = Clock(sizes_of(task.run_settings)), dict[str, list[float]]()
+    """The mean seconds of the stages of each kind, as ``steep plan`` computes them."""
+    sizes, found = sizes_of(task.run_settings), dict[str, list[float]]()
+    clock = Clock(sizes, gpus=bool(machine_gpus()))
     for one in walk_configured(task):
-        found.setdefault(one.stage, []).append(one.work(clock).gpu_seconds)
+        found.setdefault(one.stage, []).append(one.work(clock).seconds)
     return {kind: fmean(each) for kind, each in found.items()}
 
 
 def _guesses(task: StageTask) -> dict[str, float]:
-    """Seconds of a stage of each kind, as far as they can be guessed."""
+    """Guessed seconds of a stage of each kind."""
     work = planned_work(task)
-    if machine_gpus():
-        return work
-    guesses = {kind: 0.0 for kind, amount in work.items() if not amount}  # no model computes
     base = Path(find_model(task.run_settings.model.base))
-    if base.resolve() == TINY_READER.resolve():
-        embedded = str(CONFIGURATIONS / "embedded.yaml")
-        there = planned_work(task.clone(config=embedded, overrides=(), data=None))
-        for kind, seconds in EMBEDDED.items():
-            of, amount = there.get(kind), work.get(kind)
-            more = amount / of if amount and of else 1.0
-            guesses[kind] = seconds * (_FIXED + (1 - _FIXED) * more)
-    return guesses
+    if machine_gpus() or base.resolve() != TINY_READER.resolve():
+        return work
+    embedded = str(CONFIGURATIONS / "embedded.yaml")
+    there = planned_work(task.clone(config=embedded, overrides=(), data=None))
+    for kind, seconds in EMBEDDED.items():
+        of, amount = there.get(kind), work.get(kind)
+        more = amount / of if amount and of else 1.0
+        work[kind] = seconds * (_FIXED + (1 - _FIXED) * more)
+    return work
 
 
 def _part(task: StageTask) -> float:

@@ -1,8 +1,9 @@
 """Check a chat template before a run, and name a template that works in its place.
 
 Input: a `ChatTemplate`. Output: a sentence where the template rewrites earlier turns, or an error
-where it drops or refuses tools. The template to use instead is the one of TRL's package that passes
-the same check and whose prompt is most like the model's own.
+where it drops or refuses tools. The template to use instead passes the same check and is in TRL's
+package. Among these, one comes first whose prompt opens no ``<think>`` that the model's own leaves
+closed; then the one most like the model's own; then the shortest.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def working_template(template: ChatTemplate) -> str | None:
     package = find_spec("trl")
     if package is None or package.origin is None:
         return None
-    own, nearest = _prompt(template), (-1, "")
+    own, found = _prompt(template), list[tuple[bool, int, int, str]]()
     for file in sorted((Path(package.origin).parent / "chat_templates").glob("*.jinja")):
         tokenizer = copy.copy(template.tokenizer)
         tokenizer.chat_template = read_text(file)
@@ -64,10 +65,15 @@ def working_template(template: ChatTemplate) -> str | None:
             works = not other.check() and TurnParser(other) is not None
         except InputError:
             continue
-        alike = common_length(own, _prompt(other))
-        if works and alike > nearest[0]:
-            nearest = alike, f"{PACKAGE}trl/chat_templates/{file.name}"
-    return nearest[1] or None
+        if works:
+            shown = _prompt(other)
+            opens = not _opens_thinking(own) and _opens_thinking(shown)
+            found.append((opens, -common_length(own, shown), len(shown), file.name))
+    return f"{PACKAGE}trl/chat_templates/{min(found)[-1]}" if found else None
+
+
+def _opens_thinking(prompt: str) -> bool:
+    return prompt.rfind("<think>") > prompt.rfind("</think>")
 
 
 def _prompt(template: ChatTemplate) -> str:

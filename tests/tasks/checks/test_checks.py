@@ -125,6 +125,15 @@ def test_an_incomplete_model_is_a_fault(tmp_path: Path, removed: str, words: str
     assert fault.startswith("model.base")
 
 
+def test_a_directory_of_gguf_files_alone_is_told_to_name_one(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    (model / "config.json").rename(model / "x.Q4_1.gguf")
+    (fault,) = models_of(f"model.base={model}")
+    assert fault.endswith(
+        f"has no config.json; it has GGUF files: name one, such as {model}/x.Q4_1.gguf"
+    )
+
+
 @pytest.mark.parametrize(
     ("template", "words"),
     [

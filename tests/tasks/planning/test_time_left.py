@@ -87,6 +87,15 @@ def test_the_first_run_with_the_tiny_reader_is_guessed_from_the_embedded_run(tmp
     assert EMBEDDED["sample"] * 1.5 < full["sample"] < EMBEDDED["sample"] * 3
 
 
+def test_the_first_run_with_another_model_is_guessed_from_the_plan(tmp_path):
+    """700 examples of 1,000 tokens at 94 tokens/s of a core."""
+    small = ("model.base=HuggingFaceTB/SmolLM2-135M-Instruct", f"runs_dir={tmp_path}")
+    stages = RunTime(list(walk_configured(task_for("report", "embedded", small)))).stages
+    guesses = {stage.kind: stage.guess for stage in stages}
+    assert guesses["pair"] == 0
+    assert round(guesses["sft"]) == 7448
+
+
 def test_after_the_cold_start_the_first_run_says_how_long_the_rest_takes(tmp_path):
     report = task_for("report", "embedded", (f"runs_dir={tmp_path}",))
     tasks = list(walk_configured(report))
