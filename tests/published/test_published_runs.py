@@ -27,7 +27,7 @@ from tests.published.runs import PLACES, StandInRun, StandIns, write_stand_ins
 MARK = "STEEP_TEST_STAND_IN_RUN"
 ENGINE = "VLLM::EngineCore"
 # Files that are no published setting: the embedded runs, two small ones, and runs of a small GPU.
-OTHERS = ("embedded", "musique-sample", "real-passages", "single-gpu", "variants")
+OTHERS = ("embedded", "musique-sample", "real-passages", "single-gpu", "smollm2", "variants")
 
 
 @pytest.fixture(scope="module")
