@@ -48,6 +48,7 @@ class Candidates(Explorable):
 
     stage = "candidates"
     help = "passages that get triplets (graph.scope: candidates)"
+    version = 2
     reads = ("graph.candidates", "index.embedder", "sft_data.rejection_sampling")
 
     def upstream(self) -> dict[str, StageTask]:
@@ -127,15 +128,15 @@ def _queries(context: StageContext) -> tuple[list[str], list[str]]:
     queries: dict[str, None] = {}
     gold: set[str] = set()
     for split, questions in questions_by_split(context.inputs).items():
-        decomposed = []
+        teaches = split == "sft" and context.config.sft_data.rejection_sampling is None
+        taught = []
         for question in questions:
-            taught = split == "sft" and context.config.sft_data.rejection_sampling is None
-            if taught and question.decomposition:
-                decomposed.append(question)
-            else:
+            if teaches:
+                taught.append(question)
+            if not (teaches and question.decomposition):
                 queries[question.question] = None
-        locator = Locator(titled_chunks(decomposed, context.inputs["corpus"]))
-        for hops in collect_hops(decomposed, Paragraphs(locator, 0, own=False), ()):
+        locator = Locator(titled_chunks(taught, context.inputs["corpus"]))
+        for hops in collect_hops(taught, Paragraphs(locator, 0, own=False), ()):
             queries |= {hop.question: None for hop in hops}
             gold |= {chunk.id for hop in hops for chunk in hop.chunks}
     return list(queries), list(gold)

@@ -13,9 +13,11 @@ golden evidence, or repeat another question of the split.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,6 +26,7 @@ from pipeline.config.run import SFT
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
+from pipeline.core.text import tokenize
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.stage import LightTask, StageTask
 from tasks.world import DataTask
@@ -74,9 +77,14 @@ class Questions(DataTask, LightTask):
         """
         from pipeline.knowledge.corpus.questions.load import Notes
 
-        notes = Notes()
-        if self.small(notes) is not None:
+        questions = self.small(notes := Notes())
+        if questions is not None:
             yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
+        yield from self.about(questions)
+
+    def about(self, questions: Sequence[Question] | None) -> Iterator[str]:
+        """Further notes about the questions; None if they were not read."""
+        return iter(())
 
     def small(self, notes: Notes | None = None) -> list[Question] | None:
         """The questions, unless a file has more than 64 MiB or is not written yet.
@@ -119,6 +127,20 @@ class QuestionsSft(_TrainingQuestions):
     def needed_split(self) -> bool:
         return self.settings.start == SFT
 
+    def about(self, questions: Sequence[Question] | None) -> Iterator[str]:
+        """Whether the examples of the cold start can be made of the questions, or the first."""
+        from pipeline.knowledge.corpus.questions.load import read_questions
+        from tasks.sft_data import LOOKED_AT, supply_notes  # which imports this module
+
+        first = (
+            question
+            for file, path in self._raw_questions()
+            for _, question in read_questions(path, file.dataset, required=file.filter)
+        )
+        looked = list(islice(first if questions is None else questions, LOOKED_AT))
+        if looked and self.settings.sft_data.rejection_sampling is None:
+            yield from supply_notes(self.settings, looked, whole=looked == questions)
+
 
 class QuestionsSampling(_TrainingQuestions):
     """Questions of the rounds; with ``round``, of a round with its own ``data.sampling``."""
@@ -133,19 +155,14 @@ class QuestionsSampling(_TrainingQuestions):
     def needed_split(self) -> bool:
         return self.settings.rounds > 0
 
-    def notes(self) -> Iterator[str]:
-        """The notes of every split, and which rewards the questions allow."""
-        from pipeline.knowledge.corpus.first_records import is_small
-        from pipeline.knowledge.corpus.questions.load import Notes
+    def about(self, questions: Sequence[Question] | None) -> Iterator[str]:
+        """Which rewards the questions allow."""
         from pipeline.methods import method
         from pipeline.methods.advice import suited_method
 
-        yield from super().notes()
-        files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
         kind = self.settings.grammar
-        if not files:
+        if not questions:
             return
-        questions = read_split(self.split, files, self.settings.seed, Notes())
         suited, why = suited_method(questions, judges=self.settings.judges is not None)
         if kind == suited:
             yield f"data.sampling: grammar {kind} fits: {why}"
@@ -294,6 +311,9 @@ def read_split(
             for_training=split in TRAINED,
             notes=notes,
         ):
+            drawn = random.Random(f"{seed}:share:{' '.join(tokenize(question.question))}").random()
+            if not file.share[0] <= drawn < file.share[1]:
+                continue
             if question.question_id in by_id:
                 raise InputError.at(
                     path,

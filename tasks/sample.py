@@ -461,7 +461,7 @@ def open_rollout(
     with ExitStack() as stack:
 
         def opened_retriever() -> Retriever | None:
-            retriever = _open_retriever(context)
+            retriever = open_run_retriever(context)
             if retriever is not None:
                 stack.callback(retriever.close)
             return retriever
@@ -481,7 +481,8 @@ def open_rollout(
         )
 
 
-def _open_retriever(context: StageContext) -> Retriever | None:
+def open_run_retriever(context: StageContext) -> Retriever | None:
+    """The retriever of the configuration, in process or of a service; None for variant none."""
     config = context.config
     if config.retrieval.variant == "none":
         return None

@@ -19,6 +19,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +30,9 @@ from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
 from pipeline.core.formats import DEFAULT_FORMAT
 from pipeline.core.progress import counted
-from pipeline.core.records import Chunk, Question, SftExample, Step, Triplet
+from pipeline.core.records import Chunk, ContextItem, Question, SftExample, Step, Triplet
 from pipeline.engine.fingerprint import base_model_files, model_identity, tool_files
-from pipeline.engine.opened import Opened, Work, chat, policy_engine
+from pipeline.engine.opened import Opened, Work, chat, policy_engine, retrieval
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import ANSWER_BYTES
 from pipeline.engine.shards import DivisibleTask
@@ -38,6 +40,7 @@ from pipeline.engine.stage import STAGES, TRAJECTORIES, StageTask
 from tasks.corpus import Corpus
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
+from tasks.index import knowledge
 from tasks.questions import QUESTIONS_READ, questions
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ class SftData(DivisibleTask):
 
     stage = "sft-data"
     help = "supervised trajectories"
-    version = 6
+    version = 7
     shards_block = "sft_data"
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
@@ -85,7 +88,9 @@ class SftData(DivisibleTask):
             # By name, against an import cycle: sampling reads policies, of which one is made here.
             return {"trajectories": self.clone(STAGES["sft-sample"])}
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
+        retrieved = self.settings.sft_data.context == "retrieved"
         return {
+            **(knowledge(self, explored=False) if retrieved else {}),
             "corpus": self.clone(Corpus),
             "graph": self.clone(facts),
             "questions": questions(self, "sft"),
@@ -103,9 +108,7 @@ class SftData(DivisibleTask):
     @property
     def _asks_graph_model(self) -> bool:
         """Whether the graph's model may extract from paragraphs that the corpus does not hold."""
-        settings = self.settings
-        by_graph = settings.sft_data.triplets == "graph" and settings.graph.source == "llm"
-        return by_graph and not settings.teaches_hyperedges
+        return self.settings.sft_data.triplets == "graph" and _extracts_from_own(self.settings)
 
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.sft_data
@@ -117,6 +120,10 @@ class SftData(DivisibleTask):
             files["graph model"] = model_identity(self.settings.graph.model)
         if settings.memory is not None:
             files |= base_model_files(self.settings)
+        if settings.context == "retrieved":
+            from tasks.sample import roll_out_files  # which imports this module
+
+            files |= roll_out_files(self)
         return files | tool_files(self.settings)
 
     def reading(self) -> tuple[str, ...]:
@@ -130,8 +137,11 @@ class SftData(DivisibleTask):
             names += ["engine", "model"]
         if self._asks_graph_model:
             names += ["graph.model", "graph.engine", "graph.endpoint"]
-        if self._asks_graph_model or settings.triplets == "llm":
+        passages = not self.settings.method.sft_shows_retrieved_kinds
+        if self._asks_graph_model or settings.triplets == "llm" or passages:
             names += ["corpus.chunk_words"]
+        if settings.context == "retrieved":
+            names += ["retrieval", "index.embedder", "sampling.max_context_tokens", "model"]
         return tuple(names)
 
     def slice(self) -> dict[str, Any]:
@@ -152,6 +162,8 @@ class SftData(DivisibleTask):
             yield from chat("graph", settings.graph, turn=1)
         if settings.sft_data.memory is not None:
             yield policy_engine(settings, turn=2)
+        if settings.sft_data.context == "retrieved":
+            yield from (replace(one, turn=3) for one in retrieval(settings))
 
     def work(self, clock: Clock) -> Work:
         block, a = self.settings.sft_data, clock.rates
@@ -265,11 +277,45 @@ def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     corpus, graph = context.inputs["corpus"], context.inputs["graph"]
     chunks, facts = _evidence(questions, corpus, graph, hyperedges)
     settings = context.config.sft_data
-    own = settings.triplets == "llm" or _extracts_from_own(context.config)
+    passages = not context.config.method.sft_shows_retrieved_kinds  # which need no triplets
+    own = passages or settings.triplets == "llm" or _extracts_from_own(context.config)
     paragraphs = Paragraphs(Locator(chunks), context.config.corpus.chunk_words, own=own)
     hops = collect_hops(questions, paragraphs, facts)
     check_supply(hops, settings)
     return questions, hops
+
+
+LOOKED_AT = 10_000  # questions that a check looks at, which takes seconds
+
+
+def supply_notes(config: Config, questions: Sequence[Question], *, whole: bool) -> Iterator[str]:
+    """A sentence when the questions give fewer examples than ``sizes`` and ``test_sizes`` ask for.
+
+    Neither corpus nor graph is looked at. Raises InputError when the questions are the ``whole``
+    split and the stage would refuse it.
+    """
+    from pipeline.knowledge.graph.locate import Locator
+    from pipeline.training.sft_data.paragraphs import Paragraphs
+    from pipeline.training.sft_data.split import check_supply, count_faults
+    from pipeline.training.sft_data.steps import gold_sentence
+
+    settings, words = config.sft_data, config.corpus.chunk_words
+    hops = collect_hops(questions, Paragraphs(Locator([]), words, own=True), ())
+    graph = config.graph.source != "none" or settings.triplets == "llm"
+    for hop in [] if graph or config.teaches_hyperedges else _usable(hops):
+        if not config.method.sft_shows_retrieved_kinds:
+            gold_sentence(hop)
+        else:
+            hop.fault = "no triplets (graph.source: none)"
+    wanted = Counter(settings.sizes) + Counter(settings.test_sizes)
+    available = Counter(check_supply(hops, settings, refuse=whole)) & wanted
+    if available != wanted and (faults := count_faults(hops)):
+        reason, count = faults.most_common(1)[0]
+        yield (
+            f"data.sft: {'' if whole else 'the first '}{len(questions):,} questions give about "
+            f"{available.total():,} of the {wanted.total():,} examples that sft_data.sizes and "
+            f"sft_data.test_sizes ask for; left out most often: {reason} ({count:,})"
+        )
 
 
 def _usable(hops: Sequence[Sequence[Hop]]) -> list[Hop]:
@@ -297,6 +343,8 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
             num_closed_book=settings.memory.rehearsed,
             seed=context.seed,
         )
+    if settings.context == "retrieved":
+        _retrieve(context, usable)
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     written, turns = context.format, method(context.config.grammar).turns
@@ -342,11 +390,12 @@ def titled_chunks(questions: Sequence[Question], corpus: Path) -> list[Chunk]:
     """The chunks of the corpus with the title of a supporting paragraph."""
     from pipeline.core.columns import Records
     from pipeline.knowledge.graph.entities import display
+    from pipeline.training.sft_data.steps import parts_of
 
     titles = {
         display(part.support_title)
         for question in questions
-        for part in question.decomposition
+        for part in parts_of(question)
         if part.support_title is not None
     }
     return Records(corpus / "chunks.arrow", Chunk).where("title", titles)
@@ -356,7 +405,7 @@ def collect_hops(
     questions: Sequence[Question], paragraphs: Paragraphs, facts: Sequence[Fact]
 ) -> list[list[Hop]]:
     """The hops of every question, with gold chunks and their facts, or with a ``fault``."""
-    from pipeline.training.sft_data.steps import Hop
+    from pipeline.training.sft_data.steps import Hop, parts_of
     from pipeline.training.sft_data.templates import fill, fluent
 
     by_chunk: dict[str, list[Fact]] = {}
@@ -365,10 +414,14 @@ def collect_hops(
     hops_by_question = []
     for question in questions:
         hops: list[Hop] = []
-        answers = [part.answer for part in question.decomposition]
-        for number, part in enumerate(question.decomposition, start=1):
+        parts = parts_of(question)
+        answers = [part.answer for part in parts]
+        for number, part in enumerate(parts, start=1):
             filled = fill(part.question, answers[: number - 1])
-            hop = Hop(question.question_id, number, fluent(filled or part.question), part.answer)
+            asked = fluent(filled or part.question)
+            if not question.decomposition:
+                asked = " ".join(question.question.split())  # as the policy reads it
+            hop = Hop(question.question_id, number, asked, part.answer)
             hop.earlier_answers = tuple(
                 answer for n, answer in enumerate(answers, 1) if f"#{n}" in part.question
             )
@@ -397,13 +450,12 @@ def _trajectories(
     known_facts: KnownFacts,
     faults: Counter[str],
 ) -> list[SupervisedTrajectory]:
-    from pipeline.training.sft_data.split import SupervisedTrajectory
+    from pipeline.training.sft_data.split import SupervisedTrajectory, count_faults
 
     trajectories = []
     context.progress.start(len(questions), "questions")
     for question, hops in zip(counted(questions, context.progress), per_question, strict=True):
         if not hops:
-            faults["question without decomposition"] += 1
             continue
         steps = tuple(
             _step(context, hop, hops, supporting[hop.id], known_facts)
@@ -411,12 +463,12 @@ def _trajectories(
             else None
             for hop in hops
         )
-        faults.update(f"hop: {hop.fault}" for hop in hops if hop.fault is not None)
         answers = tuple(hop.answer for hop in hops)
         text = question.question
         trajectories.append(
             SupervisedTrajectory(question.question_id, text, question.answers[0], steps, answers)
         )
+    faults.update(count_faults(per_question))
     return trajectories
 
 
@@ -444,6 +496,36 @@ def _step(
     return method(context.config.grammar).build_step(hop, supporting, rng, options)
 
 
+def _retrieve(context: StageContext, hops: Sequence[Hop]) -> None:
+    """Give every hop the passages that a roll-out would show for its question, cut as there.
+
+    Raises what opening the retriever and the tokenizer, and `Retriever.retrieve` raise.
+    """
+    from pipeline.knowledge.retrieval.base import Query
+    from pipeline.llm.tokens import observation_ids
+    from pipeline.rollout.sampler import fit_items
+    from pipeline.training.lora import load_tokenizer, locate_base
+    from tasks.sample import open_run_retriever
+
+    if (retriever := open_run_retriever(context)) is None:
+        return
+    context.progress.start(None, "searches")
+    with closing(retriever):
+        found = retriever.retrieve([Query(hop.question, later=hop.number > 1) for hop in hops])
+    if (limit := context.config.sampling.max_context_tokens) is not None:
+        model, shown = context.config.model, context.format.grammar.observation
+        tokenizer = load_tokenizer(locate_base(model.base), model)
+
+        def size(items: list[ContextItem]) -> int:
+            return len(observation_ids(tokenizer, shown(items, "")))
+
+        found = [fit_items(items, limit, size) for items in found]
+    for hop, items in zip(hops, found, strict=True):
+        hop.retrieved = [
+            Chunk(one.id, one.title, one.text, "") for one in items if one.kind == "chunk"
+        ]
+
+
 def _supporting(
     context: StageContext, hops: Sequence[Hop], faults: Counter[str], replies: ReplyExchange
 ) -> dict[str, list[Fact]]:
@@ -455,7 +537,7 @@ def _supporting(
 
     settings = context.config.sft_data
     own = [hop for hop in hops if hop.source == "own"]
-    if own and settings.triplets == "graph":
+    if own and settings.triplets == "graph" and _extracts_from_own(context.config):
         faults["rejected triplets"] += _extract_as_graph(context, own, replies)
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
         from pipeline.training.sft_data.by_model import extract_triplets, rewrite, select_supporting

@@ -38,6 +38,8 @@ from pipeline.knowledge.corpus.folders import find_files
 from pipeline.knowledge.corpus.questions.load import UNKNOWN_HOPS, Notes, dataset_of, load_questions
 from pipeline.knowledge.corpus.raw_records import Document
 from pipeline.methods.advice import suited_method
+from pipeline.training.sft_data.mentions import mention
+from pipeline.training.sft_data.steps import parts_of
 
 SEED = 0
 _GPU = 24  # GB of the shipped configurations for one GPU
@@ -47,6 +49,7 @@ _BASES = {  # on a laptop, and on one GPU
     "tearag": ("embedded", "single-gpu-24gb"),
     "hiprag": ("embedded-hiprag", "single-gpu-24gb-hiprag"),
 }
+_COLD = 2000  # examples of the cold start at most, of each number of hops
 _READ, _RECORDS = 200, 500  # files that are read to describe the documents, and records of each
 
 
@@ -121,7 +124,8 @@ class _Found:
     lines: list[str] = field(default_factory=list)
     capitals: bool = True  # whether capitals mark names
     cold: list[_File] = field(default_factory=list)
-    hops: Counter[int] = field(default_factory=Counter)  # of the decomposed questions
+    hops: Counter[int] = field(default_factory=Counter)  # of the questions of the cold start
+    shared: bool = False  # whether half of each file serves the cold start, half the rounds
     rounds: list[_File] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)  # of the rounds
 
@@ -145,10 +149,12 @@ def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
     wanted.check()
     found = _Found()
     found.lines += _documents(wanted.docs, found)
-    found.lines += _questions(wanted.questions, found)
+    found.lines += _questions(wanted, found)
     method, why = suited_method(found.questions, judges=wanted.endpoint is not None)
     if wanted.method is not None:
         method, why = wanted.method, "--method names it"
+    elif method == "tearag" and set(found.hops) == {1}:
+        method, why = "search-r1", "its cold start reads the questions' passages"
     if found.rounds:
         others = " or ".join(name for name in _BASES if name != method)
         found.lines.append(f"method: {method}, because {why}; --method {others} changes it")
@@ -167,7 +173,7 @@ def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
     if found.rounds and not found.cold and not wanted.gpu:
         found.lines.append(
             "policy 0: the untrained model, which does not know the format or hardly follows it; "
-            "add a file of decomposed questions for a cold start, or use --gpu 24"
+            "add questions with a passage each, or decomposed ones, for a cold start, or use --gpu 24"
         )
     example = found.questions[0].question if found.questions else None
     starts = "base" if found.cold and not wanted.gpu else None
@@ -218,10 +224,10 @@ def _documents(paths: Sequence[Path], found: _Found) -> Iterator[str]:
         yield "documents: not in English; name a multilingual model in index.embedder.model"
 
 
-def _questions(paths: Sequence[Path], found: _Found) -> Iterator[str]:
+def _questions(wanted: Wanted, found: _Found) -> Iterator[str]:
     """Lines about the questions. Raises InputError for a malformed file, or a single question."""
     read = []
-    for path in paths:
+    for path in wanted.questions:
         dataset, notes = dataset_of(path), Notes()
         questions = load_questions(path, dataset, for_training=True, notes=notes)
         hops = Counter(len(one.decomposition) for one in questions if _decomposed(one))
@@ -239,7 +245,16 @@ def _questions(paths: Sequence[Path], found: _Found) -> Iterator[str]:
             found.cold.append(file)
             found.hops += hops
         read.append((file, questions))
-    for file, questions in [one for one in read if one[0] not in found.cold] or read:
+    if not found.cold and not wanted.gpu and wanted.method != "tearag":
+        for file, questions in read:
+            if 2 * (singles := sum(map(_has_passage, questions))) > len(questions):
+                found.cold.append(file)
+                found.hops[1] += singles
+    apart = [one for one in read if one[0] not in found.cold]
+    if found.cold and not apart and not wanted.gpu:
+        found.shared = True
+        yield "questions: half of them, by the seed, serve the cold start, the others the rounds"
+    for file, questions in apart or read:
         if len(questions) < 2:
             raise InputError.at(file.path, "has one question; some are held out, so add more")
         found.rounds.append(file)
@@ -248,6 +263,11 @@ def _questions(paths: Sequence[Path], found: _Found) -> Iterator[str]:
             f"questions: {file.path}: {file.held_out:,} of {len(questions):,} are held out for the "
             f"test, by seed {SEED}"
         )
+
+
+def _has_passage(question: Question) -> bool:
+    parts = parts_of(question)
+    return len(parts) == 1 and mention(parts[0].support_text or "", parts[0].answer) is not None
 
 
 def _decomposed(question: Question) -> bool:
@@ -267,19 +287,23 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
     def path(one: Path) -> str:
         return f"path: {_quoted(os.path.relpath(one.resolve(), root))}"
 
-    def file(one: _File, held_out: bool = False) -> str:
-        part = f", limit: {one.held_out}, select: random" if held_out else ""
+    def file(one: _File, use: str = "") -> str:
+        part = f", limit: {one.held_out}, select: random" if use == "test" else ""
+        if found.shared and use != "test":
+            part = f", share: {'[0, 0.5]' if use == 'cold' else '[0.5, 1]'}"
         return f"{{dataset: {one.dataset}, {path(one.path)}{part}}}"
 
-    held_out = {hops: count // 10 for hops, count in sorted(found.hops.items())}
-    train = {hops: count - held_out[hops] for hops, count in sorted(found.hops.items())}
+    part = 3 if found.shared else 1  # a half, without those that the test takes
+    cold = {hops: min(_COLD, -(-count // part)) for hops, count in sorted(found.hops.items())}
+    held_out = {hops: count // 10 for hops, count in cold.items()}
+    train = {hops: count - held_out[hops] for hops, count in cold.items()}
+    singles = sum(hops * count for hops, count in cold.items()) // 4
     preset, *_ = wanted.preset
     settings = dict(preset.on_gpu if wanted.gpu else preset.settings)
     dumped = yaml.safe_dump(settings, default_flow_style=None, sort_keys=False, width=1000)
     model = wanted.base
     if model and Path(model).exists():
         model = str(Path(model).resolve())
-    singles = sum(hops * count for hops, count in found.hops.items()) // 4
     page = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,

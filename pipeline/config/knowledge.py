@@ -113,6 +113,13 @@ class QuestionFile(Block):
         description="which questions `limit` takes: the first, random ones, those with the most "
         "evidence sentences, or equally many of each number of hops",
     )
+    share: Items[Share] = Field(
+        (0, 1),
+        min_length=2,
+        max_length=2,
+        description="the part of these that is used, by the seed and the text: [0, 0.4] and "
+        "[0.4, 1] of one file have no question in common",
+    )
 
 
 class CorpusFile(Block):

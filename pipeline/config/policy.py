@@ -116,6 +116,11 @@ class SftData(AskedModel):
         0.5,
         description="the stage fails if fewer than this share of `sizes` can be made",
     )
+    context: Literal["gold", "retrieved"] = Field(
+        "gold",
+        description="passages that a step shows: the gold ones, or as many as the retrieval shows "
+        "for its question, the gold ones at random places among them",
+    )
     other_paragraph: Share = Field(
         0, description="probability that a context also holds the gold paragraph of another hop"
     )

@@ -27,6 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [{"question": f"Who is number {n}?", "answer": f"A{n}"} for n in range(10)]
     _write(tmp_path / "plain.jsonl", [{"question": "Why?"}, *rows])
     _write(tmp_path / "evidence.jsonl", [{**row, "evidence": ["Lina: text"]} for row in rows])
+    gold = [{**row, "evidence": [f"Lina: It is {row['answer']}."]} for row in rows]
+    _write(tmp_path / "gold.jsonl", gold)
     parts = [
         {"question": f"Q{n} of #1?", "answer": "A", "support_title": "T", "support_text": "A is."}
         for n in range(2)
@@ -113,6 +115,36 @@ def test_what_the_user_has_decides_method_and_start(
         assert [file.path for file in settings.data.sft] == ["chains.jsonl"]
         assert [file.path for file in settings.data.sampling] == ["plain.jsonl"]
         assert settings.sft_data.sizes == {1: 5, 2: 9}
+
+
+@pytest.mark.parametrize("method", [(), ("--method", "search-r1")])
+def test_questions_with_a_passage_serve_the_cold_start_and_the_rounds_by_halves(
+    folder: Path, method: tuple[str, ...]
+) -> None:
+    assert init("--questions", "gold.jsonl", *method)[0] == 0
+    settings = load(folder / "own.yaml")
+    assert (settings.grammar, settings.start) == ("search-r1", "sft")
+    assert (settings.graph.source, settings.sft_data.context) == ("none", "retrieved")
+    assert [(one.path, one.share) for one in settings.data.sft] == [("gold.jsonl", (0, 0.5))]
+    assert [(one.path, one.share) for one in settings.data.sampling] == [("gold.jsonl", (0.5, 1))]
+    assert [(one.path, one.share) for one in settings.data.test] == [("gold.jsonl", (0, 1))]
+    assert settings.sft_data.sizes == {1: 4}
+
+
+def test_with_other_questions_for_the_rounds_all_serve_the_cold_start(folder: Path) -> None:
+    assert init("--questions", "gold.jsonl", "--questions", "plain.jsonl")[0] == 0
+    settings = load(folder / "own.yaml")
+    assert [(one.path, one.share) for one in settings.data.sft] == [("gold.jsonl", (0, 1))]
+    assert [one.path for one in settings.data.sampling] == ["plain.jsonl"]
+    assert settings.sft_data.sizes == {1: 9}
+
+
+@pytest.mark.parametrize("option", [("--gpu", "24"), ("--method", "tearag")])
+def test_passages_alone_are_no_cold_start_of_tearag(folder: Path, option: tuple[str, str]) -> None:
+    assert init("--questions", "gold.jsonl", *option)[0] == 0
+    settings = load(folder / "own.yaml")
+    assert (settings.grammar, settings.start) == ("tearag", "base")
+    assert [one.share for one in settings.data.sampling] == [(0, 1)]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ def test_every_shipped_configuration_for_gpus_has_a_row() -> None:
     shipped = {
         file.stem
         for file in CONFIGURATIONS.glob("*.yaml")
-        if not file.stem.startswith(("embedded", "real-passages", "musique-sample", "smollm2", "variants"))
+        if not file.stem.startswith(
+            ("embedded", "real-passages", "musique-sample", "smollm2", "variants")
+        )
     }
     assert shipped == set(rows()) - set(variants())
 

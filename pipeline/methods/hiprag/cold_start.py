@@ -11,7 +11,14 @@ import random
 from collections.abc import Sequence
 
 from pipeline.core.records import Step
-from pipeline.training.sft_data.steps import Fact, Hop, StepOptions, context_chunks, passages
+from pipeline.training.sft_data.steps import (
+    Fact,
+    Hop,
+    StepOptions,
+    context_chunks,
+    gold_sentence,
+    passages,
+)
 from pipeline.training.sft_data.templates import (
     CONCLUSIONS,
     FROM_MEMORY,
@@ -26,11 +33,11 @@ def build_step(
 ) -> Step | None:
     """The step of a hop, or None; ``hop.fault`` then holds the reason.
 
-    The context holds passages only. ``subquery`` repeats the hop's question because the split into
-    train and test compares subqueries; the grammar does not render it.
+    The context holds passages only, so a passage's sentence will do without a supporting triplet.
+    ``subquery`` repeats the hop's question because the split into train and test compares
+    subqueries; the grammar does not render it.
     """
-    if not supporting:
-        hop.fault = "no supporting triplet"
+    if not (supporting := supporting or gold_sentence(hop)):
         return None
     facts = [fact.text for fact in supporting]
     step = Step(
@@ -40,5 +47,5 @@ def build_step(
     )
     if not options.from_memory:
         step.search = hop.question
-        step.context = passages(context_chunks(hop, options, rng))
+        step.context = passages(context_chunks(hop, supporting, options, rng))
     return step

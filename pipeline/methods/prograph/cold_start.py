@@ -36,7 +36,7 @@ def build_step(
     if not supporting:
         hop.fault = "no supporting fact"
         return None
-    chunks = context_chunks(hop, options, rng)
+    chunks = context_chunks(hop, supporting, options, rng)
     context = passages(chunks) if "chunk" in options.kinds else []
     if {"triplet", "hyperedge"} & set(options.kinds):
         chunk_ids = {chunk.id for chunk in chunks}

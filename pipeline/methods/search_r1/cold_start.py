@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pipeline.core.records import Step
 from pipeline.methods.prograph import cold_start
-from pipeline.training.sft_data.steps import Fact, Hop, StepOptions
+from pipeline.training.sft_data.steps import Fact, Hop, StepOptions, gold_sentence
 
 
 def build_step(
@@ -23,8 +23,10 @@ def build_step(
     """The step, or None with ``hop.fault`` set to the reason why there is none.
 
     ``think`` is the reasoning before the search and ``summary`` the reasoning after it. The context
-    holds passages only.
+    holds passages only, so a passage's sentence will do without a supporting triplet.
     """
+    if not (supporting := supporting or gold_sentence(hop)):
+        return None
     step = cold_start.build_step(hop, supporting, rng, replace(options, kinds=("chunk",)))
     return step and replace(step, query=None, think=step.reasoning, reasoning="")
 

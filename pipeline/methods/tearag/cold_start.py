@@ -63,7 +63,7 @@ def build_step(
     if not entities:
         hop.fault = "no key entity in the subquery"
         return None
-    chunks = context_chunks(hop, options, rng)
+    chunks = context_chunks(hop, supporting, options, rng)
     context = passages(chunks) if "chunk" in options.kinds else []
     if {"triplet", "hyperedge"} & set(options.kinds):
         insert_facts(context, supporting, hop.facts, options.other_facts, rng)

@@ -2,7 +2,7 @@
 
 Input: the steps of every question. Output: two disjoint lists of `Example`s with given numbers of
 1- to 4-hop examples. Paper: train 2,700 / 1,800 / 1,800 / 1,057, test 300 / 200 / 200 / 118. A
-1-hop example is one step of a longer question.
+1-hop example is one step of a longer question, or a single-hop question.
 
 - Test questions are set aside first.
 - A subquery of a test example never occurs in a 1-hop training example, nor the reverse.
@@ -84,13 +84,15 @@ def split(
     train_side = [trajectory for trajectory in trajectories if not trajectory.complete]
     test_side: list[SupervisedTrajectory] = []
     complete = [trajectory for trajectory in trajectories if trajectory.complete]
-    for hops in sorted({len(trajectory.steps) for trajectory in trajectories} - {1}):
+    for hops in sorted({len(trajectory.steps) for trajectory in trajectories}):
         group = [trajectory for trajectory in complete if len(trajectory.steps) == hops]
         rng.shuffle(group)
         num_train, num_test = sizes.get(hops, 0), test_sizes.get(hops, 0)
         num_held_out = _num_held_out(len(group), num_test, num_train, singles=sizes.get(1, 0) > 0)
         test_side += group[:num_held_out]
         train_side += group[num_held_out:]
+        if hops == 1:
+            continue  # below, beside the steps of longer questions
         test += [_whole(trajectory) for trajectory in group[:num_held_out]]
         # Known facts are rare, and so are the steps that teach the policy not to search.
         preferred = _memory_first(group[num_held_out:])
@@ -99,7 +101,6 @@ def split(
     train_subqueries = _subqueries(train)
     test_singles = _singles(test_side, train_subqueries, rng)[: test_sizes.get(1, 0)]
     test_subqueries = _subqueries([*test, *test_singles])
-    train_side += [trajectory for trajectory in complete if len(trajectory.steps) == 1]
     train += _singles(train_side, test_subqueries, rng)[: sizes.get(1, 0)]
     test += test_singles
     rng.shuffle(train)
@@ -176,19 +177,23 @@ def _singles(
     return examples
 
 
-def check_supply(hops: Sequence[Sequence[Hop]], settings: SftData) -> None:
-    """Refuse questions whose usable hops give fewer examples than ``sft_data.min_share`` requires.
+def check_supply(
+    hops: Sequence[Sequence[Hop]], settings: SftData, *, refuse: bool = True
+) -> dict[int, int]:
+    """As `supply`, of the hops of every question, whose steps are not built yet.
 
-    ``hops`` are the hops of every question.
+    With ``refuse`` raises InputError for usable hops that give fewer examples than
+    ``sft_data.min_share`` requires.
     """
-    usable = [[hop for hop in of_question if hop.fault is None] for of_question in hops]
-    complete = Counter(
-        len(some) for some, all_ in zip(usable, hops, strict=True) if len(some) == len(all_) > 1
-    )
-    subqueries = {tuple(tokenize(hop.question)) for some in usable for hop in some}
-    available = {1: len(subqueries), **complete}
+    steps = [
+        [None if hop.fault else Step(subquery=hop.question) for hop in of_question]
+        for of_question in hops
+    ]
+    available = supply([SupervisedTrajectory("", "", "", tuple(some), ()) for some in steps])
     most = sum(min(size, available.get(hops, 0)) for hops, size in settings.sizes.items())
-    check_examples(most, available, settings, len(hops), count_faults(hops))
+    if refuse:
+        check_examples(most, available, settings, len(hops), count_faults(hops))
+    return available
 
 
 def count_faults(hops: Sequence[Sequence[Hop]]) -> Counter[str]:
@@ -251,7 +256,8 @@ def _remedy(faults: Counter[str]) -> str:
             "add the paragraphs to corpus.files"
         )
     return (
-        "add questions with a decomposition, whose paragraphs are in corpus.files and whose "
-        "answers are in the facts of the graph, to data.sft, or lower sft_data.sizes, "
-        "sft_data.test_sizes or sft_data.min_share"
+        "add questions with a decomposition, or with one hop and a gold passage, to data.sft, "
+        "whose paragraphs are in corpus.files and whose answers are in these or, for grammars "
+        "that show facts, in the facts of the graph; or lower sft_data.sizes, sft_data.test_sizes "
+        "or sft_data.min_share"
     )

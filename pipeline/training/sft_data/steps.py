@@ -10,6 +10,9 @@ order: the question names the other end, one end is exactly the answer, share of
 that occur in the question. A triplet that contains the answer by chance is rejected: "Dodge County
 is in Wisconsin" does not support "What does Jefferson County share a border with?". Hyperedges are
 selected in the same way; their ends are all participating entities.
+
+Methods whose contexts hold passages alone need no triplets: a sentence of the gold passage that
+holds the answer takes the place of a supporting fact (`gold_sentence`).
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.core.records import Chunk, ContextItem, Hyperedge, Triplet
+from pipeline.core.records import Chunk, ContextItem, Decomposed, Hyperedge, Question, Triplet
+from pipeline.knowledge.graph.sources import split_sentences
 from pipeline.training.sft_data.mentions import content_words, mention, words
 
 MAX_SUPPORTING = 2
+_SENTENCE_WORDS = 60  # longer ones are tables and lists, which a summary cannot quote
 _STOP_WORDS = frozenset((
     "a", "an", "and", "are", "as", "at", "be", "by", "did", "do", "does", "for", "from", "had",
     "has", "have", "in", "is", "it", "of", "on", "or", "s", "that", "the", "their", "this",
@@ -46,6 +51,7 @@ class Hop:
         title: of the gold paragraph.
         chunks: the chunks of the gold paragraph.
         source: how these were found (`sft_data.paragraphs`); None without them.
+        retrieved: passages that the run's retrieval shows for the question (``sft_data.context``).
         facts: triplets or hyperedges of these chunks.
         fault: why the hop has no step; None as long as it may have one.
     """
@@ -60,6 +66,7 @@ class Hop:
     facts: Sequence[Fact] = ()
     fault: str | None = None
     source: Literal["text", "overlap", "own"] | None = None
+    retrieved: Sequence[Chunk] = ()
 
     @property
     def id(self) -> str:
@@ -87,6 +94,24 @@ class StepOptions:
     from_memory: bool = False
 
 
+def parts_of(question: Question) -> list[Decomposed]:
+    """The question's decomposition; a single-hop question is its own only part.
+
+    Its paragraph is the first piece of golden evidence that names an answer, and the part's answer
+    is the one that it names. Without a number of hops, a question with one piece counts as
+    single-hop. Empty for other questions without a decomposition.
+    """
+    pieces = question.evidence
+    single = question.hop == "single" or (question.hop == "unknown" and len(pieces) == 1)
+    if question.decomposition or not single:
+        return question.decomposition
+    named = ((one, piece) for piece in pieces for one in question.answers if mention(piece, one))
+    answer, piece = next(named, (question.answers[0], pieces[0] if pieces else ""))
+    title, colon, text = piece.partition(": ")
+    title, text = (title, text) if colon else ("", piece)
+    return [Decomposed(question.question, answer, title, text or None)]
+
+
 def ends(fact: Fact) -> list[str]:
     """Head and tail of a triplet, or all entities of a hyperedge."""
     return fact.entities if isinstance(fact, Hyperedge) else [fact.head, fact.tail]
@@ -104,9 +129,44 @@ def supporting_facts(hop: Hop) -> list[Fact]:
     return [fact for score, fact in scored if score == best][:MAX_SUPPORTING]
 
 
-def context_chunks(hop: Hop, options: StepOptions, rng: random.Random) -> list[Chunk]:
-    """The hop's gold chunks and, with probability ``other_paragraph``, one of another hop."""
+def gold_sentence(hop: Hop) -> list[Fact]:
+    """The sentence of the gold chunks that names the answer and most words of the question.
+
+    It is a fact of its chunk, in quotation marks. The first sentence wins a tie. Empty, with
+    ``hop.fault`` set, when no sentence of at most 60 words names the answer.
+    """
+    wanted = set(words(hop.question)) - _STOP_WORDS
+    found = [
+        (-len(wanted & set(named)), Hyperedge(f"{chunk.id}:s{n}", f'"{text}"', [], chunk.id))
+        for chunk in hop.chunks
+        for n, one in enumerate(split_sentences(chunk.text.replace('"', "'")))
+        if mention(text := one.removesuffix("."), hop.answer) is not None
+        if len(named := words(text)) <= _SENTENCE_WORDS
+    ]
+    if found:
+        return [min(found, key=lambda one: one[0])[1]]
+    hop.fault = "no sentence of the supporting paragraph names the answer"
+    return []
+
+
+def context_chunks(
+    hop: Hop, supporting: Sequence[Fact], options: StepOptions, rng: random.Random
+) -> list[Chunk]:
+    """The hop's gold chunks and, with probability ``other_paragraph``, one of another hop.
+
+    With ``hop.retrieved`` the context has as many chunks, with the gold ones of the ``supporting``
+    facts at random places.
+    """
     chunks = list(hop.chunks)
+    if hop.retrieved:
+        sources = {fact.chunk_id for fact in supporting}
+        gold = [chunk for chunk in chunks if chunk.id in sources]
+        known = {name for chunk in gold for name in (chunk.id, chunk.text)}  # it may be there twice
+        others = [one for one in hop.retrieved if not known & {one.id, one.text}]
+        context = others[: max(0, len(hop.retrieved) - len(gold))]
+        for chunk in gold:
+            context.insert(rng.randint(0, len(context)), chunk)
+        return context
     candidates = [one for one in options.others if one.chunks and one.chunks[0] not in chunks]
     if candidates and rng.random() < options.other_paragraph:
         chunks.insert(rng.randint(0, len(chunks)), rng.choice(candidates).chunks[0])

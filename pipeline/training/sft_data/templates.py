@@ -26,7 +26,7 @@ _DEFAULT_RELATION = "What is the {relation} of {subject}?"
 
 def reasoning(templates: Sequence[str], question: str, rng: random.Random) -> str:
     """A step's reasoning about its question, from one of ``templates`` drawn at random."""
-    return rng.choice(templates).format(question=question)
+    return rng.choice(templates).format(question=fluent(question))
 
 
 def summary(

@@ -60,9 +60,15 @@ def test_a_search_step_has_passages_and_a_step_from_memory_has_no_context():
     for step in (searched, from_memory):
         assert "Emma 1 was directed by Ann Lee" in step.conclusion
         assert "Ann Lee" in step.conclusion.rsplit("Emma 1 was directed by Ann Lee")[-1]
-    unsupported = hop(1)
+    unsupported = hop(1, "Bea Lee")
     assert build_step(unsupported, [], random.Random(0), StepOptions()) is None
-    assert unsupported.fault == "no supporting triplet"
+    assert unsupported.fault == "no sentence of the supporting paragraph names the answer"
+
+
+def test_without_a_triplet_a_step_quotes_its_passage():
+    step = build_step(hop(1), [], random.Random(0), StepOptions())
+    assert '"Ann Lee directed Emma 1"' in step.conclusion
+    assert [item.id for item in step.context] == ["c1"]
 
 
 def test_hops_that_the_base_model_answers_exactly_become_steps_from_memory():
