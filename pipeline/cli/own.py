@@ -173,7 +173,8 @@ def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
     if found.rounds and not found.cold and not wanted.gpu:
         found.lines.append(
             "policy 0: the untrained model, which does not know the format or hardly follows it; "
-            "add questions with a passage each, or decomposed ones, for a cold start, or use --gpu 24"
+            "add questions with a passage each, or decomposed ones, for a cold start, or use "
+            "--gpu 24"
         )
     example = found.questions[0].question if found.questions else None
     starts = "base" if found.cold and not wanted.gpu else None
