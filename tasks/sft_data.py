@@ -1,4 +1,4 @@
-"""Stage ``sft-data``: supervised trajectories from decomposed questions (TeaRAG 4.3.1, table 1).
+"""Stage ``sft-data``: supervised trajectories from questions with hops (TeaRAG 4.3.1, table 1).
 
 Input: the questions of stage ``questions-sft``, the chunks of stage ``corpus``, and the triplets of
 stage ``graph``, or the facts of the hypergraph if the retrieval of ProGraph-R1 shows those. Output:
@@ -8,6 +8,10 @@ were found, and the reasons for leaving hops out. The method (`pipeline.methods`
 and their turns. With ``sft_data.rejection_sampling`` the input is the output of stage
 ``sft-sample`` instead, whose right trajectories are kept
 (`pipeline.training.sft_data.rejection_sampling`).
+
+Hops come from decompositions; a single-hop question with a gold passage is its own hop. Methods
+whose contexts hold passages alone need no triplets. With ``sft_data.context: retrieved`` contexts
+hold what the retrieval shows, so the stage needs its index.
 
 If the corpus lacks a gold paragraph, the question's own paragraph takes its place
 (`sft_data.paragraphs`). A model extracts its triplets: the model of ``graph`` if the triplets come

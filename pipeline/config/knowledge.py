@@ -147,8 +147,8 @@ class Data(Block):
     )
     sft: Items[QuestionFile] = Field(
         (),
-        description="questions of the cold start; decomposed, unless it samples its trajectories "
-        "(sft_data.rejection_sampling)",
+        description="questions of the cold start; decomposed, or with one hop and a gold passage, "
+        "unless it samples its trajectories (sft_data.rejection_sampling)",
     )
     sampling: Items[QuestionFile] = Field((), description="questions of the rounds")
     validation: Items[QuestionFile] = Field((), description="questions to choose settings by")

@@ -95,7 +95,7 @@ class SftData(AskedModel):
     triplets: Literal["graph", "llm"] = Field(
         "graph",
         description="source of the triplets of gold paragraphs: the graph, or extraction by a "
-        "model, which paragraphs outside the corpus always need",
+        "model, which paragraphs outside the corpus need, unless contexts hold passages alone",
     )
     selector: Literal["answer", "llm"] = Field(
         "answer",
@@ -107,7 +107,8 @@ class SftData(AskedModel):
         "rewriting of it",
     )
     sizes: SizesByHops = Field(
-        description="training examples by number of hops; 1: single steps of longer questions"
+        description="training examples by number of hops; 1: single-hop questions, and single "
+        "steps of longer ones"
     )
     test_sizes: SizesByHops = Field(
         default_factory=dict, description="held-out examples by number of hops"

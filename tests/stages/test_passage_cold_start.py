@@ -164,6 +164,9 @@ def test_the_sentence_shares_the_most_words_with_the_question() -> None:
     assert [fact.text for fact in gold_sentence(hop)] == [
         "\"The film 'Emma' of 1999 is by Ann Lee\""
     ]
+    initials = Chunk("c", "T", "It was so. It was led by Bo K. Lee. It was so.", "d")
+    hop = Hop("q", 1, "Who led it?", "Bo K. Lee", chunks=[initials])
+    assert [fact.text for fact in gold_sentence(hop)] == ['"It was led by Bo K. Lee"']
     long = Hop("q", 1, "Who?", "Ann Lee", chunks=[Chunk("c", "T", "Ann Lee " * 31, "d")])
     assert gold_sentence(long) == []
     assert long.fault == "no sentence of the supporting paragraph names the answer"

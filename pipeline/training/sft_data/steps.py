@@ -132,15 +132,18 @@ def supporting_facts(hop: Hop) -> list[Fact]:
 def gold_sentence(hop: Hop) -> list[Fact]:
     """The sentence of the gold chunks that names the answer and most words of the question.
 
-    It is a fact of its chunk, in quotation marks. The first sentence wins a tie. Empty, with
-    ``hop.fault`` set, when no sentence of at most 60 words names the answer.
+    It is a fact of its chunk, in quotation marks. Two sentences serve only if no single one does,
+    because initials end a sentence wrongly ("G. Stanley Hall"). The first wins a tie. Empty, with
+    ``hop.fault`` set, when none of at most 60 words names the answer.
     """
     wanted = set(words(hop.question)) - _STOP_WORDS
     found = [
-        (-len(wanted & set(named)), Hyperedge(f"{chunk.id}:s{n}", f'"{text}"', [], chunk.id))
+        ((width, -len(wanted & set(named))), Hyperedge("", f'"{text}"', [], chunk.id))
         for chunk in hop.chunks
-        for n, one in enumerate(split_sentences(chunk.text.replace('"', "'")))
-        if mention(text := one.removesuffix("."), hop.answer) is not None
+        for sentences in [split_sentences(chunk.text.replace('"', "'"))]
+        for width in (1, 2)
+        for n in range(len(sentences) - width + 1)
+        if mention(text := " ".join(sentences[n : n + width]).removesuffix("."), hop.answer)
         if len(named := words(text)) <= _SENTENCE_WORDS
     ]
     if found:
