@@ -75,16 +75,19 @@ def _convert(file: Path, directory: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    options = {"gguf_file": file.name, "trust_remote_code": False}
-    loaded = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **options)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.bfloat16, trust_remote_code=False
+    )
     config = loaded.config
     del config.quantization_config
     # `save_pretrained` refuses a model that was dequantized.
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, trust_remote_code=False)
     model.load_state_dict(loaded.state_dict())
     model.generation_config = loaded.generation_config
     model.save_pretrained(directory)
-    AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(
+        file.parent, gguf_file=file.name, trust_remote_code=False
+    ).save_pretrained(directory)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _write(tmp_path / "evidence.jsonl", [{**row, "evidence": ["Lina: text"]} for row in rows])
     gold = [{**row, "evidence": [f"Lina: It is {row['answer']}."]} for row in rows]
     _write(tmp_path / "gold.jsonl", gold)
-    parts = [
-        {"question": f"Q{n} of #1?", "answer": "A", "support_title": "T", "support_text": "A is."}
-        for n in range(2)
-    ]
-    _write(tmp_path / "chains.jsonl", [{**row, "decomposition": parts} for row in rows])
+    passage = {"answer": "Ada", "support_title": "T", "support_text": "Ada is."}
+    _write(
+        tmp_path / "chains.jsonl",
+        [
+            {**row, "decomposition": [
+                {"question": f"What is {n}?", **passage}, {"question": f"Who is {n} of #1?", **passage}
+            ]}
+            for n, row in enumerate(rows)
+        ],
+    )  # fmt: skip
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
