@@ -29,11 +29,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _write(tmp_path / "evidence.jsonl", [{**row, "evidence": ["Lina: text"]} for row in rows])
     gold = [{**row, "evidence": [f"Lina: It is {row['answer']}."]} for row in rows]
     _write(tmp_path / "gold.jsonl", gold)
-    parts = [
-        {"question": f"Q{n} of #1?", "answer": "A", "support_title": "T", "support_text": "A is."}
-        for n in range(2)
-    ]
-    _write(tmp_path / "chains.jsonl", [{**row, "decomposition": parts} for row in rows])
+    for number, row in enumerate(rows):
+        row["decomposition"] = [
+            {
+                "question": asked, "answer": f"B{number}", "support_title": "T",
+                "support_text": f"B{number} is.",
+            }
+            for asked in (f"Who is {number}?", "Where is #1?")
+        ]  # fmt: skip
+    _write(tmp_path / "chains.jsonl", rows)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -69,6 +73,12 @@ def test_it_says_what_it_found_guessed_and_skipped(
     assert settings.data.root == str(folder)
     assert [file.path for file in settings.corpus.files] == ["my docs"]
     assert [(file.limit, file.select) for file in settings.data.test] == [(2, "random")]
+
+
+@pytest.mark.parametrize("name", ["24", "yes", "1e3", "my run"])
+def test_the_name_of_the_file_names_the_run(folder: Path, name: str) -> None:
+    assert init("--output", f"{name}.yaml")[0] == 0
+    assert load(folder / f"{name}.yaml").name == name.replace(" ", "-")
 
 
 @pytest.mark.parametrize(
