@@ -166,7 +166,10 @@ class QuestionsSampling(_TrainingQuestions):
         suited, why = suited_method(questions, judges=self.settings.judges is not None)
         if kind == suited:
             yield f"data.sampling: grammar {kind} fits: {why}"
-        elif not self.settings.method.step_rewards:
+        elif not self.settings.method.step_rewards and not (
+            # Without triplets only passages make a cold start, and `init own` chooses as much.
+            self.settings.start == SFT and self.settings.graph.source == "none"
+        ):
             yield f"data.sampling: grammar is {kind}, and {suited} fits: {why}"
         if method(kind).record_needs != "evidence":
             return

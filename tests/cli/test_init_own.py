@@ -76,6 +76,12 @@ def test_it_says_what_it_found_guessed_and_skipped(
     assert [(file.limit, file.select) for file in settings.data.test] == [(2, "random")]
 
 
+@pytest.mark.parametrize("name", ["24", "yes", "1e3", "my run"])
+def test_the_name_of_the_file_names_the_run(folder: Path, name: str) -> None:
+    assert init("--output", f"{name}.yaml")[0] == 0
+    assert load(folder / f"{name}.yaml").name == name.replace(" ", "-")
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "start", "base"),
     [

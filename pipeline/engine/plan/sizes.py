@@ -109,7 +109,7 @@ def _questions(settings: Config, files: Sequence[QuestionFile]) -> float:
     total = 0.0
     for file in files:
         limits = [n for n in (_records(settings, file.path), file.limit) if n is not None]
-        total += min(limits, default=0.0)
+        total += min(limits, default=0.0) * (file.share[1] - file.share[0])
     return total
 
 

@@ -136,6 +136,12 @@ def test_published_sizes_are_those_of_the_paper() -> None:
     )  # fmt: skip
 
 
+def test_a_share_of_a_file_counts_as_a_share() -> None:
+    whole = sizes_of(load("embedded")).questions["sft"]
+    file = "data.sft=[{dataset: musique, path: musique_train.jsonl, share: [0, 0.25]}]"
+    assert sizes_of(load("embedded", (file,))).questions["sft"] == whole / 4
+
+
 def test_records_of_a_file_are_estimated_from_the_first(tmp_path) -> None:
     path = tmp_path / "questions.jsonl"
     write_lines(path, [{"question": f"What is {n:04d}?"} for n in range(1000)])
