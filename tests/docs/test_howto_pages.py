@@ -259,6 +259,7 @@ def test_the_commands_of_the_page_about_rewards_run(
     assert names["pairs"]
 
 
+@pytest.mark.slow
 def test_a_reward_of_ones_own_enters_the_benchmark_as_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
