@@ -109,11 +109,12 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
 
 
 def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):
-    data = write_published_files(folder / "data_files")
+    data = write_published_files(folder / "data_files", decomposed=20)
     rows = [{"question": f"Q{n}?", "golden_answers": ["x"]} for n in range(100)]
     write_lines(data / "popqa/test.jsonl", [*rows, {"question": "Q?"}])
     options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
     options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
+    options += ("--set", "sft_data.sizes={2: 15, 3: 15, 4: 15}")
     status, printed, complaint = check(*options)
     assert (status, complaint) == (0, "")
     left_out = "data.test: 1 malformed rows, which are left out; the first: "

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pipeline.core.records import Message, SftExample
 from pipeline.core.sanitize import escape_tokens
-from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode, observation_ids, prompt_ids
 from pipeline.training.encode import encode_sft
+from tests.real_tokenizers import real_tokenizer
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")
 SCRIPTS = (
@@ -23,7 +24,7 @@ SCRIPTS = (
 
 @pytest.fixture(scope="module", params=NAMES)
 def tokenizer(request: pytest.FixtureRequest, real_data: Path) -> Tokenizer:
-    return model_tokenizer(real_data / "tokenizers" / str(request.param))
+    return real_tokenizer(real_data, str(request.param))
 
 
 def hostile_texts(tokenizer: Tokenizer, count: int) -> list[str]:
@@ -80,7 +81,7 @@ def test_observations_of_supervised_examples_hold_no_added_token(tokenizer: Toke
 
 
 def test_a_tag_that_the_policy_samples_as_one_added_token_is_not_malformed(real_data: Path) -> None:
-    qwen3 = model_tokenizer(real_data / "tokenizers" / "qwen3")
+    qwen3 = real_tokenizer(real_data, "qwen3")
     [think] = qwen3("<think>", add_special_tokens=False)["input_ids"]
     assert think in qwen3.added_tokens_decoder
     assert think not in control_ids(qwen3)
