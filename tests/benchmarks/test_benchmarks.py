@@ -30,6 +30,7 @@ from tests.rollout.test_sampler import (
 from tests.training.tiny_policy import byte_tokenizer, pair, write_base
 
 
+@pytest.mark.slow
 def test_contenders_alternate_and_the_warm_up_round_is_not_counted() -> None:
     runs: list[str] = []
 

@@ -145,6 +145,7 @@ def test_from_the_start_page_to_the_passage_of_a_pair(chromium: Any, address: st
     page.close()
 
 
+@pytest.mark.slow
 def test_keys_move_between_rows_and_records(chromium: Any, address: str) -> None:
     page = new_page(chromium)
     page.goto(f"{address}/run/stored/pairs?group=round-1")
@@ -209,7 +210,7 @@ def test_every_page_fits_the_window_and_cuts_nothing(
     page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_text_has_enough_contrast(
     chromium: Any, address: str, report_file: str, scheme: str
 ) -> None:
