@@ -18,6 +18,9 @@ VARIABLES := PYTHON VENV CONFIG VARIANT DATA ROUND SET WORKERS FORCE ARGS LOCK D
 UNKNOWN   := $(strip $(foreach name,$(filter-out $(VARIABLES),$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name))))
 $(if $(UNKNOWN),$(error there is no variable $(UNKNOWN); expected $(VARIABLES)))
 
+# Images of containers often set it; every process would then compile torch and transformers again.
+unexport PYTHONDONTWRITEBYTECODE
+
 OPTIONS = $(if $(VARIANT),--variant $(VARIANT)) $(if $(CONFIG),--config $(CONFIG)) $(if $(DATA),--data $(DATA)) \
   $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force) $(ARGS)

@@ -74,6 +74,7 @@ def test_a_stage_is_one_file(copy: Copy) -> None:
     assert (copy.folder / folder / "greeting.txt").read_text() == "Hello, embedded"
 
 
+@pytest.mark.slow
 def test_a_method_is_one_folder_and_its_configuration(copy: Copy) -> None:
     folder = copy.folder / "pipeline" / "methods"
     shutil.copytree(folder / "search_r1", folder / "toy")
@@ -92,6 +93,7 @@ def test_a_method_is_one_folder_and_its_configuration(copy: Copy) -> None:
     assert json.loads(scored)["rewards"] == {"answer": 1.0, "format": 1.0, "total": 1.0}
 
 
+@pytest.mark.slow
 def test_a_reward_term_is_two_files(copy: Copy) -> None:
     copy.replace(
         "pipeline/config/policy.py",

@@ -214,13 +214,22 @@ def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
         run.select_pairs(scored, round=3)
 
 
-def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, tmp_path: Path) -> None:
-    """The run's own policies name another base in their lineage, so they are refused."""
-    file = tmp_path / "other.jsonl"
-    file.write_text('{"question": "Who made it?", "answer": ["Ann"]}\n')
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"question": "Who made it?", "answer": ["Ann"]}\n')
+    return path
+
+
+@pytest.mark.slow
+def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, file: Path) -> None:
     rows = run.evaluate(["base"], file)
     expected = [("base", "questions", "other", 1), ("base", "all", "other", 1)]
     assert [(r["policy"], r["dataset"], r["split"], r["n"]) for r in rows] == expected
+
+
+def test_a_policy_of_another_base_model_is_not_evaluated(run: Run, file: Path) -> None:
+    """The run's own policies name another base in their lineage."""
     with pytest.raises(InputError, match=r"set model\.base to that model"):
         run.evaluate([0], file)
     with pytest.raises(ConfigError, match="opened without a configuration"):

@@ -7,7 +7,9 @@ repeated key is refused.
 
 from __future__ import annotations
 
+import copy
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,13 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str) -> Any:
     """The value of a YAML text; an empty text is None. Raises YamlProblem."""
+    return copy.deepcopy(_parsed(text))
+
+
+@lru_cache(
+    maxsize=64
+)  # PyYAML takes 40 ms for a configuration, which the tasks of a run read again
+def _parsed(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -79,6 +79,12 @@ class StageTask(luigi.Task):
                 f"{cls.__name__} declares no {', '.join(missing)}; add them to the stage"
             )
         STAGES[cls.stage] = cls
+
+    @classmethod
+    @cache
+    def get_params(cls) -> Any:
+        """The parameters; Luigi would look them up again for every clone of a task."""
+        return super().get_params()
 
     @classmethod
     def function(cls, part: str) -> str:

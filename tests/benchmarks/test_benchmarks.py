@@ -30,6 +30,7 @@ from tests.rollout.test_sampler import (
 from tests.training.tiny_policy import byte_tokenizer, pair, write_base
 
 
+@pytest.mark.slow
 def test_contenders_alternate_and_the_warm_up_round_is_not_counted() -> None:
     runs: list[str] = []
 
@@ -48,6 +49,7 @@ def test_the_ratio_is_the_median_of_the_ratios_of_rounds() -> None:
     assert inverted.ratio == 1.5
 
 
+@pytest.mark.slow
 def test_a_missing_peer_leaves_out_its_row_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,6 +164,7 @@ def test_batched_scoring_needs_fewer_pairs_for_equal_rewards() -> None:
     assert calls.ratio > pairs.ratio > 1
 
 
+@pytest.mark.slow
 def test_gpus_wait_less_without_padding_and_with_equal_tokens() -> None:
     sides = [(100 * (number % 7 + 1), 130 * (number % 5 + 1)) for number in range(64)]
     row = dpo.ranks(sides, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,15 @@ def client(site: Site) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("stored")
+    write_stored_run(root)
+    return root
+
+
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    write_stored_run(tmp_path)
+def runs(stored: Path, tmp_path: Path) -> Path:
+    """A run of the test's own, which it may change."""
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     return tmp_path

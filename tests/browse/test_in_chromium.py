@@ -86,6 +86,14 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def report_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report as a file."""
+    context = write_run(tmp_path_factory.mktemp("report"), rounds=3)
+    report.run(context)
+    return (context.output / "report.html").as_uri()
+
+
 def new_page(chromium: Any, **options: Any) -> Any:
     page = chromium.new_page(**options)
     page.set_default_timeout(LIMIT * 1000)
@@ -137,6 +145,7 @@ def test_from_the_start_page_to_the_passage_of_a_pair(chromium: Any, address: st
     page.close()
 
 
+@pytest.mark.slow
 def test_keys_move_between_rows_and_records(chromium: Any, address: str) -> None:
     page = new_page(chromium)
     page.goto(f"{address}/run/stored/pairs?group=round-1")
@@ -175,19 +184,20 @@ def test_hostile_text_runs_and_loads_nothing(chromium: Any, address: str, path: 
     watched.page.close()
 
 
-@pytest.mark.parametrize("width", [400, 1300])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 400),
+        ("dark", 1300),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("light", 1300), ("dark", 400))),
+    ],
+)
 def test_every_page_fits_the_window_and_cuts_nothing(
-    chromium: Any, address: str, tmp_path: Path, width: int, scheme: str
+    chromium: Any, address: str, report_file: str, width: int, scheme: str
 ) -> None:
     """Only a box that scrolls is wider than the window, and no box hides a part of its text."""
-    context = write_run(tmp_path, rounds=3)
-    report.run(context)
     page = new_page(chromium, viewport={"width": width, "height": 844}, color_scheme=scheme)
-    for shown in (
-        *(f"{address}{path}" for path in PAGES),
-        (context.output / "report.html").as_uri(),
-    ):
+    for shown in (*(f"{address}{path}" for path in PAGES), report_file):
         page.goto(shown)
         page.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, shown
@@ -200,10 +210,10 @@ def test_every_page_fits_the_window_and_cuts_nothing(
     page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(chromium: Any, address: str, tmp_path: Path, scheme: str) -> None:
-    context = write_run(tmp_path, rounds=2)
-    report.run(context)
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_text_has_enough_contrast(
+    chromium: Any, address: str, report_file: str, scheme: str
+) -> None:
     page = chromium.new_page(color_scheme=scheme)
     paths = (
         "/",
@@ -215,7 +225,7 @@ def test_text_has_enough_contrast(chromium: Any, address: str, tmp_path: Path, s
     for shown in (
         *(f"{address}/run/stored{path}" for path in paths),
         f"{address}/compare/question?id=t1",
-        (context.output / "report.html").as_uri(),
+        report_file,
     ):
         page.goto(shown)
         page.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
@@ -249,12 +259,10 @@ def test_a_won_question_is_read_side_by_side_and_the_report_opens_without_errors
 
 
 def test_the_report_leads_to_its_folded_sections_and_to_the_pairs(
-    chromium: Any, address: str, tmp_path: Path
+    chromium: Any, address: str, report_file: str
 ) -> None:
-    context = write_run(tmp_path, rounds=1)
-    report.run(context)
     page = new_page(chromium)
-    page.goto((context.output / "report.html").as_uri())
+    page.goto(report_file)
     assert not page.locator("#training figure").first.is_visible()
     page.get_by_role("link", name="Training").click()
     page.locator("#training figure").first.wait_for(state="visible")

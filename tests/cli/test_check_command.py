@@ -27,6 +27,9 @@ PUBLISHED = {
 }
 
 
+SIZES = "sft_data.sizes={2: 15, 3: 15, 4: 15}"  # of questions with as many hops
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A working directory, in which no check writes."""
@@ -43,7 +46,7 @@ def check(*arguments):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return write_published_files(tmp_path_factory.mktemp("data"))
+    return write_published_files(tmp_path_factory.mktemp("data"), decomposed=20)
 
 
 def test_the_embedded_configuration_has_no_faults(folder):
@@ -55,9 +58,8 @@ def test_the_embedded_configuration_has_no_faults(folder):
 
 def test_published_configurations_fit_their_gpus_of_80_gb(tmp_path):
     data = str(write_published_files(tmp_path, decomposed=20))
-    sizes = ("sft_data.sizes={2: 15, 3: 15, 4: 15}",)
     for name, gpus in PUBLISHED.items():
-        checked = check_run(name, sizes, data, described_machine(f"{gpus}x80"))
+        checked = check_run(name, (SIZES,), data, described_machine(f"{gpus}x80"))
         assert checked.faults == (), name
         stages = {stage.stage: stage for stage in checked.plan.stages}
         assert stages["train"].gpus == gpus
@@ -67,6 +69,7 @@ def test_published_configurations_fit_their_gpus_of_80_gb(tmp_path):
 
 def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
     options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
+    options += ("--set", SIZES)
     status, printed, complaint = check(*options)
     assert (status, complaint) == (0, "")
     assert "1 GPU, at most " in printed
@@ -109,11 +112,12 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
 
 
 def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):
-    data = write_published_files(folder / "data_files")
+    data = write_published_files(folder / "data_files", decomposed=20)
     rows = [{"question": f"Q{n}?", "golden_answers": ["x"]} for n in range(100)]
     write_lines(data / "popqa/test.jsonl", [*rows, {"question": "Q?"}])
     options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
     options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
+    options += ("--set", SIZES)
     status, printed, complaint = check(*options)
     assert (status, complaint) == (0, "")
     left_out = "data.test: 1 malformed rows, which are left out; the first: "
@@ -168,7 +172,7 @@ def test_checking_imports_no_heavy_package(data):
         "from pipeline.engine.check.collect import check_run\n"
         "from pipeline.engine.check.machine import described_machine, this_machine\n"
         f"there = described_machine('8x80')\n"
-        f"assert not check_run('tearag-llama3-8b', (), {str(data)!r}, there).faults\n"
+        f"assert not check_run('tearag-llama3-8b', ({SIZES!r},), {str(data)!r}, there).faults\n"
         "assert check_run('tearag-llama3-8b', (), None, this_machine()).faults\n"
         "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'scipy', 'pandas', 'bitsandbytes'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"

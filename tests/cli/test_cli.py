@@ -1,5 +1,6 @@
 """The command line: exit statuses, messages, the two uses of a command, and imports at start-up."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -7,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.malformed_inputs import steep as in_process
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def steep(*arguments, cwd=ROOT, stdin=None):
+def steep(*arguments, cwd=ROOT, stdin=""):
+    """The command in this process, as `process` runs it in one of its own."""
+    with contextlib.chdir(cwd):
+        status, printed, complaint = in_process([*map(str, arguments)], stdin.encode())
+    return subprocess.CompletedProcess(arguments, status, printed, complaint)
+
+
+def process(*arguments, cwd=ROOT, stdin=None):
     return subprocess.run(
         [sys.executable, "-m", "pipeline.cli", *map(str, arguments)],
         capture_output=True,
@@ -31,7 +41,9 @@ def refused(done, *words):
 
 
 def test_a_wrong_key_is_refused():
-    refused(steep("run", "--set", "sampling.sampels=4"), "sampling.sampels: unknown key", "samples")
+    refused(
+        process("run", "--set", "sampling.sampels=4"), "sampling.sampels: unknown key", "samples"
+    )
 
 
 def test_an_error_message_cannot_control_the_terminal(tmp_path):
@@ -80,7 +92,7 @@ def test_checking_what_is_done_imports_no_heavy_package(tmp_path):
 
 
 def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_path):
-    done = steep("metrics", "-", stdin='{"answer": "10", "answers": ["2010"]}\n')
+    done = process("metrics", "-", stdin='{"answer": "10", "answers": ["2010"]}\n')
     assert json.loads(done.stdout) == {
         "answer": "10",
         "answers": ["2010"],
@@ -89,7 +101,7 @@ def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_pat
         "cem": 0.0,
     }
     target = tmp_path / "out.jsonl"
-    done = steep(
+    done = process(
         "metrics", "-", "-o", target, stdin='{"answer": "a", "answers": ["a"]}\n{"answer": 1\n'
     )
     refused(done, "<stdin>:2")

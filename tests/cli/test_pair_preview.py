@@ -85,6 +85,7 @@ def own_options() -> list[str]:
     return [part for override in OWN for part in ("--set", override)]
 
 
+@pytest.mark.slow
 def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path) -> None:
     own = run_pairs()
     files = outputs(directory)

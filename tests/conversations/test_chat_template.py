@@ -15,6 +15,7 @@ from pipeline.llm.tokens import decode
 from pipeline.rollout.conversations.chat_template import ChatTemplate, end_of_turn_ids
 from tests.conversations.generated import conversation, hostile
 from tests.conversations.shipped_templates import SEARCH, byte_tokenizer, template_files
+from tests.real_tokenizers import real_tokenizer
 
 FILES = {file.stem: file for file in template_files()}
 # Tokenizer, template that replaces its own, thinking, whether turns have reasoning.
@@ -30,7 +31,7 @@ MODES = {
 @cache
 def opened(data: Path, mode: str) -> ChatTemplate:
     name, file, thinking, _ = MODES[mode]
-    tokenizer = model_tokenizer(data / "tokenizers" / name, file and str(FILES[file]))
+    tokenizer = real_tokenizer(data, name, file and FILES[file])
     return ChatTemplate(tokenizer, [SEARCH], thinking=thinking)
 
 
@@ -207,7 +208,7 @@ def test_llama_answers_several_calls_although_its_template_renders_one(real_data
 
 def test_a_template_that_rewrites_history_is_said_with_the_first_place(real_data: Path) -> None:
     """Qwen3's own template drops the empty think block from all turns but the last."""
-    tokenizer = model_tokenizer(real_data / "tokenizers" / "qwen3")
+    tokenizer = real_tokenizer(real_data, "qwen3")
     template = ChatTemplate(tokenizer, [SEARCH], thinking=False)
     assert template.build(TWO_CALLS).mismatch == (
         "after '_start|>assistant\\n<t' the template writes "

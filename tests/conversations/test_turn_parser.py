@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.messages import Call
 from pipeline.rollout.conversations.turn_parser import ParsedTurn, TurnParser
 from tests.conversations.shipped_templates import SEARCH, byte_tokenizer
 from tests.conversations.test_chat_template import FILES
+from tests.real_tokenizers import real_tokenizer
 
 QUERY = '{"query": "who?"}'
 VALID = Call("search", {"query": "who?"})
@@ -20,7 +21,7 @@ VALID = Call("search", {"query": "who?"})
 
 def parser(data: Path, name: str, thinking: bool | None = None) -> TurnParser:
     file = FILES["llama3_1"] if name == "llama-3" else None
-    tokenizer = model_tokenizer(data / "tokenizers" / name, file and str(file))
+    tokenizer = real_tokenizer(data, name, file)
     ends = ["<|im_end|>", "<|endoftext|>"] if file is None else ["<|eot_id|>", "<|end_of_text|>"]
     ids = tokenizer.convert_tokens_to_ids(ends)
     return TurnParser(ChatTemplate(tokenizer, [SEARCH], thinking=thinking, end_ids=ids))

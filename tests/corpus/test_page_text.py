@@ -282,7 +282,7 @@ def _html(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(st.recursive(WORDS, _html, max_leaves=30), max_size=4).map(" ".join))
 def test_no_word_of_a_generated_page_is_lost(html: str) -> None:
     page = parsed_page(f"<body>{html} end")
@@ -315,7 +315,7 @@ def _markdown(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.one_of(nested.map(lambda made: indented(*made)), code, many, heading, rows)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.recursive(WORDS, _markdown, max_leaves=12))
 def test_no_word_of_a_generated_markdown_text_is_lost(
     tmp_path_factory: pytest.TempPathFactory, text: str
@@ -335,7 +335,7 @@ def _word(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.one_of(wrapped, tables, st.lists(children, max_size=3).map("".join))
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(st.recursive(WORDS.map(paragraph), _word, max_leaves=15))
 def test_no_word_of_a_generated_word_file_is_lost(
     tmp_path_factory: pytest.TempPathFactory, body: str

@@ -48,9 +48,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_own_data_are_checked_and_read(own: Path) -> None:
+def test_the_own_data_are_checked(own: Path) -> None:
+    assert steep(["check", "--config", "own.yaml", "--data", "."])[0] == 0
+
+
+@pytest.mark.slow
+def test_the_own_data_are_read(own: Path) -> None:
     options = ["--config", "own.yaml", "--data", "."]
-    assert steep(["check", *options])[0] == 0
     for stage in ("graph", "questions-sampling"):
         status, _, complaint = steep(["run", stage, *options])
         assert status == 0, complaint
@@ -87,6 +91,7 @@ def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Pa
     assert steep(["check", *options[:-4]])[0] == 2  # with a cold start the file is missing
 
 
+@pytest.mark.slow
 def test_questions_are_synthesised_from_the_own_documents(own: Path) -> None:
     founder = "It was founded by Lina Marsh."
     glass = {
@@ -259,6 +264,7 @@ def test_the_commands_of_the_page_about_rewards_run(
     assert names["pairs"]
 
 
+@pytest.mark.slow
 def test_a_reward_of_ones_own_enters_the_benchmark_as_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

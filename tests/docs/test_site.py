@@ -127,7 +127,7 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_text_has_enough_contrast_and_the_search_has_a_name(
     site: Path, browser: Any, scheme: str
 ) -> None:

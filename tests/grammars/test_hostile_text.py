@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pipeline.core.records import Message, SftExample
 from pipeline.core.sanitize import escape_tokens
-from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode, observation_ids, prompt_ids
 from pipeline.training.encode import encode_sft
+from tests.real_tokenizers import real_tokenizer
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")
 SCRIPTS = (
@@ -23,7 +24,7 @@ SCRIPTS = (
 
 @pytest.fixture(scope="module", params=NAMES)
 def tokenizer(request: pytest.FixtureRequest, real_data: Path) -> Tokenizer:
-    return model_tokenizer(real_data / "tokenizers" / str(request.param))
+    return real_tokenizer(real_data, str(request.param))
 
 
 def hostile_texts(tokenizer: Tokenizer, count: int) -> list[str]:
@@ -45,7 +46,7 @@ def hostile_texts(tokenizer: Tokenizer, count: int) -> list[str]:
 
 def test_no_text_of_an_observation_becomes_an_added_token(tokenizer: Tokenizer) -> None:
     added = set(tokenizer.added_tokens_decoder)
-    for text in hostile_texts(tokenizer, 2000):
+    for text in hostile_texts(tokenizer, 800):
         ids = observation_ids(tokenizer, text)
         assert added.isdisjoint(ids), text
         normalized = decode(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -58,7 +59,7 @@ def test_no_text_of_a_question_becomes_an_added_token_of_the_prompt(tokenizer: T
         return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
 
     plain = added_in_prompt("Who?")
-    for text in hostile_texts(tokenizer, 1000):
+    for text in hostile_texts(tokenizer, 500):
         assert added_in_prompt(f"Who {text}?") == plain, text
 
 
@@ -80,7 +81,7 @@ def test_observations_of_supervised_examples_hold_no_added_token(tokenizer: Toke
 
 
 def test_a_tag_that_the_policy_samples_as_one_added_token_is_not_malformed(real_data: Path) -> None:
-    qwen3 = model_tokenizer(real_data / "tokenizers" / "qwen3")
+    qwen3 = real_tokenizer(real_data, "qwen3")
     [think] = qwen3("<think>", add_special_tokens=False)["input_ids"]
     assert think in qwen3.added_tokens_decoder
     assert think not in control_ids(qwen3)

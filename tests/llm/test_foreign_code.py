@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pipeline.config import EngineConfig, Reranker
+from pipeline.core.errors import SteepError
+from pipeline.knowledge.index.embed import Embedder
+from pipeline.knowledge.retrieval.rerank import FlagModel
+from pipeline.llm.open_engine import open_engine
+from pipeline.llm.tokenizer import model_tokenizer
 from tests.llm.small_models import small_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,20 +31,22 @@ class Model(PreTrainedModel):
 class Tokenizer:
     pass
 """
-OPENINGS = {
-    "tokenizer": "from pipeline.llm.tokenizer import model_tokenizer as f; f(folder)",
-    "engine": (
-        "from pipeline.config import EngineConfig; from pipeline.llm.open_engine import open_engine as f; "
-        "f(EngineConfig(kind='transformers', dtype='float32'), folder, adapter=None, seed=0)"
-    ),
-    "embedder": (
-        "from pipeline.knowledge.index.embed import Embedder; Embedder(folder, device='cpu').encode(['a'], 'query')"
-    ),
-    "flag reranker": (
-        "from pipeline.config import Reranker; from pipeline.knowledge.retrieval.rerank import FlagModel; "
-        "FlagModel(Reranker(kind='flag', model=folder, device='cpu')).compute([('a', 'b')])"
-    ),
-}
+
+
+def open_tokenizer(folder: str) -> None:
+    model_tokenizer(folder)
+
+
+def open_with_engine(folder: str) -> None:
+    open_engine(EngineConfig(kind="transformers", dtype="float32"), folder, adapter=None, seed=0)
+
+
+def open_embedder(folder: str) -> None:
+    Embedder(folder, device="cpu").encode(["a"], "query")
+
+
+def open_flag_reranker(folder: str) -> None:
+    FlagModel(Reranker(kind="flag", model=folder, device="cpu")).compute([("a", "b")])
 
 
 @pytest.fixture(scope="module")
@@ -72,26 +81,22 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "opening",
     [
-        pytest.param(text, id=name, marks=[] if name == "engine" else pytest.mark.slow)
-        for name, text in OPENINGS.items()
+        open_tokenizer,
+        open_with_engine,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (open_embedder, open_flag_reranker)),
     ],
 )
 def test_a_model_that_needs_code_of_its_own_is_refused_even_with_yes_on_standard_input(
-    opening: str, foreign: Path
+    opening: Callable[[str], None],
+    foreign: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    script = (
-        "import sys; from pipeline.core.errors import SteepError; folder = sys.argv[1]\n"
-        f"try:\n    {opening}\nexcept SteepError as error:\n    sys.exit(f'error: {{error}}')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(foreign)],
-        input="y\n" * 20, capture_output=True, text=True, cwd=ROOT, check=False,
-    )  # fmt: skip
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 20))
+    with pytest.raises(SteepError, match="custom code, which is never run"):
+        opening(str(foreign))
     assert not (foreign / "ran").exists()
-    message = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.returncode == 1, done.stderr[-2000:]
-    assert "custom code, which is never run" in message[0]
-    assert "(y/n)" not in done.stdout.lower() + done.stderr.lower()
+    assert "(y/n)" not in "".join(capfd.readouterr()).lower()
 
 
 # The directories that these load are LoRA adapters, which have no code.

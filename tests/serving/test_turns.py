@@ -287,9 +287,12 @@ ENDLESS, LONG = "^(a|aa)+$", "a" * 60 + "!"
     ("schema", "value"),
     [
         ({"pattern": ENDLESS}, LONG),
-        ({"patternProperties": {ENDLESS: {}}}, {LONG: 1}),
-        ({"patternProperties": {ENDLESS: {}}, "additionalProperties": False}, {LONG: 1}),
-        ({"propertyNames": {"pattern": ENDLESS}}, {LONG: 1}),
+        pytest.param({"patternProperties": {ENDLESS: {}}}, {LONG: 1}, marks=pytest.mark.slow),
+        (
+            {"patternProperties": {ENDLESS: {}}, "additionalProperties": False},
+            {LONG: 1},
+        ),
+        pytest.param({"propertyNames": {"pattern": ENDLESS}}, {LONG: 1}, marks=pytest.mark.slow),
     ],
 )
 def test_a_pattern_without_end_holds_nobody(schema: Any, value: Any) -> None:

@@ -33,6 +33,7 @@ def test_a_stage_whose_input_comes_out_the_same_is_reused(workspace):
     assert executions(workspace)[-2:] == ["rounded", "follows-tens"]
 
 
+@pytest.mark.slow
 def test_stages_after_a_reused_stage_are_reused_too(workspace):
     run(task(FollowsTwice, workspace, TENS, "retrieval.top_k=31"))
     before = executions(workspace)
@@ -65,6 +66,7 @@ def test_an_input_that_is_forced_into_another_content_makes_stages_after_it_stal
     assert states(stage) == {"rounded": "done", "follows-all": "done"}
 
 
+@pytest.mark.slow
 def test_checkpoints_from_inputs_with_another_content_are_not_used(workspace, monkeypatch):
     stage = task(FollowsAll, workspace, EXACT)
     (workspace / "kill").touch()

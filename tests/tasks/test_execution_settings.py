@@ -65,13 +65,18 @@ def changed(settings: Config, name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides"), [("embedded-hiprag.yaml", OPTIONAL), ("embedded-prograph.yaml", ())]
+    ("config", "overrides", "apart"),
+    [
+        ("embedded-hiprag.yaml", OPTIONAL, False),
+        pytest.param("embedded-hiprag.yaml", OPTIONAL, True, marks=pytest.mark.slow),
+        ("embedded-prograph.yaml", (), False),
+    ],
 )
 def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
-    tmp_path, monkeypatch, config, overrides
+    tmp_path, monkeypatch, config, overrides, apart
 ) -> None:
-    """In the first run, which has them all, one after the other, except that settings of one name (as
-    those of several engines) change together. In the others all change together.
+    """All change together, or ``apart``: one after the other, except settings of one name, such as
+    those of several engines. The first run has them all.
     """
     monkeypatch.chdir(tmp_path)
     finished = report(config, *overrides)
@@ -84,7 +89,7 @@ def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(name.rpartition(".")[2], []).append(name)
-    for together in alike.values() if overrides == OPTIONAL else [names]:
+    for together in alike.values() if apart else [names]:
         again = report(config, *overrides, *(changes[name] for name in together))
         needed = list(walk(again))
         service = "retrieval.service" in together  # graph and index are on its machine

@@ -117,6 +117,7 @@ def test_what_steep_did_not_make_and_links_are_left(workspace):
     assert before - contents(workspace) == gone
 
 
+@pytest.mark.slow
 def test_a_kill_midway_leaves_litter_that_is_removed_later(workspace):
     run(task(Second, workspace))
     other = run(task(Second, workspace, "retrieval.tau=0.3"))

@@ -46,6 +46,7 @@ def no_wait(text: str) -> None:
     raise AssertionError(text)
 
 
+@pytest.mark.slow
 def test_eight_stages_on_four_devices_never_share_one(place, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5,7")
     monkeypatch.setenv("ROOM", "4")

@@ -61,6 +61,7 @@ def test_of_two_runs_of_a_folder_one_works_and_the_other_is_refused_or_uses_its_
     assert executions(workspace).count("waits") == 1
 
 
+@pytest.mark.slow
 def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace):
     (workspace / "release").touch()
     run(task(Reports, workspace))

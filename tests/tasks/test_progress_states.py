@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -73,6 +74,7 @@ def test_looking_at_a_run_does_not_disturb_it(workspace):
     with background(Reports, workspace) as process:
         while process.poll() is None:
             stage.store.in_use(stage.key)
+            time.sleep(0.001)
     assert process.returncode == 0
     assert stage.complete()
 
@@ -93,7 +95,7 @@ def test_a_killed_stage_says_what_is_kept_until_that_is_removed(workspace):
     assert status(stage)[0].message is None
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_failed_stages_are_shown_with_their_sentence_and_told_once(workspace, workers):
     last = task(FollowsBothComplaints, workspace)
     with pytest.raises(RunFailed) as caught:

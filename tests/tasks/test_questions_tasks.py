@@ -70,6 +70,7 @@ def test_each_split_reads_only_its_own_files(configuration: Path) -> None:
         assert not changed & {"corpus", "graph", "index"}
 
 
+@pytest.mark.slow
 def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
     configuration: Path,
 ) -> None:

@@ -126,6 +126,7 @@ def serving(*arguments: str) -> Iterator[str]:
         assert "retrieval ended" in rest
 
 
+@pytest.mark.slow
 def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configuration):
     with serving("--config", str(configuration), "--policy", "none") as url:
         assert url.startswith("http://127.0.0.1:")

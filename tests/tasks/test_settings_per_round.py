@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from pipeline.config import load
 from pipeline.engine.run import run, walk
 from pipeline.engine.stage import RoundTask, left_by
 from tasks import task_for
+from tests.cli.test_cli import steep
 from tests.tasks.counting_tasks import ROOT, Counting, task
 
 HIPRAG = str(ROOT / "configs" / "embedded-hiprag.yaml")
@@ -71,18 +70,6 @@ def test_a_judge_runs_in_the_rounds_whose_reward_counts_it() -> None:
     judged = (f"per_round.2.judges={judges}", "per_round.2.rewards.hiprag.process=0.4")
     report = task_for("report", HIPRAG, (*unjudged, *judged, "rounds=2", "shards=1"))
     assert [stage.label for stage in walk(report) if stage.stage.startswith("judge")] == ["judge-2"]
-
-
-def steep(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-        timeout=300,
-    )
 
 
 WORLD = "data.closed_world={documents: 300, musique_train: 9, musique_sampling: 3, musique_dev: 3, musique_test: 3, hotpotqa_sampling: 3, hotpotqa_dev: 3, hotpotqa_test: 3, wiki2_test: 3, nq_sampling: 3, nq_dev: 3, nq_test: 3}"

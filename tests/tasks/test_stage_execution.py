@@ -24,6 +24,9 @@ from tests.tasks.counting_tasks import (
 )
 from tests.waiting import LIMIT, wait_until
 
+# As many as the shipped runs have; `make check-all` also tries one.
+WORKERS = pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+
 
 def test_only_a_stage_with_changed_settings_and_what_follows_is_run_again(workspace):
     directory = run(task(Second, workspace))
@@ -63,7 +66,7 @@ def test_a_killed_stage_continues_from_its_checkpoint(workspace):
     assert (directory / "total.txt").read_text() == "15"
 
 
-@pytest.mark.parametrize("kind", [Copies, CopiesModel])
+@pytest.mark.parametrize("kind", [pytest.param(Copies, marks=pytest.mark.slow), CopiesModel])
 def test_a_raw_file_that_changes_while_a_stage_runs_fails_the_stage(workspace, kind):
     source = workspace / "data" / "numbers.txt"
     source.parent.mkdir()
@@ -88,7 +91,7 @@ def test_a_raw_file_that_changes_while_a_stage_runs_fails_the_stage(workspace, k
     assert executions(workspace) == [kind.stage] * 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@WORKERS
 def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
     with background(Sleeps, workspace, workers=workers) as scheduler:
         wait_until(lambda: executions(workspace) == ["sleeps"])
@@ -98,7 +101,7 @@ def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
         pass  # a stage holds it until its process ends
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@WORKERS
 def test_stages_end_with_an_interrupted_run(workspace, workers):
     with background(Sleeps, workspace, preexec_fn=ignore_nothing, workers=workers) as scheduler:
         wait_until(lambda: executions(workspace) == ["sleeps"])

@@ -1,11 +1,14 @@
 """Kills, lost nodes and damage of real runs, the tutorial, and a check of the comparison of runs."""
 
 import json
+import os
 import random
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 from pipeline.core import shipped
 from pipeline.engine import status
 from tasks import task_for
+from tests.llm.fake_endpoint import FakeEndpoint
 from tests.ray_nodes import ray_nodes
 from tests.torture.nodes import finish_with_losses
 from tests.torture.runs import (
@@ -27,6 +31,7 @@ from tests.torture.runs import (
     kill_during,
     load_outputs,
 )
+from tests.waiting import LIMIT, ending, wait_until
 
 # One round over few questions. The tutorial has another seed.
 TINY = (
@@ -42,20 +47,31 @@ TINY = (
 )
 
 
+# For the quick tests: importing vLLM costs more than all of their sampling.
+QUICK = (
+    *TINY,
+    "data.closed_world.nq_sampling=6",
+    "engine.kind=transformers",
+    "sft.processes=1",
+    "sampling.batch=1",
+    "sampling.in_flight=4",
+)
+
+
 @pytest.fixture(scope="module")
 def paired(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run that ended after the pairs of its only round."""
     goal = ("pair", "--round", "1")
-    run = RunFolder(tmp_path_factory.mktemp("torture") / "reference", TINY, goal=goal).prepare()
+    run = RunFolder(tmp_path_factory.mktemp("torture") / "reference", QUICK, goal=goal).prepare()
     run.finish()
     return run
 
 
 @pytest.fixture(scope="module")
-def trained(paired: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A copy of that run, up to the training: tests compare each reference with all its outputs."""
-    copy = paired.without((), tmp_path_factory.mktemp("torture") / "trained")
-    run = replace(copy, goal=("train", "--round", "1"))
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run with vLLM, up to the training: tests compare each reference with all its outputs."""
+    goal = ("train", "--round", "1")
+    run = RunFolder(tmp_path_factory.mktemp("torture") / "trained", TINY, goal=goal).prepare()
     run.finish()
     return run
 
@@ -83,13 +99,14 @@ def spoiled(reference: RunFolder, other: RunFolder) -> list[str]:
     return [name for name in differing_files(reference, other) if (reference.store / name).exists()]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_run_that_was_killed_while_it_sampled_equals_the_uninterrupted_run(
-    paired: RunFolder, tmp_path: Path
+    trained: RunFolder, tmp_path: Path
 ) -> None:
     """The victim begins with the reference's stages before the round. `test_killed_training.py` kills trainings."""
-    victim = paired.without(("sample", "score", "pair"), tmp_path / "victim")
-    check_kills(paired, victim, ["sample-1"], seed=0)
+    victim = trained.without(("sample", "score", "pair", "train"), tmp_path / "victim")
+    check_kills(trained, replace(victim, goal=("pair", "--round", "1")), ["sample-1"], seed=0)
 
 
 @pytest.mark.slow
@@ -138,6 +155,40 @@ def write_documents(run: RunFolder, count: int) -> None:
     texts = [{"title": f"Tor {n}", "text": f"Tor {n} lies near Tor {n - 1}."} for n in range(count)]
     (folder / "documents.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
     (folder / "test.jsonl").write_text('{"question": "Where is Tor 1?", "answer": "Tor 0"}\n')
+
+
+def test_a_run_that_was_killed_while_it_extracted_equals_the_uninterrupted_run(
+    tmp_path: Path,
+) -> None:
+    """Of 12 chunks the model answers 5 before the kill; the rerun asks about none of these again."""
+    goes_on = threading.Event()
+
+    def script(text: str, before: int) -> str:
+        if server.request_counts.total() > 5:
+            assert goes_on.wait(LIMIT)
+        return json.dumps([[text.split("Title: ")[-1][:8], "lies near", "the sea"]])
+
+    with FakeEndpoint(script) as server:
+        asked = {"base_url": server.url, "model": "m", "concurrency": 1}
+        extracting = GROWING.replace(
+            "{source: titles, path: null}", json.dumps({"source": "llm", "path": None, "endpoint": asked})
+        )  # fmt: skip
+        victim, whole = (
+            RunFolder(tmp_path / name, (), extracting, ("graph",)).prepare()
+            for name in ("victim", "whole")
+        )
+        for run in (victim, whole):
+            write_documents(run, 12)
+        with ending(victim.start("run", "graph")) as process:
+            wait_until(lambda: server.request_counts.total() == 6)
+            os.killpg(process.pid, signal.SIGKILL)
+        wait_until(lambda: not victim.orphans())
+        goes_on.set()
+        victim.finish()
+        assert server.request_counts.total() == 13
+        whole.finish()
+        assert server.request_counts.total() == 25
+    assert differing_files(whole, victim) == []
 
 
 @pytest.mark.slow
@@ -234,12 +285,14 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["paired", pytest.param("reported", marks=pytest.mark.slow)])
 def test_damaged_outputs_of_a_run_are_named(
-    trained: RunFolder, monkeypatch: pytest.MonkeyPatch
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of all stages, one at a time; a manifest is not hashed, so that it is only cut."""
-    monkeypatch.chdir(trained.root)
-    task = task_for("train", "small.yaml", trained.overrides, round=1)
+    run: RunFolder = request.getfixturevalue(name)
+    monkeypatch.chdir(run.root)
+    task = task_for("report", "small.yaml", run.overrides)
     outputs = {row.label: Path(row.directory) for row in status.verify(task)}
     files = [(label, p) for label, d in outputs.items() for p in d.rglob("*") if p.is_file()]
     chance = random.Random(0)

@@ -78,6 +78,7 @@ def test_warm_up_is_a_share_of_the_steps_and_less_than_one_step_is_none() -> Non
     assert [warmup_steps(1.0, steps) for steps in (1, 2, 10)] == [0, 1, 9]
 
 
+@pytest.mark.slow
 def test_the_number_of_steps_is_that_of_the_trainer(run: Run, tmp_path: Path) -> None:
     """Trainer rounds up twice: the last batch of an epoch may be small, and so may the last epoch."""
     context = run.context(

@@ -7,6 +7,7 @@ differ, so that means of means are other numbers.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,6 +96,13 @@ def grpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The training of a kind in micro-batches of 4, once for all tests."""
+    folder = tmp_path_factory.mktemp("whole")
+    return cache(lambda kind: trained(kind, base, folder / kind.__name__, 4))
+
+
 def trained(kind: Any, base: Path, folder: Path, per_device: int) -> tuple[History, Any]:
     history = History()
     folder.mkdir()
@@ -105,22 +113,22 @@ def trained(kind: Any, base: Path, folder: Path, per_device: int) -> tuple[Histo
 
 @pytest.mark.parametrize(
     "kind",
-    [dpo, grpo, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (sft, dpo_sum))],
+    [dpo, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (grpo, sft, dpo_sum))],
 )
-def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: Path, kind: Any):
-
+def test_micro_batches_change_neither_losses_nor_adapters(
+    base: Path, tmp_path: Path, kind: Any, whole: Any
+) -> None:
     before = {
         name: value.clone()
         for name, value in random_adapter(base, Sft(**SHARED), "sft").named_parameters()
         if "lora_" in name
     }
-    runs = {size: trained(kind, base, tmp_path / str(size), size) for size in (1, 2, 4)}
-    _, trainer = runs[4]
-    whole = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
-    changes = [value - before[name] for name, value in whole.items()]
+    _, trainer = whole(kind)
+    after = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
+    changes = [value - before[name] for name, value in after.items()]
     assert max(float(change.abs().max()) for change in changes) > 1e-3
     for size in (1, 2):
-        assert_equal(runs[size], runs[4])
+        assert_equal(trained(kind, base, tmp_path / str(size), size), whole(kind))
 
 
 def assert_equal(run: tuple[History, Any], other: tuple[History, Any]) -> None:
@@ -140,9 +148,11 @@ def assert_equal(run: tuple[History, Any], other: tuple[History, Any]) -> None:
             torch.testing.assert_close(found, wanted, rtol=0, atol=BOUND)
 
 
-@pytest.mark.parametrize("kind", [dpo, grpo, pytest.param(sft, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", [dpo, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (grpo, sft))]
+)
 def test_the_pass_of_accelerators_changes_neither_losses_nor_adapters(
-    base: Path, tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+    base: Path, tmp_path: Path, kind: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trainer computes on a CPU, by the pass that it would take on a GPU.
 
@@ -150,7 +160,7 @@ def test_the_pass_of_accelerators_changes_neither_losses_nor_adapters(
     """
     import torch
 
-    expected = trained(kind, base, tmp_path / "cpu", 4)
+    expected = whole(kind)
     on_gpu = SimpleNamespace(device=torch.device("cuda"), bf16=False)
 
     def install(trainer: Any, **_: object) -> bool:
@@ -178,7 +188,9 @@ def test_the_held_out_loss_is_a_mean_over_examples(base: Path, tmp_path: Path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_killed_training_run_continues_with_smaller_micro_batches(base: Path, tmp_path: Path):
+def test_a_killed_training_run_continues_with_smaller_micro_batches(
+    base: Path, tmp_path: Path, whole: Any
+) -> None:
     """As after memory ran out: the run ends as if it had not been interrupted."""
     import torch
     from transformers import TrainerCallback
@@ -188,7 +200,7 @@ def test_a_killed_training_run_continues_with_smaller_micro_batches(base: Path, 
             if state.global_step == 3:
                 raise KeyboardInterrupt
 
-    expected, whole = trained(dpo, base, tmp_path / "whole", 4)
+    expected, uninterrupted = whole(dpo)
     folder = tmp_path / "killed"
     folder.mkdir()
     killed = dpo(base, folder, History(), 4)
@@ -202,7 +214,7 @@ def test_a_killed_training_run_continues_with_smaller_micro_batches(base: Path, 
     assert [row["loss"] for row in history.rows] == pytest.approx(
         [row["loss"] for row in expected.rows], rel=1e-4
     )
-    values = {n: p.detach() for n, p in whole.model.named_parameters() if p.requires_grad}
+    values = {n: p.detach() for n, p in uninterrupted.model.named_parameters() if p.requires_grad}
     for name, value in resumed.model.named_parameters():
         if value.requires_grad:
             torch.testing.assert_close(value.detach(), values[name], rtol=0, atol=BOUND)

@@ -128,6 +128,7 @@ def test_apo_zero_on_two_pairs():
     assert logps_4T.grad.flatten().tolist() == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_rejection_sampling_trains_on_the_chosen_sides_alone(run, tmp_path):
     """Other rejected sides give the same policy; nothing is computed for the reference."""
     from pipeline.core.record_io import read_records
@@ -192,6 +193,7 @@ def test_policy_and_reference_agree_before_the_first_step(run, first):
     assert lineage.policy not in ("", parent.policy)
 
 
+@pytest.mark.slow
 def test_the_reference_can_stay_the_sft_policy(run, first):
     second = run.context("train", "second", dpo={"reference": "sft"}, lora={"dropout": 0.0})
     second = dataclasses.replace(second, round=2, inputs={**second.inputs, "policy": first.output})

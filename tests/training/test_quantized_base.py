@@ -31,7 +31,7 @@ COMMON: dict[str, Any] = {
     "batch_size": 2,
     "per_device_batch_size": 2,
 }
-BITS = pytest.mark.parametrize("bits", ["4bit", "8bit"])
+BITS = pytest.mark.parametrize("bits", ["4bit", pytest.param("8bit", marks=pytest.mark.slow)])
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,9 @@ def test_a_small_step_moves_every_weight_of_the_adapter(
     assert float(((moved > 0.5e-5) & (moved < 1.5e-5)).float().mean()) > 0.95
 
 
-@pytest.mark.parametrize("kind", ["grpo", "grpo without reference"])
+@pytest.mark.parametrize(
+    "kind", ["grpo", pytest.param("grpo without reference", marks=pytest.mark.slow)]
+)
 def test_ratios_of_grpo_start_at_one_over_a_quantized_base(
     base: Path, tmp_path: Path, kind: str
 ) -> None:

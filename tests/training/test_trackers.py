@@ -98,7 +98,9 @@ def test_a_tracker_gets_every_row_of_a_round_and_does_not_change_it(
 
 
 @pytest.mark.usefixtures("fresh")
-@pytest.mark.parametrize(("fails_at", "kept", "step"), [("0", 0, 0), ("3", 2, 3)])
+@pytest.mark.parametrize(
+    ("fails_at", "kept", "step"), [pytest.param("0", 0, 0, marks=pytest.mark.slow), ("3", 2, 3)]
+)
 def test_a_tracker_that_fails_is_dropped_and_noted(
     run: Run,
     untracked: StageContext,
