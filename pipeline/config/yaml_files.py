@@ -45,9 +45,8 @@ def parse_yaml(text: str) -> Any:
     return copy.deepcopy(_parsed(text))
 
 
-@lru_cache(
-    maxsize=64
-)  # PyYAML takes 40 ms for a configuration, which the tasks of a run read again
+# PyYAML takes 40 ms for a configuration, which the tasks of a run read again.
+@lru_cache(maxsize=64)
 def _parsed(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
