@@ -211,7 +211,8 @@ def rows(directory: Path, count: int, repeats: int) -> list[Row]:
     base = locate_base(config.model.base)
     tokenizer = load_tokenizer(base, config.model)
     pairs = encode_pairs(tokenizer, list(run.pairs(1)))
-    update = {"round_epochs": (1.0,), "processes": 1, "dtype": "float32"}
+    # TRL has no SFT term that is a sum.
+    update = {"round_epochs": (1.0,), "processes": 1, "dtype": "float32", "eta_of": "mean"}
     work = Work(
         base,
         run.policies()[0].directory / "adapter",
