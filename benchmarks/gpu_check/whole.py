@@ -21,12 +21,12 @@ from pipeline.engine.store import MANIFEST
 
 _ROUNDS = 3
 _WELL_FORMED = 0.8  # below it the cold start has not taught the format, and the rounds train that
-_MINIATURE = (
-    "data.closed_world.documents=300", "data.closed_world.musique_train=400",
-    "data.closed_world.nq_sampling=2", "data.closed_world.hotpotqa_sampling=4",
-    "data.closed_world.nq_test=2", "data.closed_world.hotpotqa_test=2",
-    "data.closed_world.wiki2_test=0", "data.closed_world.musique_test=0",
-    "sft_data.sizes={1: 12, 2: 4}", "sft_data.test_sizes={1: 2, 2: 2}", "sampling.samples=4",
+_MINIATURE = (  # with fewer examples the policy learns no format, and there are no pairs
+    "data.closed_world.documents=300", "data.closed_world.musique_train=800",
+    "data.closed_world.nq_sampling=12", "data.closed_world.hotpotqa_sampling=4",
+    "data.closed_world.nq_test=4", "data.closed_world.hotpotqa_test=2",
+    "data.closed_world.wiki2_test=2", "data.closed_world.musique_test=2",
+    "sft_data.sizes={1: 110, 2: 20}", "sft_data.test_sizes={1: 4, 2: 2}", "sampling.samples=4",
 )  # fmt: skip
 
 
