@@ -1,8 +1,8 @@
 """The base of all stage tasks: fingerprint, directory, and execution.
 
 A task declares its stage's name and version, the settings and raw files that it reads, and the
-tasks that it needs. Its directory follows from these (``pipeline.engine.store``). ``run`` starts
-the stage's function in a separate process (``pipeline.engine.process.worker``).
+tasks that it needs. Its directory follows from these (``pipeline.engine.store``). A run starts the
+stage's function in a separate process (``pipeline.engine.job``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,16 +19,18 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core.errors import ConfigError
+from pipeline.engine.execution.leases import NO_LEASE, Lease, Request
 from pipeline.engine.fingerprint import content_of, select
-from pipeline.engine.job import Attempt, keep_failure, run_stage_of
 from pipeline.engine.luigi_adapter import Register, luigi
-from pipeline.engine.opened import Opened, Work
+from pipeline.engine.opened import Needs, Opened, Work
 from pipeline.engine.outputs import Output, Outputs
+from pipeline.engine.progress import FailureRecord
 from pipeline.engine.resolved import RESOLVED
 from pipeline.engine.store import StageKey, Store
 
 if TYPE_CHECKING:
     from pipeline.engine.plan.clock import Clock
+    from pipeline.engine.process.fork_server import ForkServer
 
 
 @lru_cache(maxsize=64)
@@ -49,6 +52,29 @@ def forget_configurations() -> None:
 TRAJECTORIES = ("trajectories.parquet",)  # the only file of a round that other stages read
 STAGES: dict[str, type[StageTask]] = {}
 """The declared stages by name, in the order of a run. An import of ``tasks`` declares them."""
+
+
+@dataclass
+class Attempt:
+    """What a run gives to a stage, and how the stage ended.
+
+    Attributes:
+        forced: run the stage although it is complete.
+        asked: its needs.
+        request: the devices and threads of this machine that it asks for.
+        lease: its devices and threads while it runs.
+        fork_server: forks its process, if the run has one.
+        failure: of the last run.
+        seconds: of the last run, once it has succeeded.
+    """
+
+    forced: bool = False
+    asked: Needs = field(default_factory=Needs)
+    request: Request | None = None
+    lease: Lease = NO_LEASE
+    fork_server: ForkServer | None = None
+    failure: FailureRecord | None = None
+    seconds: float | None = None
 
 
 class StageTask(luigi.Task):
@@ -236,10 +262,6 @@ class StageTask(luigi.Task):
         """The part of the label that tells this task from others of its stage: its round."""
         return None if self.round_number is None else str(self.round_number)
 
-    def run(self) -> None:
-        """Run the stage, unless an output from inputs with the same content exists."""
-        run_stage_of(self)
-
     def input_directories(self) -> dict[str, str]:
         """The directories that the stage's function reads, by input name."""
         return {name: str(task.directory) for name, task in self.requires().items()}
@@ -251,13 +273,6 @@ class StageTask(luigi.Task):
 
     def publish(self) -> None:
         """Show the complete output outside the store; most stages show nothing."""
-
-    def on_failure(self, exception: BaseException) -> str:
-        """Keep the failure, and record it unless another process runs the stage; returns its text.
-
-        Luigi calls this.
-        """
-        return keep_failure(self, exception)
 
 
 class PolicyTask(StageTask):
