@@ -19,10 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.input_files import read_json
 from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.core.row_files import iterate_parquet
 from pipeline.core.verdicts import Verdict
 from pipeline.engine.store import Depth, newest_outputs, problems, sound_manifest
 

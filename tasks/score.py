@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, Place
-from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.input_files import read_json
 from pipeline.core.records import Trajectory
+from pipeline.core.row_files import iterate_parquet
 from pipeline.engine.fingerprint import model_identity
 from pipeline.engine.opened import Opened, Work, reranker
 from pipeline.engine.plan.clock import Clock

@@ -13,7 +13,7 @@ def test_packages_import_only_from_the_layers_below_them(monkeypatch) -> None:
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == EXIT_STATUS_SUCCESS
 
 
-# Readers of files. All others call pipeline/core/input_files.py, whose errors name file and line.
+# Readers of files. All others call core/input_files.py or row_files.py, whose errors name the place.
 READERS = {
     "json.load",
     "json.loads",
@@ -23,8 +23,7 @@ READERS = {
     "yaml.safe_load",
 }
 READING_MODULES = {
-    "pipeline/core/input_files.py",
-    "pipeline/core/row_files.py",  # rows of Parquet and Arrow
+    "pipeline/core/row_files.py",  # rows, Parquet and Arrow
     "pipeline/core/columns.py",  # tables of the graph; the stage's inputs were checked
     "tasks/index.py",  # the same
     "pipeline/engine/files/checkpoints.py",  # checkpoints whose hash was checked

@@ -19,7 +19,7 @@ from pipeline.config.base import (
     execution_values,
 )
 from pipeline.core.content_hashes import ContentHashes
-from pipeline.core.shipped import find_model
+from pipeline.core.model_files import find_model
 
 
 @lru_cache(maxsize=8)

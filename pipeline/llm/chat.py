@@ -27,9 +27,9 @@ from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import StoreError
+from pipeline.core.model_files import find_model
 from pipeline.core.progress import Progress
 from pipeline.core.records import Message
-from pipeline.core.shipped import find_model
 from pipeline.llm.engine import Engine, GenerationRequest
 from pipeline.llm.tokens import prompt_ids
 
