@@ -260,6 +260,8 @@ class Run:
         >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)
         >>> print(trajectory.answer, [step.subquery for step in trajectory.steps])
         """
+        from pipeline.rollout.policy import read_policy
+        from tasks.policy import check_lineage
         from tasks.sample import roll_out_policy
 
         policy = self._policy(policy)
@@ -269,10 +271,11 @@ class Run:
             context = self._context("sample", policy.number + 1, Path(name), inputs)
             if checkpoint_dir is not None:
                 context = replace(context, checkpoint_dir=checkpoint_dir)
+            check_lineage(context.config, policy.directory)
             trajectories, _ = roll_out_policy(
                 context,
                 records,
-                policy.directory,
+                read_policy(policy.directory),
                 temperature=(
                     context.config.sampling.temperature if temperature is None else temperature
                 ),

@@ -30,7 +30,7 @@ from pipeline.core.model_files import (
 from pipeline.engine.fingerprint import model_identity
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.stage import STAGES, LightTask, StageTask
-from tasks.sft import Sft, written_form
+from tasks.sft import Sft
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
@@ -200,6 +200,7 @@ def check_lineage(config: Config, source: Path | None) -> None:
     be a policy that was merged. Where nothing tells the lineage nothing is checked. Raises
     InputError for another grammar or format, ConfigError for another chat template.
     """
+    from pipeline.rollout.conversations.chat_template import ChatTemplate
     from pipeline.training.lineage import trained_form
     from pipeline.training.lora import load_tokenizer, locate_base
 
@@ -216,7 +217,7 @@ def check_lineage(config: Config, source: Path | None) -> None:
     if form["chat_template"] is None:
         return
     tokenizer = load_tokenizer(locate_base(config.model.base), config.model)
-    used = written_form(config, tokenizer)["chat_template"]
+    used = ChatTemplate(tokenizer, thinking=config.model.thinking).identity
     if used != form["chat_template"]:
         raise ConfigError(
             f"{where} was trained under the chat template {form['chat_template']}, and "
