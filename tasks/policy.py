@@ -30,7 +30,6 @@ from pipeline.core.model_files import (
 from pipeline.engine.fingerprint import model_identity
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.stage import STAGES, LightTask, StageTask
-from tasks.sft import Sft
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
@@ -129,12 +128,14 @@ ADAPTER = ("adapter/*",)  # of an adapter; its lineage follows from this
 
 
 def policy(task: StageTask, number: int) -> StageTask:
-    """The task that makes policy ``number``: round n for policy n, SFT or `Start` for policy 0."""
+    """The task that makes policy ``number``: round n for policy n, SFT or `Start` for policy 0.
+
+    By name, against an import cycle: training reads stages that read the policy before it.
+    """
     if number > 0:
-        # By name, against an import cycle: training reads stages that read the policy before it.
         made: StageTask = task.clone(STAGES["train"], round=number)
     else:
-        made = task.clone(Sft if task.run_settings.start == SFT else Start)
+        made = task.clone(STAGES["sft"] if task.run_settings.start == SFT else Start)
     return made
 
 

@@ -38,7 +38,7 @@ from pipeline.core.errors import (
 )
 from pipeline.core.input_files import read_json
 from pipeline.core.records import Question, Trajectory
-from pipeline.engine.fingerprint import base_model_files, model_identity
+from pipeline.engine.fingerprint import roll_out_files
 from pipeline.engine.opened import Opened, Work, policy_engine, retrieval
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
@@ -71,15 +71,6 @@ ROLL_OUT = (
 LIMITS = (
     "top_p", "max_steps", "max_segment_tokens", "max_total_tokens", "max_context_tokens",
 )  # fmt: skip
-
-
-def roll_out_files(task: StageTask) -> dict[str, Path | str]:
-    """The models that roll-outs read, except the policy's adapter."""
-    files = base_model_files(task.settings)
-    reranker = task.settings.retrieval.reranker.model
-    if reranker:
-        files["reranker"] = model_identity(reranker)
-    return files
 
 
 def roll_out_models(task: StageTask) -> Iterator[Opened]:
@@ -115,7 +106,7 @@ class RollOutTask(DivisibleTask):
         return {name: needed for name, needed in self.upstream().items() if name not in remote}
 
     def files(self) -> dict[str, Path | str]:
-        return roll_out_files(self)
+        return roll_out_files(self.settings)
 
     def opens(self) -> Iterator[Opened]:
         return roll_out_models(self)

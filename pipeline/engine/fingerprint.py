@@ -82,6 +82,15 @@ def base_model_files(settings: Config) -> dict[str, Path | str]:
     return files | tool_files(settings)
 
 
+def roll_out_files(settings: Config) -> dict[str, Path | str]:
+    """The models that roll-outs read, except the policy's adapter."""
+    files = base_model_files(settings)
+    reranker = settings.retrieval.reranker.model
+    if reranker:
+        files["reranker"] = model_identity(reranker)
+    return files
+
+
 def tool_files(settings: Config) -> dict[str, Path | str]:
     """The user's file of tools, if there is one."""
     return {} if settings.tools is None else {"tools": Path(settings.tools)}
