@@ -22,6 +22,7 @@ from pipeline.engine.outputs import Outputs
 from pipeline.engine.process.supervisor import StageFailed, run_stage
 from pipeline.engine.process.worker import StageJob
 from pipeline.engine.progress import FailureRecord
+from pipeline.engine.shards import ShardTask
 from pipeline.engine.stage import StageTask
 from pipeline.engine.store import Depth, problems, read_manifest
 
@@ -53,7 +54,8 @@ def _start(task: StageTask) -> None:
     """Run the stage in a separate process, which prints into the run's log directory."""
     for read in task.requires().values():
         check_output(read, Depth.HASHES if task.hashes_inputs else Depth.SIZES)
-    shard, shards = task.part
+    is_shard = isinstance(task, ShardTask)
+    shard, shards = (task.shard_number, task.shard_count) if is_shard else (0, 1)
     part = "run_shard" if shards > 1 else "merge" if task.shards() else "run"
     job = StageJob(
         config=task.settings.model_dump(mode="json"),

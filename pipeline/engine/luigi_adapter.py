@@ -1,12 +1,13 @@
 """The adapter of Luigi: the one place that changes how Luigi is imported and runs tasks.
 
-Luigi chooses which task runs, and counts the GPUs and CPU threads of a run (its resources). Four
+Luigi chooses which task runs, and counts the GPUs and CPU threads of a run (its resources). Five
 things differ here from Luigi's own. It is imported without two optional packages whose functions no
 task uses, because they take three quarters of the time of the import, which every command on a run
 needs. A task runs in a thread in place of a forked process, because it only waits for the process
 of its stage, and a fork of a process with threads, as pyarrow and torch start them, can crash or
 hang. Whoever schedules tasks says what runs them, so that their class, which declares stages, needs
-no module that runs any. Luigi's own log lines are off, because stages report for themselves.
+no module that runs any. The parameters of a class are looked up once. Luigi's own log lines are
+off, because stages report for themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,15 @@ from luigi.worker import Worker  # noqa: E402
 
 for _name in _UNUSED:
     del sys.modules[_name]
+
+
+class Task(luigi.Task):
+    """A task whose parameters are looked up once per class, not again for every clone."""
+
+    @classmethod
+    @cache
+    def get_params(cls) -> Any:
+        return super().get_params()
 
 
 _Run = Callable[[Any], None]

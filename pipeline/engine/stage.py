@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,7 @@ from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core.errors import ConfigError
 from pipeline.engine.execution.leases import NO_LEASE, Lease, Request
 from pipeline.engine.fingerprint import content_of, select
-from pipeline.engine.luigi_adapter import Register, luigi
+from pipeline.engine.luigi_adapter import Register, Task, luigi
 from pipeline.engine.opened import Needs, Opened, Work
 from pipeline.engine.outputs import Output, Outputs
 from pipeline.engine.progress import FailureRecord
@@ -77,7 +77,7 @@ class Attempt:
     seconds: float | None = None
 
 
-class StageTask(luigi.Task):
+class StageTask(Task):
     """One stage of one run."""
 
     config = luigi.Parameter(description="configuration file", default="embedded")
@@ -105,12 +105,6 @@ class StageTask(luigi.Task):
                 f"{cls.__name__} declares no {', '.join(missing)}; add them to the stage"
             )
         STAGES[cls.stage] = cls
-
-    @classmethod
-    @cache
-    def get_params(cls) -> Any:
-        """The parameters; Luigi would look them up again for every clone of a task."""
-        return super().get_params()
 
     @classmethod
     def function(cls, part: str) -> str:
@@ -155,11 +149,6 @@ class StageTask(luigi.Task):
     def made_by(self) -> str | None:
         """The stage whose command makes the output if no command names this one, else None."""
         return None
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """The number of the shard, and of how many."""
-        return 0, 1
 
     @cached_property
     def attempt(self) -> Attempt:
