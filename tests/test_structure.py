@@ -1,8 +1,10 @@
 """The layers of the packages, as pyproject.toml states them."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -11,6 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_packages_import_only_from_the_layers_below_them(monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for types alone, and inside functions, count as well."""
+    graph = grimp.build_graph("pipeline", "tasks", cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    TopologicalSorter({name: found - {name} for name, found in imports.items()}).prepare()
 
 
 # Readers of files. All others call core/input_files.py or row_files.py, whose errors name the place.
