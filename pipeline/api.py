@@ -19,10 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.input_files import read_json
 from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.core.row_files import iterate_parquet
 from pipeline.core.verdicts import Verdict
 from pipeline.engine.store import Depth, newest_outputs, problems, sound_manifest
 
@@ -259,6 +260,8 @@ class Run:
         >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)
         >>> print(trajectory.answer, [step.subquery for step in trajectory.steps])
         """
+        from pipeline.rollout.policy import read_policy
+        from tasks.policy import check_lineage
         from tasks.sample import roll_out_policy
 
         policy = self._policy(policy)
@@ -268,10 +271,11 @@ class Run:
             context = self._context("sample", policy.number + 1, Path(name), inputs)
             if checkpoint_dir is not None:
                 context = replace(context, checkpoint_dir=checkpoint_dir)
+            check_lineage(context.config, policy.directory)
             trajectories, _ = roll_out_policy(
                 context,
                 records,
-                policy.directory,
+                read_policy(policy.directory),
                 temperature=(
                     context.config.sampling.temperature if temperature is None else temperature
                 ),

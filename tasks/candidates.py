@@ -32,7 +32,7 @@ from tasks.explore import Explore
 from tasks.graph import Explorable
 from tasks.passage_index import PassageIndex
 from tasks.questions import QUESTIONS_READ, SPLITS, question_sets, questions_by_split
-from tasks.sft_data import collect_hops, titled_chunks
+from tasks.sft_data import titled_chunks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,6 +124,7 @@ def _queries(context: StageContext) -> tuple[list[str], list[str]]:
     """Distinct queries, and the ids of the gold chunks of the cold start."""
     from pipeline.knowledge.graph.locate import Locator
     from pipeline.training.sft_data.paragraphs import Paragraphs
+    from pipeline.training.sft_data.steps import collect_hops
 
     queries: dict[str, None] = {}
     gold: set[str] = set()

@@ -19,7 +19,7 @@ from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.stage import PolicyTask, StageTask
 from tasks.index import searched
-from tasks.policy import policy
+from tasks.policy import check_lineage, policy
 from tasks.questions import questions
 from tasks.sample import LIMITS, ROLL_OUT, RollOutTask, roll_out_policy
 
@@ -108,17 +108,20 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.core.trajectory_file import FILE
     from pipeline.engine.files.malformed import warn_of_malformed
     from pipeline.evaluation.measured import write_measured
+    from pipeline.training.lineage import policy_in
 
     split, questions = _split(context), _questions(context)
     if not questions:
         path = context.inputs["questions"] / _QUESTIONS
         raise InputError.at(path, f"no questions to evaluate on; add files to data.{split}")
     questions = questions[context.shard :: context.shards]
+    config, directory = context.config, context.inputs.get("policy")
+    check_lineage(config, directory)
     trajectories, seconds = roll_out_policy(
         context,
         questions,
-        context.inputs.get("policy"),
-        temperature=context.config.evaluation.temperature,
+        policy_in(directory, config.model.base, config.hashes_file),
+        temperature=config.evaluation.temperature,
         samples=1,
     )
     by_id = {question.question_id: question for question in questions}

@@ -30,7 +30,6 @@ from pipeline.core.model_files import (
 from pipeline.engine.fingerprint import model_identity
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.stage import STAGES, LightTask, StageTask
-from tasks.sft import Sft, written_form
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
@@ -129,12 +128,14 @@ ADAPTER = ("adapter/*",)  # of an adapter; its lineage follows from this
 
 
 def policy(task: StageTask, number: int) -> StageTask:
-    """The task that makes policy ``number``: round n for policy n, SFT or `Start` for policy 0."""
+    """The task that makes policy ``number``: round n for policy n, SFT or `Start` for policy 0.
+
+    By name, against an import cycle: training reads stages that read the policy before it.
+    """
     if number > 0:
-        # By name, against an import cycle: training reads stages that read the policy before it.
         made: StageTask = task.clone(STAGES["train"], round=number)
     else:
-        made = task.clone(Sft if task.run_settings.start == SFT else Start)
+        made = task.clone(STAGES["sft"] if task.run_settings.start == SFT else Start)
     return made
 
 
@@ -200,6 +201,7 @@ def check_lineage(config: Config, source: Path | None) -> None:
     be a policy that was merged. Where nothing tells the lineage nothing is checked. Raises
     InputError for another grammar or format, ConfigError for another chat template.
     """
+    from pipeline.rollout.conversations.chat_template import ChatTemplate
     from pipeline.training.lineage import trained_form
     from pipeline.training.lora import load_tokenizer, locate_base
 
@@ -216,7 +218,7 @@ def check_lineage(config: Config, source: Path | None) -> None:
     if form["chat_template"] is None:
         return
     tokenizer = load_tokenizer(locate_base(config.model.base), config.model)
-    used = written_form(config, tokenizer)["chat_template"]
+    used = ChatTemplate(tokenizer, thinking=config.model.thinking).identity
     if used != form["chat_template"]:
         raise ConfigError(
             f"{where} was trained under the chat template {form['chat_template']}, and "

@@ -130,14 +130,13 @@ class QuestionsSft(_TrainingQuestions):
     def about(self, questions: Sequence[Question] | None) -> Iterator[str]:
         """Whether the examples of the cold start can be made of the questions, or the first."""
         from pipeline.knowledge.corpus.questions.load import read_questions
-        from tasks.sft_data import LOOKED_AT, supply_notes  # which imports this module
 
         first = (
             question
             for file, path in self._raw_questions()
             for _, question in read_questions(path, file.dataset, required=file.filter)
         )
-        looked = list(islice(first if questions is None else questions, LOOKED_AT))
+        looked = list(islice(first if questions is None else questions, _LOOKED_AT))
         if looked and self.settings.sft_data.rejection_sampling is None:
             yield from supply_notes(self.settings, looked, whole=looked == questions)
 
@@ -256,6 +255,7 @@ FILE = "questions.parquet"
 TRAINED = ("sft", "sampling")
 HELD_OUT = ("validation", "test")
 PREFIX = "questions-"
+_LOOKED_AT = 10_000  # questions that a check looks at, which takes seconds
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -359,6 +359,36 @@ def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator
             repeat, first = next(iter(notes.repeated.items()))
             line += f"; all are kept; the first: {repeat}, as {first}"
         yield line
+
+
+def supply_notes(config: Config, questions: Sequence[Question], *, whole: bool) -> Iterator[str]:
+    """A sentence when the questions give fewer examples than ``sizes`` and ``test_sizes`` ask for.
+
+    Neither corpus nor graph is looked at. Raises InputError when the questions are the ``whole``
+    split and the stage would refuse it.
+    """
+    from pipeline.knowledge.graph.locate import Locator
+    from pipeline.training.sft_data.paragraphs import Paragraphs
+    from pipeline.training.sft_data.split import check_supply, count_faults
+    from pipeline.training.sft_data.steps import collect_hops, gold_sentence, usable_hops
+
+    settings, words = config.sft_data, config.corpus.chunk_words
+    hops = collect_hops(questions, Paragraphs(Locator([]), words, own=True), ())
+    graph = config.graph.source != "none" or settings.triplets == "llm"
+    for hop in [] if graph or config.teaches_hyperedges else usable_hops(hops):
+        if not config.method.sft_shows_retrieved_kinds:
+            gold_sentence(hop)
+        else:
+            hop.fault = "no triplets (graph.source: none)"
+    wanted = Counter(settings.sizes) + Counter(settings.test_sizes)
+    available = Counter(check_supply(hops, settings, refuse=whole)) & wanted
+    if available != wanted and (faults := count_faults(hops)):
+        reason, count = faults.most_common(1)[0]
+        yield (
+            f"data.sft: {'' if whole else 'the first '}{len(questions):,} questions give about "
+            f"{available.total():,} of the {wanted.total():,} examples that sft_data.sizes and "
+            f"sft_data.test_sizes ask for; left out most often: {reason} ({count:,})"
+        )
 
 
 def _without_overlaps(

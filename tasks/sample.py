@@ -28,10 +28,17 @@ from typing import TYPE_CHECKING
 from pipeline.config import Config
 from pipeline.config.policy import RejectionSampling
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import EngineError, InputError, RetrievalUnavailable, StoreError, missing
+from pipeline.core.errors import (
+    EngineError,
+    InputError,
+    Place,
+    RetrievalUnavailable,
+    StoreError,
+    missing,
+)
 from pipeline.core.input_files import read_json
 from pipeline.core.records import Question, Trajectory
-from pipeline.engine.fingerprint import base_model_files, model_identity
+from pipeline.engine.fingerprint import roll_out_files
 from pipeline.engine.opened import Opened, Work, policy_engine, retrieval
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
@@ -64,15 +71,6 @@ ROLL_OUT = (
 LIMITS = (
     "top_p", "max_steps", "max_segment_tokens", "max_total_tokens", "max_context_tokens",
 )  # fmt: skip
-
-
-def roll_out_files(task: StageTask) -> dict[str, Path | str]:
-    """The models that roll-outs read, except the policy's adapter."""
-    files = base_model_files(task.settings)
-    reranker = task.settings.retrieval.reranker.model
-    if reranker:
-        files["reranker"] = model_identity(reranker)
-    return files
 
 
 def roll_out_models(task: StageTask) -> Iterator[Opened]:
@@ -108,7 +106,7 @@ class RollOutTask(DivisibleTask):
         return {name: needed for name, needed in self.upstream().items() if name not in remote}
 
     def files(self) -> dict[str, Path | str]:
-        return roll_out_files(self)
+        return roll_out_files(self.settings)
 
     def opens(self) -> Iterator[Opened]:
         return roll_out_models(self)
@@ -206,24 +204,29 @@ _STOPS, _TIMING = "stops.json", "timing.json"
 def run(context: StageContext) -> dict[str, int]:
     """Sample ``inputs["policy"]`` over this shard of the sampling questions; returns counts.
 
-    Raises InputError when there are no questions, and what `roll_out_policy` raises.
+    Raises InputError when there are no questions, and what `check_lineage` and `roll_out_policy`
+    raise.
     """
     from pipeline.core.record_io import read_records
+    from pipeline.rollout.policy import read_policy
 
-    if context.config.sampling.recorded is not None:
-        return _write(context, _recorded(context), {})
-    path = context.inputs["questions"] / "questions.parquet"
-    all_questions = read_records(path, Question)
-    if not all_questions:
-        raise InputError.at(path, "no questions to sample; name files under data.sampling")
-    questions = all_questions[context.shard :: context.shards]
-    trajectories, seconds = roll_out_policy(
-        context,
-        questions,
-        context.inputs["policy"],
-        temperature=context.config.sampling.temperature,
-        samples=context.config.sampling.samples,
-    )
+    directory = context.inputs["policy"]
+    policy = read_policy(directory)
+    recorded, seconds = context.config.sampling.recorded, dict[str, float]()
+    if recorded is not None:
+        trajectories = _recorded(recorded, policy.fingerprint, context.round)
+    else:
+        questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
+        if not questions:
+            raise InputError("no questions to sample; name files under data.sampling")
+        check_lineage(context.config, directory)
+        trajectories, seconds = roll_out_policy(
+            context,
+            questions[context.shard :: context.shards],
+            policy,
+            temperature=context.config.sampling.temperature,
+            samples=context.config.sampling.samples,
+        )
     return _write(context, trajectories, seconds)
 
 
@@ -274,32 +277,26 @@ def _passages_with_triplets(context: StageContext) -> frozenset[str]:
     return frozenset(Columns(context.inputs["graph"] / "triplets.arrow", ("chunk_id",)).column(0))
 
 
-def _recorded(context: StageContext) -> Iterator[Trajectory]:
+def _recorded(path: str, policy: str, round: int | None) -> Iterator[Trajectory]:
     """The trajectories of ``sampling.recorded``.
 
-    Raises InputError for a trajectory without token ids, or of another policy than
-    ``inputs["policy"]``: its log-probabilities would not be those of the reference.
+    Raises InputError for a trajectory without token ids, or of another policy than the one with
+    the fingerprint ``policy``: its log-probabilities would not be those of the reference.
     """
     from pipeline.core.record_io import iterate_records
-    from pipeline.rollout.policy import read_policy
 
-    path = context.config.sampling.recorded or ""
-    policy = read_policy(context.inputs["policy"]).fingerprint
-    number = 0
-    for number, trajectory in enumerate(iterate_records(path, Trajectory), start=1):
-        if not (trajectory.token_ids and trajectory.prompt_ids):
-            problem = "token_ids: missing; training needs the ids that were sampled"
-        elif trajectory.policy != policy:
-            problem = (
-                f"policy: {trajectory.policy[:12]}, and round {context.round} trains "
-                f"{policy[:12]}; record with the policy before this round"
-            )
-        else:
+    with Place(path) as place:
+        for place.line, trajectory in enumerate(iterate_records(path, Trajectory), start=1):
+            if not (trajectory.token_ids and trajectory.prompt_ids):
+                raise InputError("token_ids: missing; training needs the ids that were sampled")
+            if trajectory.policy != policy:
+                raise InputError(
+                    f"policy: {trajectory.policy[:12]}, and round {round} trains {policy[:12]}; "
+                    "record with the policy before this round"
+                )
             yield trajectory
-            continue
-        raise InputError.at(path, problem, number)
-    if not number:
-        raise InputError.at(path, "no trajectories; record some with gold answers or rewards")
+        if place.line is None:
+            raise InputError("no trajectories; record some with gold answers or rewards")
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -331,7 +328,7 @@ def merge(context: StageContext) -> dict[str, int]:
 def roll_out_policy(
     context: StageContext,
     questions: Sequence[Question],
-    policy_dir: Path | None,
+    policy: Policy,
     *,
     temperature: float,
     samples: int,
@@ -341,26 +338,21 @@ def roll_out_policy(
     The trajectories are read from their checkpoints while they are consumed, with a check that each
     question has each sample once.
 
-    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
-    generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
-    for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
-    rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
-    fails for every trajectory of a batch, RetrievalUnavailable when no query can be answered,
-    StoreError when checkpoints vanish or are damaged meanwhile, and what `check_lineage` and
-    `open_rollout` raise.
+    The caller has checked the policy (`check_lineage`). The seconds are engine_start, generation,
+    semantic, graph, ppr and total, and with a retrieval service the seconds of waiting for it;
+    generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not rolled
+    out again. Raises InputError for repeated question ids, RetrievalError when retrieval fails for
+    every trajectory of a batch, RetrievalUnavailable when no query can be answered, StoreError when
+    checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
     """
     from pipeline.core.content_cache import digest
     from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
     from pipeline.rollout.sampler import roll_out
-    from pipeline.training.lineage import policy_in
 
     question_ids = [question.question_id for question in questions]
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]
     if repeated:
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
-    model = context.config.model.base
-    policy = policy_in(policy_dir, model, context.config.hashes_file)
-    check_lineage(context.config, policy_dir)
     name = policy.fingerprint
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.

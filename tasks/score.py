@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, Place
-from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.input_files import read_json
 from pipeline.core.records import Trajectory
-from pipeline.engine.fingerprint import model_identity
+from pipeline.core.row_files import iterate_parquet
+from pipeline.engine.fingerprint import model_identity, roll_out_files
 from pipeline.engine.opened import Opened, Work, reranker
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
@@ -34,7 +35,7 @@ from pipeline.engine.stage import TRAJECTORIES, RoundTask, StageTask
 from tasks.index import knowledge
 from tasks.judge import Judge
 from tasks.policy import policy, policy_files
-from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
+from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_models, sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +93,7 @@ class Score(RoundTask, DivisibleTask):
 
     def files(self) -> dict[str, Path | str]:
         if self.settings.method.scoring_samples:
-            return roll_out_files(self)
+            return roll_out_files(self.settings)
         if not self.settings.method.similarity_rewards:
             return {}
         reranker = self.settings.rewards.reranker or self.settings.retrieval.reranker

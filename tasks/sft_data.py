@@ -35,12 +35,17 @@ from pipeline.core.errors import InputError
 from pipeline.core.formats import DEFAULT_FORMAT
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk, ContextItem, Question, SftExample, Step, Triplet
-from pipeline.engine.fingerprint import base_model_files, model_identity, tool_files
+from pipeline.engine.fingerprint import (
+    base_model_files,
+    model_identity,
+    roll_out_files,
+    tool_files,
+)
 from pipeline.engine.opened import Opened, Work, chat, policy_engine, retrieval
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import ANSWER_BYTES
 from pipeline.engine.shards import DivisibleTask
-from pipeline.engine.stage import STAGES, TRAJECTORIES, StageTask
+from pipeline.engine.stage import TRAJECTORIES, StageTask
 from tasks.corpus import Corpus
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
@@ -52,7 +57,6 @@ if TYPE_CHECKING:
     from pipeline.llm.replies import ReplyExchange
     from pipeline.rollout.formats import Format
     from pipeline.training.sft_data.known_facts import KnownFacts
-    from pipeline.training.sft_data.paragraphs import Paragraphs
     from pipeline.training.sft_data.split import Example, SupervisedTrajectory
     from pipeline.training.sft_data.steps import Fact, Hop
 
@@ -89,8 +93,9 @@ class SftData(DivisibleTask):
         if self._teacher_file is not None:
             return {"questions": questions(self, "sft")}
         if self._rejects:
-            # By name, against an import cycle: sampling reads policies, of which one is made here.
-            return {"trajectories": self.clone(STAGES["sft-sample"])}
+            from tasks.sample import SftSample  # which is declared after this stage
+
+            return {"trajectories": self.clone(SftSample)}
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
         retrieved = self.settings.sft_data.context == "retrieved"
         return {
@@ -125,9 +130,7 @@ class SftData(DivisibleTask):
         if settings.memory is not None:
             files |= base_model_files(self.settings)
         if settings.context == "retrieved":
-            from tasks.sample import roll_out_files  # which imports this module
-
-            files |= roll_out_files(self)
+            files |= roll_out_files(self.settings)
         return files | tool_files(self.settings)
 
     def reading(self) -> tuple[str, ...]:
@@ -205,9 +208,10 @@ def run_shard(context: StageContext) -> dict[str, int]:
     Raises InputError as `run` does, as far as it is known before the models answer.
     """
     from pipeline.llm.replies import ReplyLog
+    from pipeline.training.sft_data.steps import usable_hops
 
     _, hops = _hops(context)
-    usable = _usable(hops[context.shard :: context.shards])
+    usable = usable_hops(hops[context.shard :: context.shards])
     replies = ReplyLog()
     _supporting(context, usable, Counter(), replies)
     if context.config.sft_data.memory is not None:
@@ -275,6 +279,7 @@ def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     from pipeline.knowledge.graph.locate import Locator
     from pipeline.training.sft_data.paragraphs import Paragraphs
     from pipeline.training.sft_data.split import check_supply
+    from pipeline.training.sft_data.steps import collect_hops
 
     questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
     hyperedges = context.config.teaches_hyperedges
@@ -289,52 +294,16 @@ def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     return questions, hops
 
 
-LOOKED_AT = 10_000  # questions that a check looks at, which takes seconds
-
-
-def supply_notes(config: Config, questions: Sequence[Question], *, whole: bool) -> Iterator[str]:
-    """A sentence when the questions give fewer examples than ``sizes`` and ``test_sizes`` ask for.
-
-    Neither corpus nor graph is looked at. Raises InputError when the questions are the ``whole``
-    split and the stage would refuse it.
-    """
-    from pipeline.knowledge.graph.locate import Locator
-    from pipeline.training.sft_data.paragraphs import Paragraphs
-    from pipeline.training.sft_data.split import check_supply, count_faults
-    from pipeline.training.sft_data.steps import gold_sentence
-
-    settings, words = config.sft_data, config.corpus.chunk_words
-    hops = collect_hops(questions, Paragraphs(Locator([]), words, own=True), ())
-    graph = config.graph.source != "none" or settings.triplets == "llm"
-    for hop in [] if graph or config.teaches_hyperedges else _usable(hops):
-        if not config.method.sft_shows_retrieved_kinds:
-            gold_sentence(hop)
-        else:
-            hop.fault = "no triplets (graph.source: none)"
-    wanted = Counter(settings.sizes) + Counter(settings.test_sizes)
-    available = Counter(check_supply(hops, settings, refuse=whole)) & wanted
-    if available != wanted and (faults := count_faults(hops)):
-        reason, count = faults.most_common(1)[0]
-        yield (
-            f"data.sft: {'' if whole else 'the first '}{len(questions):,} questions give about "
-            f"{available.total():,} of the {wanted.total():,} examples that sft_data.sizes and "
-            f"sft_data.test_sizes ask for; left out most often: {reason} ({count:,})"
-        )
-
-
-def _usable(hops: Sequence[Sequence[Hop]]) -> list[Hop]:
-    return [hop for of_question in hops for hop in of_question if hop.fault is None]
-
-
 def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     """Write the stage's files; returns the numbers of questions and of examples."""
     from pipeline.core.record_io import write_parquet
     from pipeline.methods import method
     from pipeline.training.sft_data.known_facts import KnownFacts, select_known_facts
     from pipeline.training.sft_data.split import check_examples, split, supply
+    from pipeline.training.sft_data.steps import usable_hops
 
     questions, hops = _hops(context)
-    usable = _usable(hops)
+    usable = usable_hops(hops)
     settings = context.config.sft_data
     faults: Counter[str] = Counter()
     supporting = _supporting(context, usable, faults, replies)
@@ -403,47 +372,6 @@ def titled_chunks(questions: Sequence[Question], corpus: Path) -> list[Chunk]:
         if part.support_title is not None
     }
     return Records(corpus / "chunks.arrow", Chunk).where("title", titles)
-
-
-def collect_hops(
-    questions: Sequence[Question], paragraphs: Paragraphs, facts: Sequence[Fact]
-) -> list[list[Hop]]:
-    """The hops of every question, with gold chunks and their facts, or with a ``fault``."""
-    from pipeline.training.sft_data.steps import Hop, parts_of
-    from pipeline.training.sft_data.templates import fill, fluent
-
-    by_chunk: dict[str, list[Fact]] = {}
-    for fact in facts:
-        by_chunk.setdefault(fact.chunk_id, []).append(fact)
-    hops_by_question = []
-    for question in questions:
-        hops: list[Hop] = []
-        parts = parts_of(question)
-        answers = [part.answer for part in parts]
-        for number, part in enumerate(parts, start=1):
-            filled = fill(part.question, answers[: number - 1])
-            asked = fluent(filled or part.question)
-            if not question.decomposition:
-                asked = " ".join(question.question.split())  # as the policy reads it
-            hop = Hop(question.question_id, number, asked, part.answer)
-            hop.earlier_answers = tuple(
-                answer for n, answer in enumerate(answers, 1) if f"#{n}" in part.question
-            )
-            if filled is None:
-                hop.fault = "placeholder of a later hop"
-            elif part.support_title is None or part.support_text is None:
-                hop.fault = "no supporting paragraph"
-            else:
-                hop.title = part.support_title
-                placed = paragraphs.place(part.support_title, part.support_text, part.answer)
-                if placed is None:
-                    hop.fault = "paragraph not in the corpus"
-                else:
-                    hop.source, hop.chunks = placed.source, list(placed.chunks)
-                hop.facts = [fact for chunk in hop.chunks for fact in by_chunk.get(chunk.id, [])]
-            hops.append(hop)
-        hops_by_question.append(hops)
-    return hops_by_question
 
 
 def _trajectories(

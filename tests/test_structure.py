@@ -1,8 +1,10 @@
 """The layers of the packages, as pyproject.toml states them."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,7 +15,14 @@ def test_packages_import_only_from_the_layers_below_them(monkeypatch) -> None:
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == EXIT_STATUS_SUCCESS
 
 
-# Readers of files. All others call pipeline/core/input_files.py, whose errors name file and line.
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for types alone, and inside functions, count as well."""
+    graph = grimp.build_graph("pipeline", "tasks", cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    TopologicalSorter({name: found - {name} for name, found in imports.items()}).prepare()
+
+
+# Readers of files. All others call core/input_files.py or row_files.py, whose errors name the place.
 READERS = {
     "json.load",
     "json.loads",
@@ -23,8 +32,7 @@ READERS = {
     "yaml.safe_load",
 }
 READING_MODULES = {
-    "pipeline/core/input_files.py",
-    "pipeline/core/row_files.py",  # rows of Parquet and Arrow
+    "pipeline/core/row_files.py",  # rows, Parquet and Arrow
     "pipeline/core/columns.py",  # tables of the graph; the stage's inputs were checked
     "tasks/index.py",  # the same
     "pipeline/engine/files/checkpoints.py",  # checkpoints whose hash was checked

@@ -107,7 +107,7 @@ def _current(task: StageTask) -> list[Path] | None:
 
 
 def _base_model(settings: Config) -> Path | None:
-    from pipeline.core.shipped import find_model
+    from pipeline.core.model_files import find_model
 
     directory = Path(find_model(settings.model.base))
     return directory if directory.is_dir() else None

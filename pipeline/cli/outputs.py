@@ -197,7 +197,7 @@ def _check_tokens(view: TokensView, vocabulary: int) -> None:
 
 def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, int]:
     """The tokenizer of a model's directory, and the number of its ids."""
-    from pipeline.core.shipped import find_model
+    from pipeline.core.model_files import find_model
 
     directory = Path(find_model(name))
     if not directory.is_dir():

@@ -26,11 +26,11 @@ from pipeline.config.knowledge import CorpusFile
 from pipeline.config.presets import Preset, format_prompt, preset_of
 from pipeline.core import gguf
 from pipeline.core.errors import InputError, SteepError, check_name
-from pipeline.core.model_files import is_hub_name
+from pipeline.core.model_files import PACKAGE, is_hub_name
 from pipeline.core.model_shapes import CONFIG
 from pipeline.core.records import Question
 from pipeline.core.row_files import BadRows
-from pipeline.core.shipped import PACKAGE, TINY_READER
+from pipeline.core.shipped import TINY_READER
 from pipeline.core.text import SPACELESS
 from pipeline.knowledge.corpus.documents import is_read, read_documents
 from pipeline.knowledge.corpus.first_records import skipped_documents

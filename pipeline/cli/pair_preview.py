@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cli.printing import console, print_json, table
 from pipeline.core.atomic import STDOUT
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, leaves, read_json
+from pipeline.core.input_files import leaves, read_json
 from pipeline.core.record_io import iterate_records, write_jsonl, write_parquet
 from pipeline.core.records import Pair, Trajectory
+from pipeline.core.row_files import iterate_parquet
 
 if TYPE_CHECKING:
     from pipeline.cli.options import Chosen

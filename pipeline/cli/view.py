@@ -85,7 +85,7 @@ def view(
             raise InputError.at(source, "is not a regular file; name one")
     records = _kind(source)
     if records is Pair and tokenizer is None:
-        from pipeline.core.shipped import find_model
+        from pipeline.core.model_files import find_model
 
         tokenizer = Path(find_model(chosen.load().model.base))
     asked = {name: values for name, values in facts.items() if values}

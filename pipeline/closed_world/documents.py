@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from pipeline.closed_world.names import draw_phrase
 from pipeline.closed_world.schema import (
@@ -25,11 +24,6 @@ from pipeline.closed_world.schema import (
     NaryFact,
 )
 
-if TYPE_CHECKING:
-    from pipeline.closed_world.world import World
-
-__all__ = ["Document", "fact_sentence", "write_documents"]
-
 MIN_WORDS, MAX_WORDS = 20, 45
 MAX_SENTENCES = 4
 RESTATED_SHARE = 0.2
@@ -39,23 +33,6 @@ _ALIAS_SHARE = 0.12
 # Number of words from which no further sentence is added; a sentence has at most 13 words.
 _FULL = MAX_WORDS - 13
 _FILLERS: dict[str, list[str]] = VOCABULARY["fillers"]  # by type of entity
-
-
-def fact_sentence(world: World, fact: Fact, rng: random.Random, wording: int | None = None) -> str:
-    """One sentence that states a fact.
-
-    Args:
-        world: the world of the fact.
-        fact: the fact.
-        rng: source of randomness.
-        wording: index of the wording; drawn at random by default.
-
-    Raises:
-        IndexError: the relation has no wording with this index.
-    """
-    statements = RELATIONS[fact.relation].statements
-    number = int(rng.random() * len(statements)) if wording is None else wording
-    return statements[number].format(head=world.surface(fact.head), tail=world.surface(fact.tail))
 
 
 class _Writer:

@@ -11,16 +11,19 @@ no network is used.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import InputError
+from pipeline.core import gguf
+from pipeline.core.errors import InputError, Place
 from pipeline.core.input_files import read_json
-from pipeline.core.shipped import find_model
+from pipeline.core.shipped import ROOT
 from pipeline.core.text import file_name
 
+PACKAGE = "package:"
 TORCH_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 # Weights, configurations, vocabularies, chat templates and code. Other files, such as README and
 # logs, do not change the output of a model.
@@ -74,6 +77,37 @@ def model_hash(directory: Path, hash_of: Callable[[Path], str] = file_hash) -> s
     return digest.hexdigest()[:16]
 
 
+def find_model(name: Path | str) -> Path | str:
+    """The directory of the model ``name``, if it is in steep, a package or a GGUF file.
+
+    ``data/tiny_reader`` names the shipped tiny reader unless the current directory has a
+    ``data/tiny_reader``; ``package:NAME`` the model in an installed package. GGUF files are
+    converted once, and `converted` says what it raises. Names of other models are returned
+    unchanged.
+    """
+    if str(name).startswith(PACKAGE):
+        return _in_package(str(name).removeprefix(PACKAGE)) or name
+    path = Path(name)
+    if path.suffix == gguf.SUFFIX and path.is_file():
+        return gguf.converted(path)
+    shipped = ROOT / path
+    if path.parts[:1] != ("data",) or ".." in path.parts or path.exists() or not shipped.is_dir():
+        return name
+    return shipped
+
+
+def _in_package(package: str) -> Path | None:
+    """The directory of the first model in an installed package, which may be a GGUF file."""
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or spec.origin is None:
+        return None
+    for pattern in ("modules.json", "config.json", f"*{gguf.SUFFIX}"):
+        found = Path(spec.origin).parent.rglob(pattern)
+        if file := min(found, key=lambda path: (len(path.parts), path), default=None):
+            return gguf.converted(file) if file.suffix == gguf.SUFFIX else file.parent
+    return None
+
+
 def is_hub_name(name: str) -> bool:
     """Whether a name can only name a model on the hub: owner/model."""
     return not Path(name).is_absolute() and not name.startswith((".", "~")) and name.count("/") == 1
@@ -123,9 +157,10 @@ def lineage_fields(directory: Path) -> dict[str, Any]:
     Raises InputError when the file is missing, malformed, or names no policy.
     """
     path = directory / LINEAGE
-    if not path.exists():
-        raise InputError.at(path, "no such file, so the directory holds no policy; train it again")
-    fields: dict[str, Any] = read_json(path)
-    if not isinstance(fields.get("policy"), str):
-        raise InputError.at(path, "malformed lineage of a policy: it names no policy")
+    with Place(path):
+        if not path.exists():
+            raise InputError("no such file, so the directory holds no policy; train it again")
+        fields: dict[str, Any] = read_json(path)
+        if not isinstance(fields.get("policy"), str):
+            raise InputError("malformed lineage of a policy: it names no policy")
     return fields

@@ -1,30 +1,28 @@
-"""Read the rows of a user's file: JSON lines, JSON, CSV, TSV, Parquet and Arrow.
+"""Read rows: of a user's file, as JSON lines, JSON, CSV, TSV, Parquet and Arrow, and of Parquet.
 
 Input: a file of records, in UTF-8, or in UTF-16 with a byte order mark. Output: `Row`s of JSON
 values, streamed; only a JSON object that wraps a list is read as a whole. A malformed row is a
 `Row` that holds its error, so that a reader can go on; a broken file raises InputError.
 
 What other libraries write is read as JSON: NaN is null, and infinite numbers, dates, decimals and
-bytes are texts, so a column that nobody reads refuses no row.
+bytes are texts, so a column that nobody reads refuses no row. The functions ``parquet_*`` read what
+stages wrote, and refuse what JSON lacks.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from pipeline.core.errors import STDIN, InputError
+from pipeline.core.errors import STDIN, InputError, Place
 from pipeline.core.input_files import (
-    all_finite,
-    arrow_errors,
     checked_utf8,
-    is_json_type,
     open_text,
     parse_json,
 )
@@ -33,6 +31,7 @@ from pipeline.core.text import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 TABLES = (".csv", ".tsv")
 ROW_SUFFIXES = (".jsonl", ".json", *TABLES, ".parquet", ".arrow", ".feather")
@@ -318,3 +317,123 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def iterate_parquet(
+    path: Path | str, columns: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file as JSON values, a few hundred in memory at a time.
+
+    ``columns`` limits them to these columns. Raises the errors of `parquet_batches`.
+    """
+    with arrow_errors(path):
+        for batch in parquet_batches(path, columns):
+            yield from batch.to_pylist()
+
+
+def parquet_batches(
+    path: Path | str, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """A Parquet file as Arrow batches of a few hundred rows.
+
+    ``columns`` limits them to these columns. Raises InputError when the file is not readable
+    Parquet, lacks a column, holds NaN or infinity, or has a column type that JSON lacks.
+    """
+    row = 0
+    with _parquet(path, columns) as (file, names):
+        for batch in file.iter_batches(batch_size=_ROWS_IN_MEMORY, columns=names):
+            _check_finite(batch, row)
+            row += batch.num_rows
+            yield batch
+
+
+def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The rows with these numbers (from 0, rising) of a Parquet file; other numbers give none.
+
+    Only the row groups that hold them are read, one at a time. Raises InputError as
+    `iterate_parquet` does.
+    """
+    remaining, start = [number for number in numbers if number >= 0], 0
+    with _parquet(path, None) as (file, _):
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            inside = [number for number in remaining if number < end]
+            remaining = remaining[len(inside) :]
+            if inside:
+                table = file.read_row_group(group)
+                for number in inside:
+                    [batch] = table.slice(number - start, 1).combine_chunks().to_batches()
+                    _check_finite(batch, number)
+                    yield from batch.to_pylist()
+            start = end
+
+
+@contextmanager
+def _parquet(
+    path: Path | str, columns: Sequence[str] | None
+) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
+    """An open Parquet file, and the names of its ``columns``, whose types are checked."""
+    import pyarrow.parquet as pq
+
+    # Pre-buffering keeps the compressed bytes of all row groups read so far.
+    with arrow_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        schema = file.schema_arrow
+        names = schema.names if columns is None else list(columns)
+        for name in names:
+            if name not in schema.names:
+                raise InputError(f"{name}: no such column")
+            if not is_json_type(kind := schema.field(name).type):
+                problem = f"a column of type {kind} cannot be read; store text or numbers"
+                raise InputError(f"{name}: {problem}")
+        yield file, names
+
+
+@contextmanager
+def arrow_errors(path: Path | str, kind: str = "Parquet") -> Iterator[None]:
+    """Failures to read a Parquet or Arrow file are InputErrors; all of them name the file."""
+    import pyarrow as pa
+
+    with Place(path):
+        if not Path(path).is_file():
+            missing = str(path) != STDIN and not Path(path).exists()
+            raise InputError(
+                "no such file" if missing else f"not a regular file, which {kind} needs"
+            )
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            cause = str(error).splitlines()[0]
+            raise InputError(f"not a readable {kind} file: {cause}") from None
+
+
+def is_json_type(kind: pa.DataType) -> bool:
+    """Whether JSON has values for an Arrow type."""
+    import pyarrow.types as is_type
+
+    if is_type.is_struct(kind):
+        return all(is_json_type(kind.field(number).type) for number in range(kind.num_fields))
+    if hasattr(kind, "value_type") and not is_type.is_map(kind):  # lists and dictionaries
+        return is_json_type(kind.value_type)
+    plain = ("integer", "floating", "boolean", "null", "string", "large_string", "string_view")
+    return any(getattr(is_type, f"is_{name}")(kind) for name in plain)
+
+
+def _check_finite(batch: pa.RecordBatch, before: int) -> None:
+    """Raise InputError naming row and column when a number is NaN or infinite."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not all_finite(column):
+            row = next(n for n in range(len(column)) if not all_finite(column[n : n + 1]))
+            problem = f"{name}: holds NaN or infinity; use null or a number"
+            raise InputError(problem, before + row + 1)
+
+
+def all_finite(array: pa.Array) -> bool:
+    """Whether no number in an Arrow array is NaN or infinite."""
+    import pyarrow.compute as pc
+    import pyarrow.types as is_type
+
+    if is_type.is_floating(array.type):
+        return bool(pc.all(pc.is_finite(array), min_count=0).as_py() is not False)
+    if is_type.is_struct(array.type):
+        return all(all_finite(field) for field in array.flatten())
+    return all_finite(array.flatten()) if hasattr(array, "flatten") else True

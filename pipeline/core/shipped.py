@@ -2,16 +2,12 @@
 
 A wheel holds them below ``pipeline/shipped/``; in a source checkout they are at the root of the
 repository (`setup.py` makes the copy). Input: a relative name such as ``embedded`` or
-``data/tiny_reader``, or of a model in a package or a GGUF file. Output: its path. A file below the
-current directory always comes first.
+``data/tiny_reader``. Output: its path. A file below the current directory always comes first.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-
-from pipeline.core import gguf
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = (_PACKAGE / "shipped").is_dir()
@@ -65,37 +61,3 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # for example a name that is too long
         return False
-
-
-def find_model(name: Path | str) -> Path | str:
-    """The directory of the model ``name``, if it is in steep, a package or a GGUF file.
-
-    ``data/tiny_reader`` names the shipped tiny reader unless the current directory has a
-    ``data/tiny_reader``; ``package:NAME`` the model in an installed package. GGUF files are
-    converted once, and `converted` says what it raises. Names of other models are returned
-    unchanged.
-    """
-    if str(name).startswith(PACKAGE):
-        return in_package(str(name).removeprefix(PACKAGE)) or name
-    path = Path(name)
-    if path.suffix == gguf.SUFFIX and path.is_file():
-        return gguf.converted(path)
-    shipped = ROOT / path
-    if path.parts[:1] != ("data",) or ".." in path.parts or path.exists() or not shipped.is_dir():
-        return name
-    return shipped
-
-
-PACKAGE = "package:"
-
-
-def in_package(package: str) -> Path | None:
-    """The directory of the first model in an installed package, which may be a GGUF file."""
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or spec.origin is None:
-        return None
-    for pattern in ("modules.json", "config.json", f"*{gguf.SUFFIX}"):
-        found = Path(spec.origin).parent.rglob(pattern)
-        if file := min(found, key=lambda path: (len(path.parts), path), default=None):
-            return gguf.converted(file) if file.suffix == gguf.SUFFIX else file.parent
-    return None

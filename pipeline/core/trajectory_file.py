@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.core.errors import Place
-from pipeline.core.input_files import parquet_batches
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Trajectory
+from pipeline.core.row_files import parquet_batches
 
 FILE = "trajectories.parquet"
 # Fields without a default, which a selection of columns may lack.

@@ -21,7 +21,7 @@ from pipeline.core.errors import StoreError
 from pipeline.core.gpus import machine_gpus
 from pipeline.engine.execution.leases import Capacity
 from pipeline.engine.failures import explain_os_error
-from pipeline.engine.job import aligned, environment, say
+from pipeline.engine.job import aligned, environment, keep_failure, run_stage_of, say
 from pipeline.engine.luigi_adapter import schedule
 from pipeline.engine.needs import imported_by, imports_of, needs
 from pipeline.engine.opened import Needs, Training
@@ -87,6 +87,8 @@ def build(
     try:
         schedule(
             task,
+            run_stage_of,
+            keep_failure,
             resources={GPUS: capacity.at_once, THREADS: capacity.threads},
             workers=capacity.workers,
         )

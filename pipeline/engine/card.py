@@ -1,8 +1,9 @@
 """The card of a stage's output: a README.md with which ``datasets.load_dataset`` loads its tables.
 
-Input: the directory and the key of a stage. Output: a YAML header with a configuration for each
-table, what the stage wrote into ``README.md``, and the row counts. Tables are the Parquet files
-that have rows, or without these the JSON files, because `datasets` reads one format per directory.
+Input: the directory and the manifest of a stage. Output: a YAML header with a configuration for
+each table, what the stage wrote into ``README.md``, and the row counts. Tables are the Parquet
+files that have rows, or without these the JSON files, because `datasets` reads one format per
+directory.
 The text depends on the output alone, so it is the same after a kill. Inputs and settings are in
 ``manifest.json``, and the fields in the tables.
 """
@@ -12,14 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.core.atomic import write_text
 from pipeline.core.input_files import parse_json, read_text
 from pipeline.core.row_files import read_jsonl
-
-if TYPE_CHECKING:
-    from pipeline.engine.store import StageKey
 
 CARD = "README.md"
 _SPLITS = ("train", "validation", "test")
@@ -62,17 +60,21 @@ def tables(directory: Path, first: Iterable[str] = ()) -> list[Table]:
     return sorted(found, key=order)
 
 
-def write_card(directory: Path, key: StageKey, counts: Mapping[str, Any]) -> None:
-    """Write the card of a stage's output; its first count names the table that loads by default."""
+def write_card(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the card of a stage's output; its first count names the table that loads by default.
+
+    ``manifest`` lacks nothing but its files, of which the card is one.
+    """
     import yaml
 
-    path, method = directory / CARD, key.settings.get("grammar")
+    path, key = directory / CARD, manifest["key"]
+    stage, number, method = key["stage"], key["round"], key["settings"].get("grammar")
     own = path.read_text(encoding="utf-8").strip() if path.exists() else ""
-    found = tables(directory, counts)
-    title = f"Stage {key.stage}" + ("" if key.round is None else f", round {key.round}")
+    found = tables(directory, manifest["counts"])
+    title = f"Stage {stage}" + ("" if number is None else f", round {number}")
     header = {
         "pretty_name": title,
-        "tags": ["steep", "retrieval", key.stage, *([method] if method else [])],
+        "tags": ["steep", "retrieval", stage, *([method] if method else [])],
         "configs": _configurations(found),
     }
     parts = [
@@ -81,7 +83,7 @@ def write_card(directory: Path, key: StageKey, counts: Mapping[str, Any]) -> Non
         *([own] if own else []),
         'Each table loads with `datasets.load_dataset("path/to/this/directory", TABLE)`:',
         "\n".join(f"- `{table.name}`: {table.rows:,} rows of `{table.file}`" for table in found),
-        f"`manifest.json` has the settings and inputs of this output, `{key.fingerprint}`.",
+        f"`manifest.json` has the settings and inputs of this output, `{manifest['fingerprint']}`.",
     ]
     write_text(path, "\n\n".join(parts) + "\n")
 

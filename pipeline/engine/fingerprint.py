@@ -19,7 +19,7 @@ from pipeline.config.base import (
     execution_values,
 )
 from pipeline.core.content_hashes import ContentHashes
-from pipeline.core.shipped import find_model
+from pipeline.core.model_files import find_model
 
 
 @lru_cache(maxsize=8)
@@ -80,6 +80,15 @@ def base_model_files(settings: Config) -> dict[str, Path | str]:
 
         files["chat template"] = template_identity(settings.model.chat_template)
     return files | tool_files(settings)
+
+
+def roll_out_files(settings: Config) -> dict[str, Path | str]:
+    """The models that roll-outs read, except the policy's adapter."""
+    files = base_model_files(settings)
+    reranker = settings.retrieval.reranker.model
+    if reranker:
+        files["reranker"] = model_identity(reranker)
+    return files
 
 
 def tool_files(settings: Config) -> dict[str, Path | str]:

@@ -10,53 +10,25 @@ import os
 import shlex
 import time
 import traceback
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.core import shipped
 from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.process_variables import MALLOC
-from pipeline.engine.execution.leases import NO_LEASE, Lease, Request, held
+from pipeline.engine.execution.leases import NO_LEASE, Lease, held
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.fingerprint import select_execution
-from pipeline.engine.opened import Needs
 from pipeline.engine.outputs import Outputs
-from pipeline.engine.process.fork_server import ForkServer
 from pipeline.engine.process.supervisor import StageFailed, run_stage
 from pipeline.engine.process.worker import StageJob
 from pipeline.engine.progress import FailureRecord
+from pipeline.engine.shards import ShardTask
+from pipeline.engine.stage import StageTask
 from pipeline.engine.store import Depth, problems, read_manifest
-
-if TYPE_CHECKING:
-    from pipeline.engine.stage import StageTask
 
 LOCK_SECONDS = 15.0  # how long to wait for another process with the stage
 # Ends of the names of settings whose reduction lowers the memory of a stage.
 _MEMORY = ("batch", "batch_size", "in_flight", "max_num_seqs")
-
-
-@dataclass
-class Attempt:
-    """What a run gives to a stage, and how the stage ended.
-
-    Attributes:
-        forced: run the stage although it is complete.
-        asked: its needs.
-        request: the devices and threads of this machine that it asks for.
-        lease: its devices and threads while it runs.
-        fork_server: forks its process, if the run has one.
-        failure: of the last run.
-        seconds: of the last run, once it has succeeded.
-    """
-
-    forced: bool = False
-    asked: Needs = field(default_factory=Needs)
-    request: Request | None = None
-    lease: Lease = NO_LEASE
-    fork_server: ForkServer | None = None
-    failure: FailureRecord | None = None
-    seconds: float | None = None
 
 
 def run_stage_of(task: StageTask) -> None:
@@ -82,7 +54,8 @@ def _start(task: StageTask) -> None:
     """Run the stage in a separate process, which prints into the run's log directory."""
     for read in task.requires().values():
         check_output(read, Depth.HASHES if task.hashes_inputs else Depth.SIZES)
-    shard, shards = task.part
+    is_shard = isinstance(task, ShardTask)
+    shard, shards = (task.shard_number, task.shard_count) if is_shard else (0, 1)
     part = "run_shard" if shards > 1 else "merge" if task.shards() else "run"
     job = StageJob(
         config=task.settings.model_dump(mode="json"),

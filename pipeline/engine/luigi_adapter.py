@@ -1,11 +1,13 @@
 """The adapter of Luigi: the one place that changes how Luigi is imported and runs tasks.
 
-Luigi chooses which task runs, and counts the GPUs and CPU threads of a run (its resources). Three
+Luigi chooses which task runs, and counts the GPUs and CPU threads of a run (its resources). Five
 things differ here from Luigi's own. It is imported without two optional packages whose functions no
 task uses, because they take three quarters of the time of the import, which every command on a run
 needs. A task runs in a thread in place of a forked process, because it only waits for the process
 of its stage, and a fork of a process with threads, as pyarrow and torch start them, can crash or
-hang. Luigi's own log lines are off, because stages report for themselves.
+hang. Whoever schedules tasks says what runs them, so that their class, which declares stages, needs
+no module that runs any. The parameters of a class are looked up once. Luigi's own log lines are
+off, because stages report for themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import ctypes
 import logging
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +31,19 @@ from luigi.worker import Worker  # noqa: E402
 
 for _name in _UNUSED:
     del sys.modules[_name]
+
+
+class Task(luigi.Task):
+    """A task whose parameters are looked up once per class, not again for every clone."""
+
+    @classmethod
+    @cache
+    def get_params(cls) -> Any:
+        return super().get_params()
+
+
+_Run = Callable[[Any], None]
+_Failed = Callable[[Any, BaseException], str]
 
 
 class _TaskThread(threading.Thread):
@@ -52,7 +68,12 @@ class _TaskThread(threading.Thread):
 class _Worker(Worker):
     """Luigi's worker, with threads in place of forked processes."""
 
+    def __init__(self, run: _Run, failed: _Failed, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._run, self._failed = run, failed
+
     def _create_task_process(self, task: Any) -> Any:
+        task.run, task.on_failure = partial(self._run, task), partial(self._failed, task)
         process = super()._create_task_process(task)
         thread = _TaskThread(process)
         process.start, process.is_alive = thread.start, thread.is_alive
@@ -60,10 +81,13 @@ class _Worker(Worker):
         return process
 
 
-def schedule(task: luigi.Task, resources: Mapping[str, int], workers: int) -> None:
-    """Run ``task`` and the tasks that it needs, at most ``workers`` at a time.
+def schedule(
+    task: luigi.Task, run: _Run, failed: _Failed, resources: Mapping[str, int], workers: int
+) -> None:
+    """``run`` a task after the tasks that it needs, at most ``workers`` at a time.
 
-    Raises OSError when a process cannot be started; failures of tasks are theirs to report.
+    ``failed`` is told of an exception of ``run``, and returns its message. Raises OSError when a
+    process cannot be started; failures of tasks are theirs to report.
     """
     settings = luigi.configuration.get_config()
     settings.set("core", "no_configure_logging", "true")
@@ -72,5 +96,6 @@ def schedule(task: luigi.Task, resources: Mapping[str, int], workers: int) -> No
     scheduler = Scheduler(
         prune_on_get_work=True, record_task_history=False, resources=dict(resources)
     )
-    local = SimpleNamespace(create_local_scheduler=lambda: scheduler, create_worker=_Worker)
+    worker = partial(_Worker, run, failed)
+    local = SimpleNamespace(create_local_scheduler=lambda: scheduler, create_worker=worker)
     luigi.build([task], worker_scheduler_factory=local, local_scheduler=True, workers=workers)

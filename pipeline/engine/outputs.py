@@ -7,14 +7,19 @@ the same content (`pipeline.engine.store`); the task then reuses it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar, Protocol
 
-from pipeline.engine.store import content_key, content_of, manifest_of, with_content
-
-if TYPE_CHECKING:
-    from pipeline.engine.stage import StageTask
+from pipeline.engine.store import (
+    StageKey,
+    Store,
+    content_key,
+    content_of,
+    manifest_of,
+    with_content,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,23 @@ class Output:
     reused: bool = False
 
 
+class StoredTask(Protocol):
+    """What tells the output of a task."""
+
+    task_id: str
+    stage: ClassVar[str]
+    reusable: ClassVar[bool]
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def key(self) -> StageKey: ...
+    @property
+    def inputs(self) -> Mapping[str, StoredTask]: ...
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]: ...
+
+
 class Outputs:
     """The outputs of tasks at one moment; each task is looked up once."""
 
@@ -32,13 +54,13 @@ class Outputs:
         self._found: dict[str, Output | None] = {}
         self._contents: dict[str, dict[str, str] | None] = {}
 
-    def of(self, task: StageTask) -> Output | None:
+    def of(self, task: StoredTask) -> Output | None:
         """The output of a task, or None. Raises StoreError when the disk fails."""
         if task.task_id not in self._found:
             self._found[task.task_id] = self._find(task)
         return self._found[task.task_id]
 
-    def _find(self, task: StageTask) -> Output | None:
+    def _find(self, task: StoredTask) -> Output | None:
         own = task.store.directory(task.key)
         if task.store.complete(task.key):
             manifest = manifest_of(own)
@@ -52,12 +74,12 @@ class Outputs:
         other = with_content(task.store, task.stage, wanted)
         return None if other is None else Output(other, reused=True)
 
-    def content_key(self, task: StageTask) -> str | None:
+    def content_key(self, task: StoredTask) -> str | None:
         """The content key of a task, or None as for `contents`."""
         contents = self.contents(task)
         return None if contents is None else content_key(task.key, contents)
 
-    def contents(self, task: StageTask) -> dict[str, str] | None:
+    def contents(self, task: StoredTask) -> dict[str, str] | None:
         """The content of a task's inputs by name.
 
         None while an input is incomplete, is on another machine, or has no recorded content.
@@ -66,7 +88,7 @@ class Outputs:
             self._contents[task.task_id] = self._contents_of(task)
         return self._contents[task.task_id]
 
-    def _contents_of(self, task: StageTask) -> dict[str, str] | None:
+    def _contents_of(self, task: StoredTask) -> dict[str, str] | None:
         contents = {}
         for name, upstream in task.inputs.items():
             output = self.of(upstream)

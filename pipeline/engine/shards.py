@@ -88,9 +88,5 @@ class ShardTask(DivisibleTask):
         return super().made_by or whole_name(self)
 
     @property
-    def part(self) -> tuple[int, int]:
-        return int(self.shard_number), self.shard_count
-
-    @property
     def label(self) -> str:
         return f"{super().label}-{self.shard_number:03d}"

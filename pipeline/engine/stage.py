@@ -1,8 +1,8 @@
 """The base of all stage tasks: fingerprint, directory, and execution.
 
 A task declares its stage's name and version, the settings and raw files that it reads, and the
-tasks that it needs. Its directory follows from these (``pipeline.engine.store``). ``run`` starts
-the stage's function in a separate process (``pipeline.engine.process.worker``).
+tasks that it needs. Its directory follows from these (``pipeline.engine.store``). A run starts the
+stage's function in a separate process (``pipeline.engine.job``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,16 +19,18 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core.errors import ConfigError
+from pipeline.engine.execution.leases import NO_LEASE, Lease, Request
 from pipeline.engine.fingerprint import content_of, select
-from pipeline.engine.job import Attempt, keep_failure, run_stage_of
-from pipeline.engine.luigi_adapter import Register, luigi
-from pipeline.engine.opened import Opened, Work
+from pipeline.engine.luigi_adapter import Register, Task, luigi
+from pipeline.engine.opened import Needs, Opened, Work
 from pipeline.engine.outputs import Output, Outputs
+from pipeline.engine.progress import FailureRecord
 from pipeline.engine.resolved import RESOLVED
 from pipeline.engine.store import StageKey, Store
 
 if TYPE_CHECKING:
     from pipeline.engine.plan.clock import Clock
+    from pipeline.engine.process.fork_server import ForkServer
 
 
 @lru_cache(maxsize=64)
@@ -51,7 +54,30 @@ STAGES: dict[str, type[StageTask]] = {}
 """The declared stages by name, in the order of a run. An import of ``tasks`` declares them."""
 
 
-class StageTask(luigi.Task):
+@dataclass
+class Attempt:
+    """What a run gives to a stage, and how the stage ended.
+
+    Attributes:
+        forced: run the stage although it is complete.
+        asked: its needs.
+        request: the devices and threads of this machine that it asks for.
+        lease: its devices and threads while it runs.
+        fork_server: forks its process, if the run has one.
+        failure: of the last run.
+        seconds: of the last run, once it has succeeded.
+    """
+
+    forced: bool = False
+    asked: Needs = field(default_factory=Needs)
+    request: Request | None = None
+    lease: Lease = NO_LEASE
+    fork_server: ForkServer | None = None
+    failure: FailureRecord | None = None
+    seconds: float | None = None
+
+
+class StageTask(Task):
     """One stage of one run."""
 
     config = luigi.Parameter(description="configuration file", default="embedded")
@@ -79,12 +105,6 @@ class StageTask(luigi.Task):
                 f"{cls.__name__} declares no {', '.join(missing)}; add them to the stage"
             )
         STAGES[cls.stage] = cls
-
-    @classmethod
-    @cache
-    def get_params(cls) -> Any:
-        """The parameters; Luigi would look them up again for every clone of a task."""
-        return super().get_params()
 
     @classmethod
     def function(cls, part: str) -> str:
@@ -129,11 +149,6 @@ class StageTask(luigi.Task):
     def made_by(self) -> str | None:
         """The stage whose command makes the output if no command names this one, else None."""
         return None
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """The number of the shard, and of how many."""
-        return 0, 1
 
     @cached_property
     def attempt(self) -> Attempt:
@@ -236,10 +251,6 @@ class StageTask(luigi.Task):
         """The part of the label that tells this task from others of its stage: its round."""
         return None if self.round_number is None else str(self.round_number)
 
-    def run(self) -> None:
-        """Run the stage, unless an output from inputs with the same content exists."""
-        run_stage_of(self)
-
     def input_directories(self) -> dict[str, str]:
         """The directories that the stage's function reads, by input name."""
         return {name: str(task.directory) for name, task in self.requires().items()}
@@ -251,13 +262,6 @@ class StageTask(luigi.Task):
 
     def publish(self) -> None:
         """Show the complete output outside the store; most stages show nothing."""
-
-    def on_failure(self, exception: BaseException) -> str:
-        """Keep the failure, and record it unless another process runs the stage; returns its text.
-
-        Luigi calls this.
-        """
-        return keep_failure(self, exception)
 
 
 class PolicyTask(StageTask):

@@ -207,10 +207,10 @@ class Store:
         """
         if not facts.get("counts") or not any(written.iterdir()):
             raise StoreError(f"stage {key.stage} wrote nothing; nothing was recorded as done")
-        write_card(written, key, facts["counts"])
+        manifest = {"fingerprint": key.fingerprint, "key": key.values(), **facts}
+        write_card(written, manifest)
         files = {name: asdict(record) for name, record in seal(written).items()}
-        manifest = {"fingerprint": key.fingerprint, "key": key.values(), **facts, "files": files}
-        text = json_text(manifest, indent=2, sort_keys=True, allow_nan=False)
+        text = json_text({**manifest, "files": files}, indent=2, sort_keys=True, allow_nan=False)
         write_text(written / MANIFEST, text + "\n")
         final = self.directory(key)
         earlier = final.with_name(f"{final.name}.discarded-{os.getpid()}")

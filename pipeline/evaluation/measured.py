@@ -21,10 +21,11 @@ from typing import Any
 from pipeline.core.answer_metrics import ALL, answer_words
 from pipeline.core.atomic import text_output, write_json
 from pipeline.core.errors import Place, StoreError
-from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.core.record_io import iterate_records, parse_record, write_parquet
 from pipeline.core.records import Question, Trajectory
+from pipeline.core.row_files import iterate_parquet
 from pipeline.core.trajectory_file import FILE
 from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.compare import compare

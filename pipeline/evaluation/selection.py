@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.core.errors import InputError, Place
-from pipeline.core.input_files import iterate_parquet, parquet_rows
 from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Trajectory
+from pipeline.core.row_files import iterate_parquet, parquet_rows
 
 Record = TypeVar("Record", Pair, Trajectory)
 # The fields that hold ids, by the kind of record.

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import TypeAdapter
 
@@ -25,14 +26,12 @@ from pipeline.config.base import EngineConfig
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.content_hashes import ContentHashes
+from pipeline.core.errors import StoreError
+from pipeline.core.model_files import find_model
 from pipeline.core.progress import Progress
 from pipeline.core.records import Message
-from pipeline.core.shipped import find_model
 from pipeline.llm.engine import Engine, GenerationRequest
 from pipeline.llm.tokens import prompt_ids
-
-if TYPE_CHECKING:
-    from pipeline.llm.replies import Replay
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 OnReply = Callable[[bytes, "Reply"], None]
@@ -133,6 +132,37 @@ class Usage:
     def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         price = prompt_tokens * self.prompt_price + completion_tokens * self.completion_price
         return round(price / 1e6, 6)
+
+
+@dataclass(eq=False)
+class Replay:
+    """Recorded replies by the key of their request, in the order in which they came.
+
+    ``origin`` names their source in messages.
+    """
+
+    replies: dict[bytes, deque[Reply]]
+    origin: str
+    retry: bool = False
+
+    def take(self, keys: Iterable[bytes]) -> dict[bytes, Reply]:
+        """The next recorded reply to each request, then the last again; with ``retry`` the last.
+
+        Raises StoreError when a request has none.
+        """
+        taken = {}
+        for key in keys:
+            replies = self.replies.get(key)
+            if not replies:
+                raise StoreError(
+                    f"{self.origin} hold no reply to a prompt of this stage, because the model's "
+                    "files or the prompts have changed; rerun the stage with --force"
+                )
+            if self.retry:
+                taken[key] = replies[-1]
+            else:
+                taken[key] = replies.popleft() if len(replies) > 1 else replies[0]
+        return taken
 
 
 class Chat(ABC):

@@ -13,8 +13,7 @@ from pathlib import Path
 from pipeline.core import gguf
 from pipeline.core.errors import DependencyError, model_problem
 from pipeline.core.gpus import cuda_works
-from pipeline.core.model_files import is_hub_name
-from pipeline.core.shipped import PACKAGE, find_model
+from pipeline.core.model_files import PACKAGE, find_model, is_hub_name
 
 _WEIGHTS = (".safetensors", ".bin")  # formats that sentence-transformers loads
 _OTHER_FRAMEWORKS = [

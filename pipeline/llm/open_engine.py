@@ -11,8 +11,7 @@ from pathlib import Path
 from pipeline.config.base import EngineConfig
 from pipeline.core import gguf
 from pipeline.core.errors import InputError
-from pipeline.core.model_files import TORCH_WEIGHTS, is_hub_name
-from pipeline.core.shipped import find_model
+from pipeline.core.model_files import TORCH_WEIGHTS, find_model, is_hub_name
 from pipeline.llm.adapter_files import check_engine
 from pipeline.llm.engine import Engine
 

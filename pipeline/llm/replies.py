@@ -2,20 +2,19 @@
 
 A shard asks the models and writes every reply (`ReplyLog`). The stage that joins the shards runs as
 an undivided stage does, and its chat models give the recorded replies instead of new ones
-(`Replay`). Its output is therefore the same, however the prompts were divided. Memory: all replies
-of the stage.
+(`pipeline.llm.chat.Replay`). Its output is therefore the same, however the prompts were divided.
+Memory: all replies of the stage.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipeline.core.errors import StoreError
 from pipeline.core.record_io import iterate_records, write_parquet
-from pipeline.llm.chat import Chat, Finish, Reply
+from pipeline.llm.chat import Chat, Finish, Replay, Reply
 
 REPLIES = "replies.parquet"
 
@@ -98,34 +97,3 @@ class ShardReplies(ReplyExchange):
 def replies_of(shards: Sequence[Path], *, retry: bool = False) -> ReplyExchange:
     """Replies for a stage that joins shards, or without shards from the models."""
     return ShardReplies(shards, retry=retry) if shards else ReplyExchange()
-
-
-@dataclass(eq=False)
-class Replay:
-    """Recorded replies by the key of their request, in the order in which they came.
-
-    ``origin`` names their source in messages.
-    """
-
-    replies: dict[bytes, deque[Reply]]
-    origin: str
-    retry: bool = False
-
-    def take(self, keys: Iterable[bytes]) -> dict[bytes, Reply]:
-        """The next recorded reply to each request, then the last again; with ``retry`` the last.
-
-        Raises StoreError when a request has none.
-        """
-        taken = {}
-        for key in keys:
-            replies = self.replies.get(key)
-            if not replies:
-                raise StoreError(
-                    f"{self.origin} hold no reply to a prompt of this stage, because the model's "
-                    "files or the prompts have changed; rerun the stage with --force"
-                )
-            if self.retry:
-                taken[key] = replies[-1]
-            else:
-                taken[key] = replies.popleft() if len(replies) > 1 else replies[0]
-        return taken

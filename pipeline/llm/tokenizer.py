@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, overload
 
 from pipeline.core.errors import ConfigError, DependencyError, model_problem
 from pipeline.core.input_files import read_text
-from pipeline.core.shipped import PACKAGE
+from pipeline.core.model_files import PACKAGE
 
 
 def template_identity(setting: str) -> Path | str:

@@ -216,7 +216,7 @@ def decoding_of(config: Config, temperature: float) -> Decoding:
 
 def policy_tokenizer(config: Config) -> Callable[[], Tokenizer]:
     """Opens the tokenizer of the policies, with their chat template."""
-    from pipeline.core.shipped import find_model
+    from pipeline.core.model_files import find_model
     from pipeline.llm.tokenizer import model_tokenizer
 
     return lambda: model_tokenizer(find_model(config.model.base), config.model.chat_template)

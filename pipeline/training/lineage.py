@@ -30,10 +30,10 @@ from pipeline.core.model_files import (
     LINEAGE,
     UNTRAINED,
     adapter_directory,
+    find_model,
     lineage_fields,
 )
 from pipeline.core.record_io import parse_record
-from pipeline.core.shipped import find_model
 from pipeline.llm.adapter_files import (
     Tensor,
     adapter_settings,

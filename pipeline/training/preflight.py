@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.core.input_files import iterate_parquet, parquet_batches
 from pipeline.core.records import Question
+from pipeline.core.row_files import iterate_parquet, parquet_batches
 from pipeline.knowledge.corpus.overlap import find_overlaps
 from pipeline.training.encode import EncodedSft
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.closed_world.documents import fact_sentence
 from pipeline.closed_world.oracle import Oracle
 from pipeline.closed_world.schema import NARY_RELATIONS, RELATIONS, Fact
 from pipeline.closed_world.world import World, generate_world
+from tests.closed_world.sentences import fact_sentence
 
 ORACLE = Oracle(generate_world(4, documents=600))
 

@@ -10,12 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import InputError, Place
-from pipeline.core.input_files import (
-    iterate_parquet,
-    read_json,
-    read_text,
-)
-from pipeline.core.row_files import iterate_rows, read_jsonl
+from pipeline.core.input_files import read_json, read_text
+from pipeline.core.row_files import iterate_parquet, iterate_rows, read_jsonl
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.model_files import find_model
 from pipeline.core.shipped import (
     CONFIGURATIONS,
     ROOT,
     find_configuration,
-    find_model,
     shipped_configuration,
 )
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.closed_world.documents import fact_sentence
 from pipeline.closed_world.schema import RELATIONS, Fact
 from pipeline.closed_world.world import generate_world
 from pipeline.judges.cases import EquivalenceCase, SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
 from pipeline.training.sft_data.templates import SUMMARIES
+from tests.closed_world.sentences import fact_sentence
 
 WORLD = generate_world(4, documents=300)
 JUDGE = ClosedWorldJudge(WORLD)

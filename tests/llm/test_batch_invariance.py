@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.config import EngineConfig
-from pipeline.core.shipped import find_model
+from pipeline.core.model_files import find_model
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.open_engine import open_engine
 

@@ -19,8 +19,7 @@ from pipeline.methods.search_r1.cold_start import build_step
 from pipeline.rollout.grammars.base import grammar
 from pipeline.training.sft_data.steps import Hop, StepOptions, gold_sentence, parts_of
 from tasks import corpus, graph, index, sft_data
-from tasks.questions import read_split
-from tasks.sft_data import supply_notes
+from tasks.questions import read_split, supply_notes
 from tests.stages.question_stages import run_questions, run_stages
 from tests.stages.test_sft_data import run
 

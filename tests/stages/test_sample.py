@@ -20,6 +20,7 @@ from pipeline.engine.files.malformed import warn_of_malformed
 from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.knowledge.graph.build import Extracted, Graph
 from pipeline.knowledge.graph.tables import write_triplets
+from pipeline.rollout.policy import Policy, read_policy
 from tasks.sample import roll_out_policy, run
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
@@ -230,19 +231,18 @@ def test_checkpoints_with_another_number_of_samples_are_not_used(
     context: StageContext, caplog: pytest.LogCaptureFixture
 ):
     fewer = with_sampling(context, samples=3)
-    roll_out_policy(fewer, QUESTIONS, context.inputs["policy"], temperature=1.0, samples=3)
+    roll_out_policy(
+        fewer, QUESTIONS, read_policy(context.inputs["policy"]), temperature=1.0, samples=3
+    )
     assert run(context) == {"questions": 7, "trajectories": 14}
     assert "6 of its 6 trajectories are not used" in caplog.text
 
 
 def test_checkpoints_of_another_temperature_are_not_used(context: StageContext):
     """The Python interface lets callers use one directory for several roll-outs."""
+    policy = read_policy(context.inputs["policy"])
     sampled = [
-        list(
-            roll_out_policy(
-                context, QUESTIONS, context.inputs["policy"], temperature=temperature, samples=1
-            )[0]
-        )
+        list(roll_out_policy(context, QUESTIONS, policy, temperature=temperature, samples=1)[0])
         for temperature in (0.0, 5.0)
     ]
     assert [t.token_ids for t in sampled[0]] != [t.token_ids for t in sampled[1]]
@@ -260,7 +260,8 @@ def test_a_checkpoint_holds_finite_log_probabilities(tmp_path: Path):
 
 def test_the_adapter_changes_the_samples(context: StageContext, inputs: dict[str, Path]):
     token_ids = {}
-    for name, policy in (("base", None), ("adapter", inputs["policy"])):
+    adapter = read_policy(inputs["policy"])
+    for name, policy in (("base", Policy(None, "base")), ("adapter", adapter)):
         separate = replace(context, checkpoint_dir=context.checkpoint_dir / name)
         sampled, _ = roll_out_policy(separate, QUESTIONS, policy, temperature=0.0, samples=1)
         token_ids[name] = [trajectory.token_ids for trajectory in sampled]
@@ -269,4 +270,6 @@ def test_the_adapter_changes_the_samples(context: StageContext, inputs: dict[str
 
 def test_a_repeated_question_id_is_an_error(context: StageContext):
     with pytest.raises(InputError, match="q0 occurs twice"):
-        roll_out_policy(context, [*QUESTIONS, QUESTIONS[0]], None, temperature=0.0, samples=1)
+        roll_out_policy(
+            context, [*QUESTIONS, QUESTIONS[0]], Policy(None, "base"), temperature=0.0, samples=1
+        )

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.core.gpus import nominal_gpu
 from pipeline.engine import build
+from pipeline.engine.job import run_stage_of
 from pipeline.engine.needs import imports_of
 from pipeline.engine.process.supervisor import StageFailed
 from pipeline.engine.run import RunFailed, run
@@ -49,7 +50,7 @@ def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeyp
         server.kill()
         wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
         with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):
-            stage.run()
+            run_stage_of(stage)
     monkeypatch.setattr(build, "machine_gpus", lambda: [nominal_gpu(80)])
     with build.preloaded([stage]):  # CUDA does not survive a fork
         assert stage.attempt.fork_server is None
@@ -68,13 +69,13 @@ def test_a_light_stage_is_forked_when_the_server_has_imported_everything(
     with build.preloaded([light, heavy]):
         [server] = set(psutil.Process().children()) - set(before)
         if module == "endless":
-            light.run()  # as a new process
+            run_stage_of(light)  # as a new process
             return
         wait_until(lambda: light.attempt.fork_server.ready)
         server.kill()
         wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
         with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):
-            light.run()
+            run_stage_of(light)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pipeline.core import gguf
 from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json, read_text
 from pipeline.core.model_files import (
+    PACKAGE,
     TORCH_WEIGHTS,
     is_hub_name,
     is_offline,
@@ -30,7 +31,6 @@ from pipeline.core.model_files import (
 )
 from pipeline.core.model_shapes import CONFIG, shape_of
 from pipeline.core.records import Message
-from pipeline.core.shipped import PACKAGE
 from pipeline.engine.context import policy_format
 from pipeline.engine.opened import Encoder, Engine, Opened, Training
 from pipeline.llm.tokenizer import model_tokenizer, read_template

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from pipeline.core.input_files import parquet_batches
+from pipeline.core.row_files import parquet_batches
 from pipeline.core.text import one_line
 from pipeline.engine.context import StageContext
 from pipeline.pairs.shortage import NEARLY_ALL

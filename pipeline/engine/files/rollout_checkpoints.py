@@ -85,7 +85,8 @@ class RolloutCheckpoints:
         self._incomplete: dict[str, list[Trajectory]] = {}
         self._complete: list[list[Trajectory]] = []
         for path in intact(folder, _NAME):
-            self._enter(path)
+            columns = read_checkpoint(path, ["question_id", "sample"]).to_pydict()
+            self._enter(path, columns["question_id"], columns["sample"])
         self.seconds = dict.fromkeys(SECONDS, 0.0) | (self._seconds_before() if self._files else {})
 
     def remaining(self) -> list[int]:
@@ -127,7 +128,8 @@ class RolloutCheckpoints:
         self.seconds = timer.seconds()
         write_json(self.folder / "seconds.json", self.seconds)
         trajectories.sort(key=lambda item: (self._number_of[item.question_id], item.sample))
-        self._enter(write_checkpoint(self.folder, _NAME, trajectories, Trajectory))
+        path = write_checkpoint(self.folder, _NAME, trajectories, Trajectory)
+        self._enter(path, [t.question_id for t in trajectories], [t.sample for t in trajectories])
         self._complete = []
 
     def read(self) -> Iterator[Trajectory]:
@@ -162,10 +164,8 @@ class RolloutCheckpoints:
                     )
                 yield trajectory
 
-    def _enter(self, path: Path) -> None:
+    def _enter(self, path: Path, question_ids: Sequence[str], samples: Sequence[int]) -> None:
         """Note which finished questions a file holds, except questions of an earlier file."""
-        columns = read_checkpoint(path, ["question_id", "sample"]).to_pydict()
-        question_ids, samples = columns["question_id"], columns["sample"]
         expected = list(range(self.samples))
         self._files.append(path)
         taken = row = 0

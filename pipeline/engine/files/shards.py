@@ -15,9 +15,9 @@ import numpy as np
 
 from pipeline.core.atomic import parquet_writer
 from pipeline.core.errors import StoreError
-from pipeline.core.input_files import parquet_batches
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema
 from pipeline.core.records import Trajectory
+from pipeline.core.row_files import parquet_batches
 from pipeline.core.trajectory_file import FILE
 from pipeline.engine.context import SHARD, StageContext
 from pipeline.engine.store import read_manifest

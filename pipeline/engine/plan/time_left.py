@@ -19,7 +19,8 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.core.gpus import machine_gpus
-from pipeline.core.shipped import CONFIGURATIONS, TINY_READER, find_model
+from pipeline.core.model_files import find_model
+from pipeline.core.shipped import CONFIGURATIONS, TINY_READER
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import sizes_of
 from pipeline.engine.progress import duration

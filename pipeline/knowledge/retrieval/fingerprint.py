@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.input_files import leaves
-
 if TYPE_CHECKING:
     from pipeline.config.knowledge import Retrieval
 
@@ -60,12 +58,3 @@ class RetrievalIdentity:
         """First 16 hexadecimal digits of the SHA-256 of the fields as canonical JSON."""
         text = json.dumps(asdict(self), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """``field OTHER, here OURS`` for every field or setting in which ``other`` differs."""
-        ours, theirs = dict(leaves(asdict(self))), dict(leaves(other))
-        return [
-            f"{name} {theirs.get(name)}, here {ours.get(name)}"
-            for name in sorted(ours.keys() | theirs.keys())
-            if ours.get(name) != theirs.get(name)
-        ]

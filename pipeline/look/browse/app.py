@@ -19,13 +19,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from pipeline.core.errors import InputError, SteepError
 from pipeline.knowledge.retrieval.remote import guard
 from pipeline.look.browse import views
-from pipeline.look.browse.asking import Desk, take_question
+from pipeline.look.browse.asking import Asked, Desk
 from pipeline.look.browse.compare import Side, comparison, selection, side
 from pipeline.look.browse.filters import PAIRS, TRAJECTORIES
 from pipeline.look.browse.rendering import render, script, stylesheet
 from pipeline.look.browse.security import FORM_TYPE, LONGEST, WRITTEN_POLICY, Form, Forms, Guard
 from pipeline.look.browse.site import OpenRun, Site
 from pipeline.look.report.html_pages import BROWSER_LINKS
+from pipeline.rollout.answering import question_record
 
 _RUN = "/run/{name}"
 # The tab that is marked on each page without its own tab.
@@ -209,8 +210,29 @@ def ask(run: Run, request: Request, key: str = "", question: str = "") -> Respon
 
 @router.post(f"{_RUN}/ask")
 def take(run: Run, request: Request, form: Filled) -> Response:
-    asked = take_question(run, request.app.state.desk, form)
+    asked = _take_question(run, request.app.state.desk, form)
     return RedirectResponse(f"{_home(run)}/ask?key={quote(asked.key)}", 303)
+
+
+def _take_question(run: OpenRun, desk: Desk, form: Mapping[str, str]) -> Asked:
+    """Give the question of the form to the desk.
+
+    Raises InputError for an unusable question, and for a policy that the page does not offer.
+    """
+    question = question_record(form.get("question", ""))
+    if run.policies is None:
+        raise InputError(run.not_asked)
+    offered, note = run.policies.names()
+    names = list(dict.fromkeys(filter(None, (form.get("policy"), form.get("other")))))
+    if not names:
+        raise InputError("no policy is chosen; choose one")
+    for name in names:
+        if name not in offered:
+            known = ", ".join(offered)
+            raise InputError(
+                f"there is no policy {name!r:.60}; expected one of {known}. {note}".strip()
+            )
+    return desk.ask(run.name, question, names, run.policies)
 
 
 @router.post(f"{_RUN}/ask/end")

@@ -16,18 +16,16 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.core.errors import InputError, SteepError
-from pipeline.rollout.answering import question_record
 
 if TYPE_CHECKING:
     from pipeline.core.records import Question
-    from pipeline.look.browse.site import OpenRun
     from pipeline.rollout.answering import Answered, PolicyProcess
 
 IDLE = 600.0  # seconds
@@ -173,24 +171,3 @@ class Desk:
             engine.close()
         except BaseException:  # noqa: BLE001 - later questions need this thread
             traceback.print_exc(file=sys.stderr)
-
-
-def take_question(run: OpenRun, desk: Desk, form: Mapping[str, str]) -> Asked:
-    """Give the question of the form to the desk.
-
-    Raises InputError for an unusable question, and for a policy that the page does not offer.
-    """
-    question = question_record(form.get("question", ""))
-    if run.policies is None:
-        raise InputError(run.not_asked)
-    offered, note = run.policies.names()
-    names = list(dict.fromkeys(filter(None, (form.get("policy"), form.get("other")))))
-    if not names:
-        raise InputError("no policy is chosen; choose one")
-    for name in names:
-        if name not in offered:
-            known = ", ".join(offered)
-            raise InputError(
-                f"there is no policy {name!r:.60}; expected one of {known}. {note}".strip()
-            )
-    return desk.ask(run.name, question, names, run.policies)

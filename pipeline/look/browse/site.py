@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError, Place, StoreError
-from pipeline.core.input_files import parquet_rows, read_json
+from pipeline.core.input_files import read_json
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
+from pipeline.core.row_files import parquet_rows
 from pipeline.engine.store import MANIFEST
 from pipeline.evaluation.terminal import open_tokenizer
 from pipeline.look.browse.index import open_index

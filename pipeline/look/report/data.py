@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.answer_metrics import ALL, is_average
-from pipeline.core.input_files import iterate_parquet
+from pipeline.core.row_files import iterate_parquet
 from pipeline.engine.store import MANIFEST, read_manifest, read_output
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")

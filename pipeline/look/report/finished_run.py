@@ -16,7 +16,8 @@ from typing import Any
 
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, leaves, read_json
+from pipeline.core.input_files import leaves, read_json
+from pipeline.core.row_files import iterate_parquet
 from pipeline.engine.store import MANIFEST, Depth, problems, read_manifest
 from pipeline.evaluation.measured import read_outcomes
 from pipeline.evaluation.policy_names import of_run

@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.core.answer_metrics import ALL, hop_count_name
-from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Question
+from pipeline.core.row_files import iterate_parquet
 from pipeline.core.trajectory_file import FILE, iterate_trajectories
 from pipeline.evaluation.failures import retrieved_hops
 from pipeline.evaluation.policy_names import policy_title, round_title

@@ -18,8 +18,8 @@ from typing import Any, get_args
 
 from pipeline.config import Config
 from pipeline.core.answer_metrics import exact_match
-from pipeline.core.input_files import iterate_parquet
 from pipeline.core.records import HopType
+from pipeline.core.row_files import iterate_parquet
 from pipeline.core.trajectory_file import FILE
 from pipeline.engine.store import read_output
 from pipeline.evaluation import plots

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_text
-from pipeline.core.shipped import PACKAGE
+from pipeline.core.model_files import PACKAGE
 from pipeline.core.spans import common_length
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.messages import Message

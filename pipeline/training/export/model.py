@@ -17,9 +17,9 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
+    find_model,
     is_hub_name,
 )
-from pipeline.core.shipped import find_model
 from pipeline.llm.adapter_files import adapter_settings, check_adapter
 from pipeline.llm.merged_adapter import save_merged
 from pipeline.llm.tokenizer import model_tokenizer

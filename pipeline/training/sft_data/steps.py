@@ -1,7 +1,7 @@
 """Hops, their supporting facts, and what cold-start steps show (TeaRAG, arXiv 2511.05385, 4.3.1).
 
-Input: a hop with its question, answer, gold chunks and their triplets. Output: its supporting
-facts, and the items of a simulated context. Every method builds its steps of these
+Input: questions, gold chunks and their triplets. Output: hops, their supporting facts, and the
+items of a simulated context. Every method builds its steps of these
 (``cold_start`` in its package).
 
 Supporting triplets, selected without a model. A supporting triplet has the hop's answer in its head
@@ -20,11 +20,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.records import Chunk, ContextItem, Decomposed, Hyperedge, Question, Triplet
 from pipeline.knowledge.graph.sources import split_sentences
 from pipeline.training.sft_data.mentions import content_words, mention, words
+from pipeline.training.sft_data.templates import fill, fluent
+
+if TYPE_CHECKING:
+    from pipeline.training.sft_data.paragraphs import Paragraphs
 
 MAX_SUPPORTING = 2
 _SENTENCE_WORDS = 60  # longer ones are tables and lists, which a summary cannot quote
@@ -110,6 +114,49 @@ def parts_of(question: Question) -> list[Decomposed]:
     title, colon, text = piece.partition(": ")
     title, text = (title, text) if colon else ("", piece)
     return [Decomposed(question.question, answer, title, text or None)]
+
+
+def collect_hops(
+    questions: Sequence[Question], paragraphs: Paragraphs, facts: Sequence[Fact]
+) -> list[list[Hop]]:
+    """The hops of every question, with gold chunks and their facts, or with a ``fault``."""
+    by_chunk: dict[str, list[Fact]] = {}
+    for fact in facts:
+        by_chunk.setdefault(fact.chunk_id, []).append(fact)
+    hops_by_question = []
+    for question in questions:
+        hops: list[Hop] = []
+        parts = parts_of(question)
+        answers = [part.answer for part in parts]
+        for number, part in enumerate(parts, start=1):
+            filled = fill(part.question, answers[: number - 1])
+            asked = fluent(filled or part.question)
+            if not question.decomposition:
+                asked = " ".join(question.question.split())  # as the policy reads it
+            hop = Hop(question.question_id, number, asked, part.answer)
+            hop.earlier_answers = tuple(
+                answer for n, answer in enumerate(answers, 1) if f"#{n}" in part.question
+            )
+            if filled is None:
+                hop.fault = "placeholder of a later hop"
+            elif part.support_title is None or part.support_text is None:
+                hop.fault = "no supporting paragraph"
+            else:
+                hop.title = part.support_title
+                placed = paragraphs.place(part.support_title, part.support_text, part.answer)
+                if placed is None:
+                    hop.fault = "paragraph not in the corpus"
+                else:
+                    hop.source, hop.chunks = placed.source, list(placed.chunks)
+                hop.facts = [fact for chunk in hop.chunks for fact in by_chunk.get(chunk.id, [])]
+            hops.append(hop)
+        hops_by_question.append(hops)
+    return hops_by_question
+
+
+def usable_hops(hops: Sequence[Sequence[Hop]]) -> list[Hop]:
+    """The hops that can be learnt from."""
+    return [hop for of_question in hops for hop in of_question if hop.fault is None]
 
 
 def ends(fact: Fact) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from time import perf_counter
 
 import httpx
@@ -25,7 +26,7 @@ from tenacity import (
 )
 
 from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
-from pipeline.core.input_files import parse_json
+from pipeline.core.input_files import leaves, parse_json
 from pipeline.core.records import ContextItem
 from pipeline.core.text import one_line
 from pipeline.knowledge.retrieval.base import Query
@@ -149,9 +150,14 @@ class RemoteRetriever:
     def _identity_error(self) -> RetrievalUnavailable:
         try:
             about = parse_json(self._http.get("/health").text, "the response")
-            differences = self._identity.differences(about["identity"])
+            ours, theirs = dict(leaves(asdict(self._identity))), dict(leaves(about["identity"]))
         except (httpx.HTTPError, InputError, LookupError, TypeError, AttributeError):
-            differences = []
+            ours, theirs = {}, {}
+        differences = [
+            f"{name} {theirs.get(name)}, here {ours.get(name)}"
+            for name in sorted(ours.keys() | theirs.keys())
+            if ours.get(name) != theirs.get(name)
+        ]
         return self._unavailable(
             "its retrieval differs from this configuration"
             + (f" ({one_line('; '.join(differences), _SHOWN)})" if differences else "")
