@@ -2,7 +2,7 @@
 
 Input: the configuration ``smollm2``, whose model is a package's file, so that no network is needed.
 Output: the time of each stage over all rounds, pairs, and EM and well-formed trajectories of every
-policy. The commands and stages are those of a user; only the sizes of the machine differ.
+policy. It runs the command that a user runs.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ _UNITS = {"m": 1e6, "b": 1e9}
 class Preset:
     """Settings for models of at most ``parameters`` weights.
 
-    ``settings`` are those of a machine without GPUs, over an embedded configuration; the tiny
-    reader's preset has none. ``on_gpu`` are those of one GPU, over a configuration for 24 GB.
+    ``settings`` change an embedded configuration, on a machine without GPUs; the tiny reader's
+    preset has none. ``on_gpu`` changes a configuration for one GPU of 24 GB.
     """
 
     name: str

@@ -81,9 +81,8 @@ def find_model(name: Path | str) -> Path | str:
     """The directory of the model ``name``, if it is in steep, a package or a GGUF file.
 
     ``data/tiny_reader`` names the shipped tiny reader unless the current directory has a
-    ``data/tiny_reader``; ``package:NAME`` the model in an installed package. GGUF files are
-    converted once, and `converted` says what it raises. Names of other models are returned
-    unchanged.
+    ``data/tiny_reader``; ``package:NAME`` the model in an installed package. A GGUF file is
+    converted once. Names of other models are returned unchanged. Raises what `gguf.converted` does.
     """
     if str(name).startswith(PACKAGE):
         return _in_package(str(name).removeprefix(PACKAGE)) or name

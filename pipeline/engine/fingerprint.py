@@ -19,7 +19,7 @@ from pipeline.config.base import (
     execution_values,
 )
 from pipeline.core.content_hashes import ContentHashes
-from pipeline.core.model_files import find_model
+from pipeline.core.model_files import PACKAGE, find_model
 
 
 @lru_cache(maxsize=8)
@@ -101,8 +101,8 @@ def model_identity(name: str) -> Path | str:
 
     ``package:NAME`` is a model inside an installed package, identified by that package's version.
     """
-    if name.startswith("package:"):
-        package = name.removeprefix("package:")
+    if name.startswith(PACKAGE):
+        package = name.removeprefix(PACKAGE)
         try:
             return f"{package}=={metadata.version(package.replace('_', '-'))}"
         except metadata.PackageNotFoundError:
