@@ -314,9 +314,11 @@ def read_split(
             for_training=split in TRAINED,
             notes=notes,
         ):
-            drawn = random.Random(f"{seed}:share:{' '.join(tokenize(question.question))}").random()
-            if not file.share[0] <= drawn < file.share[1]:
-                continue
+            if file.share != (0, 1):
+                text = " ".join(tokenize(question.question))
+                drawn = random.Random(f"{seed}:share:{text}").random()
+                if not file.share[0] <= drawn < file.share[1]:
+                    continue
             if question.question_id in by_id:
                 raise InputError.at(
                     path,
