@@ -324,7 +324,7 @@ def _difference(first: Sequence[Point], other: Sequence[Point]) -> str:
         np.array([100.0 * int(one) for point in points for one in point.right])
         for points in zip(*pairs, strict=True)
     )
-    test = paired_test(before, after)
+    test = paired_test([after - before])
     low, high = test["interval"] or (test["difference"],) * 2
     return f"{test['difference']:+.1f} [{low:+.1f}, {high:+.1f}], p {_equals(test['p'])}"
 

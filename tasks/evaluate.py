@@ -21,7 +21,7 @@ class Evaluate(LightTask):
 
     stage = "evaluate"
     help = "metrics of all policies"
-    version = 6  # without example trajectories
+    version = 7  # both averages
     reads = ("seed",)
 
     def upstream(self) -> dict[str, StageTask]:

@@ -33,6 +33,7 @@ class EvaluateAny(RollOutTask):
     named = False
     reads = (
         "evaluation.temperature",
+        "evaluation.cem",
         *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
     )
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")

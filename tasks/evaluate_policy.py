@@ -32,10 +32,11 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
 
     stage = "evaluate-policy"
     help = "trajectories and metrics of one policy"
-    version = 3
+    version = 4  # punctuation of all scripts is no part of an answer
     reads = (
         "evaluation.temperature",
         "evaluation.split",
+        "evaluation.cem",
         *(f"sampling.{name}" for name in LIMITS),
         "sampling.malformed_calls",
         "sampling.in_flight",
@@ -80,13 +81,14 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
         from pipeline.evaluation.measured import average
         from pipeline.evaluation.policy_names import policy_in_text
 
-        own = average(self.directory, self.settings.seed)
+        row = self.settings.evaluation.average, self.settings.seed
+        own = average(self.directory, *row)
         interval = interval_text(own["ci"]["em"], scale=100)
         yield f"EM {100 * own['em']:.1f}" + (interval and f" (95 % interval {interval})")
         if self.number and not self.final:
             before: StageTask = self.clone(EvaluatePolicy, number=self.number - 1)
             if before.complete():
-                gain = own["em"] - average(before.directory, self.settings.seed)["em"]
+                gain = own["em"] - average(before.directory, *row)["em"]
                 name = policy_in_text(self.run_settings.policy_name(self.number - 1))
                 yield f"{100 * gain:+.1f} EM over {name}"
 
@@ -125,7 +127,14 @@ def run(context: StageContext) -> dict[str, int]:
         samples=1,
     )
     by_id = {question.question_id: question for question in questions}
-    counts = write_measured(context.output, trajectories, by_id, split=split, seconds=seconds)
+    counts = write_measured(
+        context.output,
+        trajectories,
+        by_id,
+        split=split,
+        seconds=seconds,
+        cem=config.evaluation.cem,
+    )
     warn_of_malformed(context, context.output / FILE)
     return {"questions": len(questions), **counts}
 

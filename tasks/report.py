@@ -32,8 +32,8 @@ class Report(LightTask):
 
     stage = "report"
     help = "the HTML report"
-    version = 12  # titles of policies; pairs and the control of the reward first
-    reads = ("name", "rounds", "until")
+    version = 13  # both averages
+    reads = ("name", "rounds", "until", "evaluation.average")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included
 
     def facts(self) -> dict[str, Any]:

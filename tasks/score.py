@@ -40,6 +40,7 @@ from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_models, sampled
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pipeline.core.answer_metrics import CoverMatch
     from pipeline.core.similarity import Similarity
     from pipeline.core.verdicts import Verdict
     from pipeline.engine.context import StageContext
@@ -55,12 +56,13 @@ class Score(RoundTask, DivisibleTask):
     help = "trajectories of a round with rewards"
     shards_block = "sampling"
     version = 2
-    shard_version = 5
+    shard_version = 6  # punctuation of all scripts is no part of an answer
     reads = ("grammar", "sampling.shards")
     reads_at_times = (
         "rewards",
         "retrieval.reranker",
         "index.embedder",
+        "evaluation.cem",
         *("sampling", *ROLL_OUT),
     )
 
@@ -87,6 +89,8 @@ class Score(RoundTask, DivisibleTask):
         if self.settings.method.similarity_rewards:
             names.append("retrieval.reranker" if rewards.reranker is None else "rewards.reranker")
             names.append("index.embedder")
+        if self.settings.method.cover_match:
+            names.append("evaluation.cem")
         if self.settings.method.scoring_samples:
             names += ["sampling", *ROLL_OUT]
         return tuple(names)
@@ -354,6 +358,11 @@ class StageInputs:
     """`pipeline.methods.base.ScoreInputs` of one run of the stage."""
 
     context: StageContext
+
+    @property
+    def cem(self) -> CoverMatch:
+        """The cover exact match of the run."""
+        return self.context.config.evaluation.cem
 
     def similarity(self) -> Similarity:
         """The similarity model of ``rewards.reranker``, by default the retrieval's model."""

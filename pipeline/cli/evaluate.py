@@ -91,6 +91,7 @@ def evaluate(
 
 
 def _print(done: Evaluation) -> None:
+    from pipeline.core.answer_metrics import ALL
     from pipeline.evaluation.compare import parted
     from pipeline.evaluation.policy_names import policy_title
 
@@ -99,7 +100,7 @@ def _print(done: Evaluation) -> None:
     terminal.print(_metrics_table([r for r in done.rows if r["split"] == done.questions.name]))
     if done.tests:
         terminal.print(_tests_table(done.tests))
-        for sentence in parted(test for test in done.tests if test["dataset"] == "all"):
+        for sentence in parted(test for test in done.tests if test["dataset"] == ALL):
             terminal.print(sentence, markup=False)
     for name, policy in done.policies.items():
         terminal.print(f"{policy_title(name)}: {policy.source}", markup=False, soft_wrap=True)
@@ -124,16 +125,23 @@ def _metrics_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
-    """Paired t-tests over all questions, of the measures in `_TESTED`."""
+    """Paired t-tests of both averages, for the measures in `_TESTED`."""
+    from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS
     from pipeline.evaluation.comparison_tables import test_cells
     from pipeline.evaluation.policy_names import policy_title
 
     lines = (
-        [policy_title(test["before"]), policy_title(test["after"]), *test_cells(test)]
+        [
+            policy_title(test["before"]),
+            policy_title(test["after"]),
+            test["dataset"],
+            *test_cells(test),
+        ]
         for test in tests
-        if test["dataset"] == "all" and test["measure"] in _TESTED
+        if test["dataset"] in (ALL, ALL_QUESTIONS) and test["measure"] in _TESTED
     )
-    return table(("before", "after", "measure", "questions", "difference", "95 %", "p"), lines)
+    header = ("before", "after", "data set", "measure", "questions", "difference", "95 %", "p")
+    return table(header, lines)
 
 
 def compare(
@@ -145,7 +153,9 @@ def compare(
     ],
     dataset: Annotated[
         str,
-        typer.Option(help="data set, single-hop, multi-hop, or all: the average over data sets"),
+        typer.Option(
+            help="data set or average: all (data sets), all-questions, single-hop, multi-hop"
+        ),
     ] = "all",
     as_json: JsonOption = False,
     output: MarkdownOption = None,

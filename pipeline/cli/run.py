@@ -77,7 +77,7 @@ def result_lines(run_dir: Path) -> Iterator[str]:
     rows: list[dict[str, Any]] = read_output(run_dir / "metrics.json")
     figures = read_output(run_dir / "report.json")
     if rows:
-        yield from _results(rows)
+        yield from _results(rows, figures["average"])
     for sentence in (*figures["parted"], figures["verdict"], *figures["constant_judges"]):
         if sentence:
             yield sentence
@@ -87,18 +87,24 @@ def result_lines(run_dir: Path) -> Iterator[str]:
         yield f"control: {figures['control']} (outcome and format rewards alone)"
 
 
-def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The measures of answers of every policy, EM with its interval.
+def _results(rows: Sequence[Mapping[str, Any]], average: str) -> Iterator[str]:
+    """The measures of answers of every policy: the row ``average``, the other one if it differs.
 
-    For judged steps CEM has its interval too, because HiPRAG's tables show it.
+    EM has its interval. For judged steps CEM has its interval too, because HiPRAG's tables show it.
     """
-    from pipeline.core.answer_metrics import ALL, OF_ANSWERS, is_average
+    from pipeline.core.answer_metrics import (
+        ALL,
+        ALL_QUESTIONS,
+        AVERAGE_TITLES,
+        OF_ANSWERS,
+        is_average,
+    )
     from pipeline.evaluation.compare import interval_text
     from pipeline.evaluation.policy_names import policy_title
 
     split = rows[0]["split"]
     main = [row for row in rows if row["split"] == split]
-    averages = [row for row in main if row["dataset"] == ALL]
+    averages = [row for row in main if row["dataset"] == average]
     datasets = {row["dataset"] for row in main if not is_average(row["dataset"])}
     judged = any(row["osr"] is not None or row["usr"] is not None for row in averages)
     bounded = ("em", "cem") if judged else ("em",)
@@ -110,17 +116,23 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
         return f"{title:<{width}}{''.join(parts)}".rstrip()
 
+    def cells_of(row: Mapping[str, Any]) -> dict[str, str]:
+        return {name: f"{scale * row[name]:.{d}f}" for name, (_, scale, d) in OF_ANSWERS.items()}
+
     width = max(len("policy"), *(len(policy_title(row["policy"])) for row in averages))
     titles = {name: title for name, (title, _, _) in OF_ANSWERS.items()} | {"words": "words"}
     yield line("policy", titles, dict.fromkeys(bounded, "95 % interval"))
-    for row in averages:
-        cells = {name: f"{scale * row[name]:.{d}f}" for name, (_, scale, d) in OF_ANSWERS.items()}
-        bounds = {name: interval_text(row["ci"][name], scale=100) for name in bounded}
-        yield line(policy_title(row["policy"]), cells, bounds)
-    yield (
-        f"{averages[0]['n']:,} questions of {split}, average over {len(datasets)} data "
-        f"{'set' if len(datasets) == 1 else 'sets'}; words are those of the answer"
-    )
+    sets = f"{averages[0]['n']:,} questions of {split} from {len(datasets)} data "
+    sets += f"{'set' if len(datasets) == 1 else 'sets'}, "
+    shown = [cells_of(row) for row in averages]
+    for name in (average, *{ALL, ALL_QUESTIONS} - {average}):
+        found = [row for row in main if row["dataset"] == name]
+        if name != average and [cells_of(row) for row in found] == shown:
+            continue
+        for row in found:
+            bounds = {name: interval_text(row["ci"][name], scale=100) for name in bounded}
+            yield line(policy_title(row["policy"]), cells_of(row), bounds)
+        yield f"{sets}{AVERAGE_TITLES[name]}; words are those of the answer"
 
 
 @with_configuration

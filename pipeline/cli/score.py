@@ -29,6 +29,7 @@ from pipeline.core.record_io import iterate_records, write_jsonl
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Rewards
+    from pipeline.core.answer_metrics import CoverMatch
     from pipeline.core.verdicts import Ruling
     from pipeline.rollout.turns import Turn
 
@@ -59,7 +60,7 @@ def score(
     needs = method(reward).record_needs
     settings, inputs = _open_inputs(similarity)
     if needs == "verdicts":
-        scored = _score_each(source, reward, _judged_terms(settings, verdicts))
+        scored = _score_each(source, reward, _judged_terms(settings, inputs.cem, verdicts))
     elif needs == "turns":
         scored = _score_each(source, reward, _turn_terms(settings))
     else:
@@ -72,12 +73,13 @@ def _open_inputs(name: str) -> tuple[Rewards, Any]:
 
     The model is the only one of `ScoreInputs` that the records of a file need.
     """
+    from pipeline.config.evaluation import Evaluation
     from pipeline.config.policy import Rewards
 
     if name == _LEXICAL:
         from pipeline.core.similarity import Lexical
 
-        return Rewards(), SimpleNamespace(similarity=Lexical)
+        return Rewards(), SimpleNamespace(similarity=Lexical, cem=Evaluation().cem)
     from pipeline.config import load
     from pipeline.config.machine_choices import resolve_dtypes
     from pipeline.knowledge.retrieval.rerank import RerankerSimilarity, open_reranker
@@ -87,7 +89,8 @@ def _open_inputs(name: str) -> tuple[Rewards, Any]:
     return config.rewards, SimpleNamespace(
         similarity=lambda: RerankerSimilarity(
             open_reranker(reranker, config.index.embedder, config.cache_dir)
-        )
+        ),
+        cem=config.evaluation.cem,
     )
 
 
@@ -125,7 +128,7 @@ def _score_each(source: File, reward: str, terms_of: TermsOf) -> Iterator[Record
         yield record | {"rewards": of_record}
 
 
-def _judged_terms(settings: Rewards, verdicts: File | None) -> TermsOf:
+def _judged_terms(settings: Rewards, cem: CoverMatch, verdicts: File | None) -> TermsOf:
     """HiPRAG's rewards."""
     from pipeline.methods.hiprag.reward import score as score_trajectories
 
@@ -136,7 +139,7 @@ def _judged_terms(settings: Rewards, verdicts: File | None) -> TermsOf:
             rulings = [getattr(step, "verdict", None) for step in view.steps or ()]
         else:
             rulings = [ruling for _, ruling in sorted(rulings_of.get(view.trajectory_id, []))]
-        [terms] = score_trajectories([view], [rulings], settings.hiprag)
+        [terms] = score_trajectories([view], [rulings], settings.hiprag, cem)
         return terms
 
     return terms_of

@@ -19,6 +19,7 @@ from pipeline.config.base import (
 )
 from pipeline.config.knowledge import Retrieval
 from pipeline.config.policy import Sampling
+from pipeline.core.answer_metrics import CoverMatch
 
 
 class Noise(Block):
@@ -96,6 +97,16 @@ class Evaluation(Block):
         None,
         description="questions on which the last policy alone is evaluated too: with split "
         "validation and final_split test, rounds are compared by validation; null: none",
+    )
+    cem: CoverMatch = Field(
+        "words",
+        description="cover exact match, in HiPRAG's reward too: a gold answer as whole words of "
+        "the answer, or as a substring after punctuation became a space (HiPRAG's released code)",
+    )
+    average: Literal["all", "all-questions"] = Field(
+        "all",
+        description="average of headlines: all is over data sets, as in TeaRAG's tables, "
+        "all-questions over questions, as in HiPRAG's; tables show both where they differ",
     )
     retrieval: Overrides = Field(
         {},

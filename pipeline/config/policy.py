@@ -365,6 +365,11 @@ class HiPragReward(MethodRewards):
     penalise: Literal["both", "over", "under"] = Field(
         "both", description="search errors that count; steps of the other kind count as correct"
     )
+    unknown: Literal["left-out", "correct"] = Field(
+        "left-out",
+        description="a step without a verdict: in neither N nor N_corr, or correct, as in the "
+        "released code",
+    )
 
     @property
     def counts_verdicts(self) -> bool:

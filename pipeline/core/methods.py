@@ -34,6 +34,7 @@ class MethodEntry:
             (``retrieval.rounds: single``).
         judged_steps: whether its parsed steps have a conclusion, which the judges of search errors
             need.
+        cover_match: whether its reward has the cover exact match (``evaluation.cem``).
         sft_shows_retrieved_kinds: whether cold-start contexts hold the kinds of items that the
             configured retrieval shows.
     """
@@ -46,6 +47,7 @@ class MethodEntry:
     separate_terms: bool = False
     single_retrieval: bool = False
     judged_steps: bool = True
+    cover_match: bool = False
     sft_shows_retrieved_kinds: bool = False
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.answer_metrics import OF_ANSWERS
+from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, OF_ANSWERS
 from pipeline.core.errors import StoreError
 from pipeline.evaluation.policy_names import policy_in_text, policy_title
 
@@ -50,31 +50,39 @@ def bootstrap_interval(
     return np.stack([result.confidence_interval.low, result.confidence_interval.high], axis=-1)
 
 
-def paired_test(before_Q: np.ndarray, after_Q: np.ndarray) -> dict[str, Any]:
-    """Two-sided paired t-test of after - before over questions (TeaRAG 5.5.3).
+def paired_test(differences: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Two-sided paired t-test that the mean over groups of the differences is 0 (TeaRAG 5.5.3).
 
-    ``before_Q`` and ``after_Q`` hold one value per question, in the same order. Returns the mean
-    difference, its 95 % interval, t and p. With fewer than two questions only the difference is
-    set. If all differences are equal, the variance is zero. Then p is 1 for a difference of zero
-    and 0 otherwise, and t and the interval are None.
+    ``differences`` holds an array [questions] of a measure of one policy less that of another for
+    each group, such as a data set. Groups have equal weight, each with its own variance, and the
+    degrees of freedom are Welch's; one group is the ordinary paired t-test. Returns the mean
+    difference, its 95 % interval, t and p. With fewer than two questions in a group only the
+    difference is set. If no group varies, p is 1 for a difference of zero and 0 otherwise, and t
+    and the interval are None.
     """
-    from scipy.stats import ttest_rel
+    from scipy.stats import t
 
-    difference_Q = after_Q - before_Q
+    groups = [group for group in differences if len(group)]
     result: dict[str, Any] = {"difference": None, "interval": None, "t": None, "p": None}
-    if len(difference_Q):
-        result["difference"] = float(difference_Q.mean())
-    if len(difference_Q) < 2:
+    if groups:
+        result["difference"] = float(np.mean([group.mean() for group in groups]))
+    if not groups or min(map(len, groups)) < 2:
         return result
-    if np.ptp(difference_Q) == 0:
-        return {**result, "p": 1.0 if difference_Q[0] == 0 else 0.0}
-    test = ttest_rel(after_Q, before_Q)
-    bounds = test.confidence_interval(LEVEL)
+    varying = [group for group in groups if np.ptp(group) > 0]
+    if not varying:
+        return {**result, "p": 1.0 if result["difference"] == 0 else 0.0}
+    variances = np.array([group.var(ddof=1) / len(group) for group in varying]) / len(groups) ** 2
+    freedom = variances.sum() ** 2 / sum(
+        variance**2 / (len(group) - 1) for variance, group in zip(variances, varying, strict=True)
+    )
+    error = np.sqrt(variances.sum())
+    width = error * t.ppf((1 + LEVEL) / 2, freedom)
+    statistic = result["difference"] / error
     return {
         **result,
-        "interval": [float(bounds.low), float(bounds.high)],
-        "t": float(test.statistic),
-        "p": float(test.pvalue),
+        "interval": [result["difference"] - float(width), result["difference"] + float(width)],
+        "t": float(statistic),
+        "p": float(2 * t.sf(abs(statistic), freedom)),
     }
 
 
@@ -87,8 +95,8 @@ def compare(
     """Test every policy against the previous one, and the last against the first.
 
     ``policies`` maps each policy, in order of training, to {question id: (data set, {measure:
-    value})}. Returns one row per pair of policies, data set and measure. Rows with ``dataset:
-    "all"`` pool the questions of all data sets, so every question has equal weight.
+    value})}. Returns one row per pair of policies, data set and measure, and the averages
+    over data sets ("all") and over questions ("all-questions").
 
     Raises StoreError when two policies were evaluated on different questions.
     """
@@ -105,15 +113,20 @@ def compare(
                 f"{unmatched[0]}; evaluate both again with --force"
             )
         datasets = list(dict.fromkeys(dataset for dataset, _ in before.values()))
-        for dataset in [*datasets, "all"]:
-            ids = [i for i, (name, _) in before.items() if dataset in (name, "all")]
+        of = {name: [i for i, (own, _) in before.items() if own == name] for name in datasets}
+        groups = {name: [ids] for name, ids in of.items()}
+        groups |= {ALL_QUESTIONS: [list(before)], ALL: list(of.values())}
+        for dataset, group in groups.items():
             for measure in measures:
                 test = paired_test(
-                    np.array([before[i][1][measure] for i in ids]),
-                    np.array([after[i][1][measure] for i in ids]),
+                    [
+                        np.array([after[i][1][measure] - before[i][1][measure] for i in ids])
+                        for ids in group
+                    ]
                 )
                 row = {"before": first, "after": second, "dataset": dataset, "split": split}
-                result.append({**row, "measure": measure, "n": len(ids), **test})
+                count = sum(map(len, group))
+                result.append({**row, "measure": measure, "n": count, **test})
     return result
 
 

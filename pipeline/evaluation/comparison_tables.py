@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.core.answer_metrics import OF_ANSWERS
+from pipeline.core.answer_metrics import AVERAGE_TITLES, OF_ANSWERS
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.evaluation.compare import interval_text, p_text, parted
@@ -97,7 +97,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         cells = by_measure[measure]
         result.append(
             Table(
-                f"{_SHOWN[measure][0]}, {_described(dataset)}",
+                f"{_SHOWN[measure][0]}, {AVERAGE_TITLES.get(dataset, dataset)}",
                 ["", *map(policy_title, policies)],
                 [
                     [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
@@ -144,9 +144,10 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
         "Paired tests",
         ["row", "against", "policy", "measure", "questions", "difference", "95 %", "p"],
         rows,
-        "differences are averaged over seeds, and every question has equal weight; p: two-sided "
-        "paired t-test, not corrected for multiple tests; it generalizes to other questions, not "
-        f"to other seeds{left_out if len(shown) < len(tests) else ''}"
+        "differences are averaged over seeds; p: two-sided paired t-test, in which the data sets "
+        "of an average over them have equal weight; it is not corrected for multiple tests, and "
+        "generalizes to other questions, not to other seeds"
+        f"{left_out if len(shown) < len(tests) else ''}"
         + "".join(f"\n{sentence}" for sentence in parted(shown)),
     )
 
@@ -159,16 +160,6 @@ def test_cells(test: Mapping[str, Any]) -> list[str]:
         for bounds in ([test["difference"]], test["interval"])
     )
     return [measure, f"{test['n']:,}", difference, interval, p_text(test["p"])]
-
-
-def _described(dataset: str) -> str:
-    """A data set or average in words."""
-    averages = {
-        "all": "average over data sets",
-        "single-hop": "average over single-hop data sets",
-        "multi-hop": "average over multi-hop data sets",
-    }
-    return averages.get(dataset, dataset)
 
 
 def _mean(row: dict | None, measure: str) -> str:  # type: ignore[type-arg]

@@ -18,7 +18,7 @@ from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.answer_metrics import ALL, answer_words
+from pipeline.core.answer_metrics import ALL, CoverMatch, answer_words
 from pipeline.core.atomic import text_output, write_json
 from pipeline.core.errors import Place, StoreError
 from pipeline.core.input_files import read_json
@@ -43,18 +43,19 @@ def write_measured(
     *,
     split: str,
     seconds: Mapping[str, float],
+    cem: CoverMatch = "words",
 ) -> dict[str, int]:
     """Write trajectories.parquet and rows.json as the trajectories come; returns their count.
 
     ``questions`` holds the question of every trajectory by its id. ``seconds`` are the seconds of
-    the evaluation.
+    the evaluation. ``cem``: see `cover_exact_match`.
     """
     with rows_file(output, split, seconds) as add:
 
         def measured_in_passing() -> Iterator[Trajectory]:
             for trajectory in trajectories:
                 question = questions[trajectory.question_id]
-                values = asdict(measure(trajectory, question.split_part, question))
+                values = asdict(measure(trajectory, question.split_part, question, cem))
                 del values["words"]  # `read_outcomes` counts them
                 add(values)
                 yield trajectory
@@ -157,10 +158,10 @@ def compare_policies(
     return Compared(outcomes, metrics, tests)
 
 
-def average(directory: Path, seed: int) -> dict[str, Any]:
-    """The row of metrics.json with the averages over all data sets of one evaluation."""
+def average(directory: Path, name: str, seed: int) -> dict[str, Any]:
+    """The row ``name`` ("all" or "all-questions") of metrics.json for one evaluation."""
     measured = read_outcomes(directory)
-    return average_row(measured.split, measured.outcomes, resamples=RESAMPLES, seed=seed)
+    return average_row(measured.split, measured.outcomes, name, resamples=RESAMPLES, seed=seed)
 
 
 @dataclass(frozen=True)

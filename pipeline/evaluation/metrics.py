@@ -4,7 +4,8 @@ Input: trajectories with their gold answers. Output: one `Outcome` per question,
 ``metrics.json``: EM, F1, CEM, words of the answer, share of well-formed trajectories, steps, tokens
 and seconds, with bootstrap intervals, and the counts of failure modes. TeaRAG (arXiv 2511.05385)
 5.1.1 and tables 6 to 10. The row ``dataset: "all"`` is the average over data sets, so every data
-set has equal weight.
+set has equal weight, as in TeaRAG's tables; ``dataset: "all-questions"`` is the average over the
+questions of all data sets, as HiPRAG's (arXiv 2510.07794, table 2) are.
 If the questions are of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c).
 If their numbers of hops differ, "1-hop", "2-hop", … are averages over the questions with that
 number.
@@ -22,7 +23,9 @@ import numpy as np
 
 from pipeline.core.answer_metrics import (
     ALL,
+    ALL_QUESTIONS,
     HOP_AVERAGES,
+    CoverMatch,
     answer_words,
     cover_exact_match,
     exact_match,
@@ -78,11 +81,17 @@ class Outcome:
         return [float(getattr(self, name)) for name in MEASURES[:-1]] + [float(total)]
 
 
-def measure(trajectory: Trajectory, part: str | None, question: Question | None = None) -> Outcome:
+def measure(
+    trajectory: Trajectory,
+    part: str | None,
+    question: Question | None = None,
+    cem: CoverMatch = "words",
+) -> Outcome:
     """Measure one trajectory; ``part`` is the question's part of its split ("unseen"), if any.
 
     A trajectory without an answer scores 0, but its steps and tokens still count. ``question`` adds
-    its decomposition to the gold annotations that determine the failure mode.
+    its decomposition to the gold annotations that determine the failure mode. ``cem``: see
+    `cover_exact_match`.
     """
     answer, gold = trajectory.answer, trajectory.answers
     diagnosis = diagnose(trajectory, question)
@@ -92,7 +101,7 @@ def measure(trajectory: Trajectory, part: str | None, question: Question | None 
         part=part,
         em=exact_match(answer, gold),
         f1=f1(answer, gold),
-        cem=cover_exact_match(answer, gold),
+        cem=cover_exact_match(answer, gold, cem),
         words=answer_words(answer),
         format_ok=trajectory.format_ok,
         steps=len(trajectory.steps),
@@ -119,6 +128,8 @@ def metrics_rows(
 ) -> list[dict[str, Any]]:
     """The metrics rows of one policy: each data set, the averages, then the same for each part.
 
+    The last average is the row "all".
+
     Averages by number of hops are there for the whole split only. Rows of a part have a ``split``
     such as "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all"
     of the whole split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap.
@@ -134,11 +145,11 @@ def metrics_rows(
 
 
 def average_row(
-    split: str, outcomes: Sequence[Outcome], *, resamples: int, seed: int
+    split: str, outcomes: Sequence[Outcome], average: str, *, resamples: int, seed: int
 ) -> dict[str, Any]:
-    """The row of `metrics_rows` with the average over all data sets, alone and without a policy."""
-    groups = _by_dataset(outcomes).values()
-    return _row("", ALL, split, list(groups), resamples, seed, None)
+    """The row ``average`` ("all" or "all-questions") of `metrics_rows`, without a policy."""
+    groups = [outcomes] if average == ALL_QUESTIONS else list(_by_dataset(outcomes).values())
+    return _row("", average, split, groups, resamples, seed, None)
 
 
 def _by_dataset(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
@@ -161,9 +172,10 @@ def _rows_of(
         _row(policy, dataset, split, [group], resamples, seed, judged)
         for dataset, group in groups.items()
     ]
-    averages = {
+    averages: dict[str, Sequence[Sequence[Outcome]]] = {
         **_hop_groups(groups.values()),
         **({} if "/" in split else _hop_count_groups(groups.values())),
+        ALL_QUESTIONS: [outcomes],
         ALL: list(groups.values()),
     }
     return result + [
@@ -203,7 +215,7 @@ def _row(
     seed: int,
     judged: Mapping[str, SearchErrors] | None,
 ) -> dict[str, Any]:
-    """One row; ``groups`` holds the outcomes of each data set, which get equal weight."""
+    """One row; the groups of ``groups``, such as data sets, get equal weight."""
     samples = [np.array([outcome.values() for outcome in group]) for group in groups]
     mean = dict(zip(MEASURES, np.mean([s.mean(axis=0) for s in samples], axis=0), strict=True))
     bounds_M2 = bootstrap_interval(samples, resamples=resamples, seed=seed)
@@ -233,7 +245,8 @@ def _search_decisions(
 ) -> dict[str, float | None]:
     """Over-search rate, under-search rate and share of unknown verdicts (HiPRAG eq. 2).
 
-    Each is a rate over all steps of a data set, averaged over the data sets that have such steps.
+    Each is a rate over all steps of a group, averaged over the groups that have such steps; the
+    paper's is that of one group with the steps of all questions.
     """
     by_dataset = [
         sum((judged[o.question_id] for o in group if o.question_id in judged), SearchErrors())

@@ -16,7 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, hop_count_name
+from pipeline.core.answer_metrics import (
+    ALL,
+    ALL_QUESTIONS,
+    HOP_AVERAGES,
+    hop_count,
+    hop_count_name,
+)
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.evaluation.compare import paired_test
@@ -65,9 +71,9 @@ class Comparison:
         means: for each group, policy, data set and measure the ``mean`` over seeds, the standard
             deviation between them (``spread``, None for one seed) and the ``values``. Measures are
             `COMPARED`, and every measure of `RATES` that all runs of the group have.
-        tests: for each further group, policy, data set and measure the ``difference`` to the first
-            group, its ``interval``, ``p``, and the number ``n`` of questions. Measures are
-            `COMPARED`.
+        tests: for each further group, policy, data set or average, and measure the ``difference``
+            to the first group, its ``interval``, ``p``, and the number ``n`` of questions. Measures
+            are `COMPARED`.
         pairs: for each group, round and kind the ``mean``, ``spread`` and ``values`` of the number
             of pairs.
     """
@@ -210,19 +216,25 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
         ]
         counts = {values[0].hops for values in before.values()}
         by_count = [hop_count_name(count) for count in sorted(counts)] if len(counts) > 1 else []
-        for dataset in [*datasets, *averages, *by_count, ALL]:
-            units = [unit for unit, values in before.items() if _inside(values[0], dataset)]
+        for dataset in [*datasets, *averages, *by_count, ALL_QUESTIONS, ALL]:
+            groups: dict[str, list[Unit]] = {}
+            for unit, values in before.items():
+                if _inside(values[0], dataset):
+                    name = "" if dataset == ALL_QUESTIONS else values[0].dataset
+                    groups.setdefault(name, []).append(unit)
             for measure in COMPARED:
                 column = MEASURES.index(measure)
-                difference = np.array(
-                    [_mean(after[unit], column) - _mean(before[unit], column) for unit in units]
-                )
-                # Equal means over the seeds of a group may differ by rounding.
-                difference[np.abs(difference) < 1e-12] = 0
-                test = paired_test(np.zeros_like(difference), difference)
+                differences = [
+                    np.array([_mean(after[one], column) - _mean(before[one], column) for one in of])
+                    for of in groups.values()
+                ]
+                for difference in differences:
+                    # Equal means over the seeds of a group may differ by rounding.
+                    difference[np.abs(difference) < 1e-12] = 0
+                test = paired_test(differences)
                 yield {
                     "before": _label(first), "after": _label(other), "policy": policy,
-                    "dataset": dataset, "measure": measure, "n": len(units),
+                    "dataset": dataset, "measure": measure, "n": sum(map(len, differences)),
                     **{name: test[name] for name in ("difference", "interval", "p")},
                 }  # fmt: skip
 
@@ -231,7 +243,9 @@ def _inside(outcome: Outcome, dataset: str) -> bool:
     if dataset in _HOPS:
         return outcome.hop == _HOPS[dataset]
     count = hop_count(dataset)
-    return outcome.hops == count if count is not None else dataset in (outcome.dataset, ALL)
+    if count is not None:
+        return outcome.hops == count
+    return dataset in (outcome.dataset, ALL, ALL_QUESTIONS)
 
 
 def _mean(outcomes: Sequence[Outcome], column: int) -> float:

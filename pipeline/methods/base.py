@@ -21,6 +21,7 @@ from typing import (
 )
 
 from pipeline.config.policy import Rewards
+from pipeline.core.answer_metrics import CoverMatch
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.training.sft_data.steps import Fact, Hop, StepOptions
@@ -37,7 +38,13 @@ Scorer = Callable[
 
 
 class ScoreInputs(Protocol):
-    """Models and tables that a scorer can request; each is opened by its method."""
+    """Models and tables that a scorer can request; each is opened by its method.
+
+    ``cem`` is the setting ``evaluation.cem``.
+    """
+
+    @property
+    def cem(self) -> CoverMatch: ...
 
     def similarity(self) -> Similarity:
         """The similarity model of the rewards."""

@@ -106,7 +106,7 @@ def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
     found = json.loads(printed)
     assert found == json.loads(json.dumps(compare_runs(runs)))
     assert [group["seeds"] for group in found["groups"]] == [[0, 1], [0]]
-    assert {row["dataset"] for row in found["means"]} == {"musique", "all"}
+    assert {row["dataset"] for row in found["means"]} == {"musique", "all-questions", "all"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,10 @@ def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
         (["missing"], "there is no run 'missing': neither missing nor runs/missing has a store"),
         (["all", "runs/all"], "have the same settings and the same seed (0)"),
         (["all", "--output", "all.html"], "--output is all.html, and the tables are Markdown"),
-        (["all", "--dataset", "nq"], "--dataset is 'nq'; the runs have musique, all"),
+        (
+            ["all", "--dataset", "nq"],
+            "--dataset is 'nq'; the runs have musique, all-questions, all",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_sentence(

@@ -51,7 +51,7 @@ def test_rows_are_printed_as_json_and_written_beside_the_run(
     assert all(row["osr"] is None and row["split"] == "test" for row in rows)
     assert json.loads((tmp_path / "rows.json").read_text()) == rows
     kept = tmp_path / "runs/embedded/evaluations"
-    assert json.loads((kept / "round-1-test.json").read_text()) == rows[-2:]
+    assert json.loads((kept / "round-1-test.json").read_text()) == rows[-3:]
     tests = json.loads((kept / "comparisons/test.json").read_text())
     [em] = [t for t in tests if (t["measure"], t["dataset"]) == ("em", "all")]
     assert (em["before"], em["after"], round(em["difference"], 2)) == ("sft", "round-1", 0.33)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1, normalize
@@ -37,6 +41,63 @@ def test_composed_and_decomposed_spellings_are_the_same_answer(
 def test_accents_and_full_width_letters_still_distinguish_answers() -> None:
     assert exact_match("Bronte", ["Brontë"]) == 0
     assert exact_match("\uff21bc", ["Abc"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("spelling", "gold"),
+    [
+        (
+            "O’Neill’s 1914–18 “war”",
+            "O'Neill's 1914-18 war",
+        ),  # apostrophes, en dash, quotation marks
+        ("OʼNeillʼs 1914‑18 «war»", "O'Neill's 1914-18 war"),  # letters, non-breaking hyphen
+        ("O′Neill´s 1914−18 „war‟", "O'Neill's 1914-18 war"),  # prime, acute accent, minus sign
+        ("¡O‘Neill`s 1914—18 war…!", "O'Neill's 1914-18 war"),
+        ("Hawaiʻi", "Hawai'i"),
+        ("anti\u00adbody\u200b \ufeffA\u2060", "antibody A"),  # characters without width
+    ],
+)
+def test_typographic_spellings_are_the_same_answer(spelling: str, gold: str) -> None:
+    assert exact_match(spelling, [gold]) == f1(spelling, [gold]) == 1
+    for match in ("words", "substring"):
+        assert cover_exact_match(f"it is {spelling}", [gold], match) == 1  # type: ignore[arg-type]
+
+
+def test_real_gold_answers_with_typographic_characters_match_their_ascii_spelling(
+    real_data: Path,
+) -> None:
+    answers = {
+        answer
+        for file, key in (("nq_search_1802", "golden_answers"), ("nq_open_gold_1326", "answers"))
+        for line in (real_data / f"single-hop/{file}.jsonl").read_text("utf-8").splitlines()
+        for answer in json.loads(line).get(key) or ()
+    }
+    typographic = [answer for answer in answers if re.search("[‘’ʼʻ‐-―−\u200b-\u200f]", answer)]
+    assert len(typographic) >= 10
+    for answer in typographic:
+        plain = re.sub("[‘’ʼʻ]", "'", re.sub("[‐-―−]", "-", re.sub("[\u200b-\u200f]", "", answer)))
+        assert exact_match(plain, [answer]) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "words", "substring"),
+    [
+        ("Americans", "American", 0, 1),
+        ("Jean Paul", "Jean-Paul", 0, 1),
+        ("1000", "1,000", 1, 0),
+        ("in 2010", "10", 0, 1),
+        ("I know", "no", 0, 1),
+        ("the Obama family", "Obama", 1, 1),
+        ("U.S.", "US", 1, 0),
+        ("an apple", "apples", 0, 0),
+        ("the!", "the", 0, 0),  # an empty gold answer never matches
+    ],
+)
+def test_cover_exact_match_of_whole_words_and_as_in_hiprags_code(
+    answer: str, gold: str, words: float, substring: float
+) -> None:
+    assert cover_exact_match(answer, [gold]) == words
+    assert cover_exact_match(answer, [gold], "substring") == substring
 
 
 @pytest.mark.parametrize(

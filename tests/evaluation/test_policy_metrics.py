@@ -61,7 +61,7 @@ def test_single_hop_and_multi_hop_rows_are_averages_over_the_data_sets_of_each_k
     ]
     rows = metrics_rows("sft", "test", outcomes, {"total": 3.0}, resamples=9, seed=0)
     table = {row["dataset"]: row for row in rows}
-    assert [row["dataset"] for row in rows][-3:] == ["single-hop", "multi-hop", "all"]
+    assert [row["dataset"] for row in rows][-3:] == ["multi-hop", "all-questions", "all"]
     assert [table[name]["em"] for name in ("single-hop", "multi-hop", "all")] == [0.75, 0.25, 0.5]
     assert [table[name]["n"] for name in ("single-hop", "multi-hop", "all")] == [3, 5, 8]
     assert [row["seconds"] for row in rows[-3:]] == [None, None, {"total": 3.0}]
@@ -83,7 +83,8 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
     assert found["2-hop"] == (4, pytest.approx(2 / 3))
     assert found["3-hop"] == (1, 0.0)
     assert rows[-1]["split"] == "test/unseen"
-    assert {row["dataset"] for row in rows if row["split"] != "test"} == {"nq", "musique", "all"}
+    of_part = {row["dataset"] for row in rows if row["split"] != "test"}
+    assert of_part == {"nq", "musique", "all-questions", "all"}
 
 
 def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
@@ -134,8 +135,10 @@ def test_parts_of_a_split_have_separate_rows() -> None:
     result = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
     assert [(r["split"], r["dataset"], r["n"], r["em"]) for r in result] == [
         ("test", "nq", 2, 0.5),
+        ("test", "all-questions", 2, 0.5),
         ("test", "all", 2, 0.5),
         ("test/unseen", "nq", 1, 0.0),
+        ("test/unseen", "all-questions", 1, 0.0),
         ("test/unseen", "all", 1, 0.0),
     ]
 
@@ -145,16 +148,43 @@ def test_the_paired_test_agrees_with_a_hand_calculation() -> None:
 
     Two-sided p of t = 3 with 3 degrees is 0.0577; the 95 % quantile is 3.182.
     """
-    test = paired_test(np.zeros(4), np.array([1.0, 1.0, 0.0, 1.0]))
+    test = paired_test([np.array([1.0, 1.0, 0.0, 1.0])])
     assert test["difference"] == 0.75
     assert test["t"] == pytest.approx(3.0)
     assert test["p"] == pytest.approx(0.0577, abs=5e-5)
     assert test["interval"] == pytest.approx([0.75 - 0.25 * 3.1824, 0.75 + 0.25 * 3.1824], abs=1e-3)
 
 
+def test_the_paired_test_over_data_sets_gives_each_of_them_equal_weight() -> None:
+    """Differences 1, 1, 0, 1 and 0, 0: means .75 and 0, so .375, with half the error of the first.
+
+    t is the 3 of the test above, with its degrees of freedom, since the second does not vary; as one
+    sample the mean is .5 and t is sqrt(5).
+    """
+    first, second = np.array([1.0, 1.0, 0.0, 1.0]), np.zeros(2)
+    both, pooled = paired_test([first, second]), paired_test([np.concatenate([first, second])])
+    assert (both["difference"], pooled["difference"]) == (0.375, 0.5)
+    assert (both["t"], both["p"]) == (pytest.approx(3.0), paired_test([first])["p"])
+    assert pooled["t"] == pytest.approx(5**0.5)
+    assert both["interval"] == pytest.approx(
+        [0.375 - 0.125 * 3.1824, 0.375 + 0.125 * 3.1824], abs=1e-3
+    )
+
+
+def test_the_paired_test_over_varying_data_sets_is_welchs() -> None:
+    """For two data sets of half the difference it is Welch's test of the one against minus the other."""
+    from scipy.stats import ttest_ind
+
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.3, 1, 12), rng.normal(0.1, 3, 7)
+    expected = ttest_ind(a, -b, equal_var=False)
+    found = paired_test([a, b])
+    assert (found["t"], found["p"]) == pytest.approx((expected.statistic, expected.pvalue))
+
+
 @pytest.mark.parametrize(("shift", "p"), [(0.0, 1.0), (0.5, 0.0)])
 def test_equal_differences_have_p_but_no_t(shift: float, p: float) -> None:
-    test = paired_test(np.zeros(3), np.full(3, shift))
+    test = paired_test([np.full(3, shift)])
     assert test == {"difference": shift, "interval": None, "t": None, "p": p}
 
 

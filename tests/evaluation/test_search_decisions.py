@@ -51,6 +51,7 @@ def test_rates_are_over_steps_within_a_data_set_and_averaged_over_data_sets(tmp_
     assert rates["musique"] == pytest.approx((1 / 3, 1.0, 0.0))
     assert rates["nq"] == (1.0, None, 0.5)  # the verdict on its only step without search is unknown
     assert rates["all"] == pytest.approx((2 / 3, 1.0, 0.25))
+    assert rates["all-questions"] == pytest.approx((2 / 4, 1.0, 1 / 6))
 
 
 def test_the_page_shows_the_rates_if_there_are_verdicts(tmp_path: Path):

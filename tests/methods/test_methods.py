@@ -87,7 +87,7 @@ def test_the_terms_decide_where_a_trajectory_was_scored_with_the_reward_of_anoth
 
 CHANGED_WEIGHTS = {
     "tearag": {"consistency": 0.4, "subquery": 0.1, "context": 0.0, "summary": 0.25},
-    "hiprag": {"format": 0.1, "process": 0.9, "penalise": "over"},
+    "hiprag": {"format": 0.1, "process": 0.9, "penalise": "over", "unknown": "correct"},
     "prograph": {"progress": 2.0, "structure": 0.1},
     "search-r1": {"format": 0.7},
 }
@@ -95,6 +95,8 @@ CHANGED_WEIGHTS = {
 
 class Inputs:
     """Inputs of a scorer that needs a similarity only."""
+
+    cem = "words"
 
     def similarity(self) -> Lexical:
         return Lexical()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 from lxml import html
@@ -43,6 +43,7 @@ MEASURES: Mapping[str, Callable[[Trajectory], float]] = {
     "retrieved": lambda t: t.tokens.retrieved,
     "total": lambda t: t.tokens.thinking + t.tokens.retrieved,
 }
+AVERAGES = {"all-questions": "average over questions", "all": "average over data sets"}
 # Numbers in sentences that explain figures and are none.
 FIXED = re.compile(
     r"95 %|F1|eq\. [\d–]+|p < 0\.05|policy N − 1|0\.5 means|0 without one|process reward is 0|2wiki"
@@ -149,29 +150,41 @@ class Store:
         )
         return [em, f1, cem, words, percent(mean(groups, "format_ok")), steps]
 
-    def test(self, before: str, after: str, measure: str, dataset: str | None = None) -> Any:
-        """Differences and their paired t-test, over all questions of one data set or of all."""
+    def test(self, before: str, after: str, measure: str, dataset: str = "all") -> Any:
+        """Number of questions, mean difference, its interval and p of a paired t-test.
+
+        ``all`` is the mean over data sets, with the variances of their means added up and Welch's
+        degrees of freedom; any other name is one sample.
+        """
         sides = [
             {
                 t.question_id: MEASURES[measure](t)
                 for t in self.of[p]
-                if dataset in (None, t.dataset)
+                if dataset in (t.dataset, "all", "all-questions")
             }
             for p in (before, after)
         ]
-        values = [[side[question] for question in sides[0]] for side in sides]
-        differences = [b - a for a, b in zip(*values, strict=True)]
-        if len(set(differences)) < 2:
-            return differences, None, 1.0 if not any(differences) else 0.0
-        from scipy.stats import ttest_rel
+        of = {t.question_id: t.dataset for t in self.of[before]}
+        groups: dict[str, list[float]] = {}
+        for question, value in sides[0].items():
+            name = "" if dataset == "all-questions" else of[question]
+            groups.setdefault(name, []).append(sides[1][question] - value)
+        found = fmean(map(fmean, groups.values()))
+        errors = [(variance(g) / len(g) / len(groups) ** 2, len(g) - 1) for g in groups.values()]
+        squared = sum(error for error, _ in errors)
+        if not squared:
+            return len(sides[0]), found, None, float(not found)
+        from scipy.stats import t as student
 
-        test = ttest_rel(values[1], values[0])
-        return differences, test.confidence_interval(0.95), float(test.pvalue)
+        freedom = squared**2 / sum(error**2 / n for error, n in errors)
+        bounds = student.interval(0.95, freedom, loc=found, scale=math.sqrt(squared))
+        p = 2 * student.cdf(-abs(found) / math.sqrt(squared), freedom)
+        return len(sides[0]), found, bounds, float(p)
 
     def headline(self) -> Rows:
         tests: dict[str, list[str]] = {"sft": ["–"] * 3}
         for before, after in pairwise(self.policies):
-            tests[after] = [p_text(self.test(before, after, m)[2]) for m in ("em", "f1", "cem")]
+            tests[after] = [p_text(self.test(before, after, m)[3]) for m in ("em", "f1", "cem")]
         return [
             [
                 policy(p),
@@ -188,6 +201,8 @@ class Store:
         for title, (dataset, keep) in tables.items():
             for place, p in enumerate(self.policies):
                 groups = self.groups(p, keep)
+                if dataset == "all-questions":
+                    groups = [[t for group in groups for t in group]]
                 count = sum(map(len, groups))
                 shown = f"{self.split}/{title}" if split == "part" else self.split
                 heading = [f"{title}{count:,} questions"] if place == 0 else []
@@ -216,18 +231,20 @@ class Store:
 
     def first_to_last(self) -> Rows:
         rows = []
-        for dataset in [*self.datasets, None]:
+        for dataset in [*self.datasets, *AVERAGES]:
             cells = []
             for measure, scale, digits in (
                 ("em", 100, 1), ("f1", 100, 1), ("cem", 100, 1), ("words", 1, 2), ("steps", 1, 2),
             ):  # fmt: skip
-                found, bounds, p = self.test(self.policies[0], self.policies[-1], measure, dataset)
-                shown = signed(scale * fmean(found), digits)
+                n, found, bounds, p = self.test(
+                    self.policies[0], self.policies[-1], measure, dataset
+                )
+                shown = signed(scale * found, digits)
                 if bounds is not None:
                     low, high = (signed(scale * bound, digits) for bound in bounds)
                     shown += f" [{low}, {high}]"
                 cells += [shown, p_text(p)]
-            rows.append([dataset or "all questions", f"{len(found):,}", *cells])
+            rows.append([AVERAGES.get(dataset, dataset), f"{n:,}", *cells])
         return rows
 
     def failure_modes(self) -> Rows:
@@ -238,11 +255,14 @@ class Store:
         }
         occurring = [m.value for m in FailureMode if any(c[m.value] for c in counts.values())]
         rows: Rows = []
-        for dataset in ["average", *self.datasets]:
+        for dataset in [*self.datasets, *AVERAGES]:
             for place, p in enumerate(self.policies):
-                own = [counts[p, d] for d in self.datasets if dataset in ("average", d)]
+                own = [counts[p, d] for d in self.datasets if dataset in (d, *AVERAGES)]
+                if dataset == "all-questions":
+                    own = [sum(own, Counter())]
                 total = sum(c.total() for c in own)
-                heading = [f"{dataset}{total:,} questions"] if place == 0 else []
+                title = AVERAGES.get(dataset, dataset)
+                heading = [f"{title}{total:,} questions"] if place == 0 else []
                 cells = [
                     f"{percent(fmean(c[m] / c.total() for c in own))} {sum(c[m] for c in own):,}"
                     for m in occurring
@@ -479,6 +499,7 @@ class Store:
     def tables(self) -> dict[str, Callable[[], Rows]]:
         """The rows of every table, by its caption; the rows of its head are left out."""
         every = {d: (d, lambda t, d=d: t.dataset == d) for d in self.datasets}
+        every |= {title: (name, lambda t: True) for name, title in AVERAGES.items()}
         by_hop = {f"{h}-hop": (f"{h}-hop", lambda t, h=h: t.hop == h) for h in ("single", "multi")}
         parts = {
             part: ("all", lambda t, part=part: self.part(t) == part)
@@ -486,7 +507,7 @@ class Store:
         }
         against = "Means of every reward term over right and wrong answers to {}-hop questions, and AUC against exact match, per round"
         return {
-            "Metrics of every policy, averaged over data sets": self.headline,
+            "Metrics of every policy: average over data sets": self.headline,
             "Metrics of every policy on each data set": lambda: self.grouped(every),
             "Metrics of every policy on single-hop and on multi-hop questions": lambda: (
                 self.grouped(by_hop)
@@ -499,7 +520,7 @@ class Store:
             "Percentage and number of trajectories by failure mode, for every data set and policy": (
                 self.failure_modes
             ),
-            "Tokens and searches per question, averaged over data sets": self.tokens,
+            "Tokens and searches per question: average over data sets": self.tokens,
             "Number of questions by number of steps and by stop reason": self.steps_and_stops,
             "Recall of golden evidence by round and policy, data set and number of hops": self.recall,
             "Mean of every reward term over the sampled trajectories of each round": (
@@ -536,7 +557,7 @@ class Store:
     def head(self, caption: str) -> list[str]:
         """The cells of a table's head that have numbers."""
         if caption.startswith("Metrics of every policy"):
-            return ["F1", "p (F1)"] if caption.endswith("averaged over data sets") else ["F1"]
+            return ["F1", "p (F1)"] if caption.endswith("average over data sets") else ["F1"]
         if caption.startswith("Paired two-sided t-tests"):
             return ["F1 difference"]
         if caption.startswith("EM, F1 and CEM of every policy by number of hops"):
@@ -555,16 +576,16 @@ class Store:
         """The texts with figures that are in no table, as they must be on the page."""
         first, last = self.policies[0], self.policies[-1]
         ems = [percent(mean(self.groups(p), "em")) for p in (last, first)]
-        differences, _, p = self.test(first, last, "em")
+        count, _, _, p = self.test(first, last, "em")
         shown = "< 0.001" if p < 0.001 else f"= {p:.3f}"
         yield (
             f"Exact match (EM) on the held-out questions is {ems[0]} % with policy "
             f"{last.removeprefix('round-')} and {ems[1]} % with policy 0 (SFT); the difference is "
             f"{'significant' if p < 0.05 else 'not significant'} (paired t-test over "
-            f"{len(differences):,} questions, p {shown})."
+            f"{count:,} questions, p {shown})."
         )
         yield (
-            f"{len(differences):,} {self.split} questions from {len(self.datasets)} data sets · greedy "
+            f"{count:,} {self.split} questions from {len(self.datasets)} data sets · greedy "
             "decoding · retrieval ppr, iterative · seed 0"
         )
         for measure, scale, digits, unit in (
@@ -594,8 +615,7 @@ class Store:
         for before, after in pairs[: None if len(self.policies) > 2 else 1]:
             change, p = {}, {}
             for measure in ("em", "f1", "cem", "words"):
-                differences, _, p[measure] = self.test(before, after, measure)
-                change[measure] = fmean(differences)
+                _, change[measure], _, p[measure] = self.test(before, after, measure)
             move = {m: math.copysign(p[m] < 0.05, change[m]) for m in change}
             others = [
                 m.upper()
@@ -664,9 +684,9 @@ class Store:
     def curves(self) -> dict[str, list[list[float]]]:
         """The values of the lines of every chart, by its caption."""
         charts = {}
-        for dataset in ["Average over data sets", *self.datasets]:
+        for dataset in ["average over data sets", *self.datasets]:
             groups = [
-                self.groups(p, lambda t, d=dataset: d in (t.dataset, "Average over data sets"))  # type: ignore[misc]
+                self.groups(p, lambda t, d=dataset: d in (t.dataset, "average over data sets"))  # type: ignore[misc]
                 for p in self.policies
             ]
             charts[dataset] = [[100 * mean(g, m) for g in groups] for m in ("em", "f1")]
@@ -769,7 +789,7 @@ def _of_charts(store: Store, root: Any) -> Iterator[str]:
             yield f"{caption}: {list(map(len, lines))} points in place of {list(map(len, wanted))}"
         elif not _proportional([*chain(*lines)], [*chain(*wanted)]):
             yield f"{caption}: the lines are not those of {wanted}"
-        if caption in ("Average over data sets", *store.datasets):
+        if caption in ("average over data sets", *store.datasets):
             labels = [_text(t) for t in figure.iter("text") if re.fullmatch(r"\d+\.\d", _text(t))]
             if labels != [f"{value:.1f}" for values in wanted for value in values]:
                 yield f"{caption}: the labels {labels} are not {wanted}"

@@ -112,7 +112,7 @@ def test_the_page_shows_the_numbers_of_the_metrics_rows(tmp_path: Path) -> None:
     assert rows == json.loads((context.inputs["evaluate"] / "metrics.json").read_text())
     text = Page((context.output / "report.html").read_text()).text
     displayed = [row for row in rows if row["split"] == "test" or row["dataset"] == "all"]
-    assert len(displayed) == 2 * (4 + 1)  # three data sets, their average, and that of "unseen"
+    assert len(displayed) == 2 * (5 + 1)  # three data sets, both averages, and one of "unseen"
     for row in displayed:
         assert f" {100 * row['em']:.1f} " in text
         assert f" {row['steps']:.2f} " in text
@@ -198,5 +198,5 @@ def test_the_last_policy_has_its_rows_on_the_final_split_and_no_other_policy(
     assert {policy for policy, _ in found} == {"round-1"}
     page = (context.output / "report.html").read_text()
     table = page.partition("The last policy on the")[2].partition("</table>")[0]
-    assert table.count("Policy 1") == 2  # the average, and the data set
+    assert table.count("Policy 1") == 3  # the data set, and both averages
     assert "Policy 0" not in table

@@ -40,6 +40,18 @@ def test_what_evaluation_overrides_changes_evaluations_and_no_training_stage() -
     assert changed("evaluation.retrieval.alpha=0.3") == EVALUATIONS
 
 
+def test_cover_exact_match_decides_evaluations_and_hiprags_reward_and_the_average_the_report() -> (
+    None
+):
+    assert changed("evaluation.cem=substring") == EVALUATIONS
+    before, after = (
+        stages("rounds=1", f"evaluation.cem={cem}", config="embedded-hiprag")["score-1"]
+        for cem in ("words", "substring")
+    )
+    assert before.key.fingerprint != after.key.fingerprint
+    assert changed("evaluation.average=all-questions") == {"report"}
+
+
 def test_the_last_policy_alone_is_evaluated_on_the_final_split() -> None:
     splits = ("rounds=2", "evaluation.split=validation", "evaluation.final_split=test")
     run = stages(*splits)

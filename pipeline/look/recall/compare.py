@@ -153,7 +153,7 @@ def measure_retrievers(
             semantic = recalls.get(("semantic", metrics.reranker), recalls.get(("semantic", None)))
             if semantic is not None and metrics.retriever != "semantic":
                 recall_Q = recalls[metrics.retriever, metrics.reranker]
-                metrics.against_semantic = paired_test(semantic, recall_Q)
+                metrics.against_semantic = paired_test([recall_Q - semantic])
         result += of_kind
     return result
 

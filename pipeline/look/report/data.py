@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.answer_metrics import ALL, is_average
+from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, AVERAGE_TITLES, is_average
 from pipeline.core.row_files import iterate_parquet
 from pipeline.engine.store import MANIFEST, read_manifest, read_output
 
@@ -29,19 +29,14 @@ def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
     return dict(sorted(directories.items()))
 
 
-def by_dataset(
-    rows: Sequence[Mapping[str, Any]], *, average: str = ""
-) -> dict[str, list[Mapping[str, Any]]]:
-    """Metrics rows by data set; with a title ``average`` those of the average are first.
-
-    Empty if the average is asked for and there is none.
-    """
+def by_dataset(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Metrics rows by data set, then those of both averages over all of them by their titles."""
     names = dict.fromkeys(row["dataset"] for row in rows if not is_average(row["dataset"]))
-    groups = {name: [row for row in rows if row["dataset"] == name] for name in names}
-    if not average:
-        return groups
-    of_all = [row for row in rows if row["dataset"] == ALL]
-    return {average: of_all, **groups} if of_all else {}
+    titles = {name: name for name in names} | {
+        name: AVERAGE_TITLES[name] for name in (ALL_QUESTIONS, ALL)
+    }
+    groups = {title: [row for row in rows if row["dataset"] == n] for n, title in titles.items()}
+    return {title: found for title, found in groups.items() if found}
 
 
 def turn_rewards(

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.core.answer_metrics import ALL
 from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.look.report.data import by_dataset
 
 
 def values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Template variables: the failure modes that occur, and rows by data set."""
-    groups = by_dataset([row for row in rows if row["split"] == rows[0]["split"]], average=ALL)
+    main = [row for row in rows if row["split"] == rows[0]["split"]]
     occurring = [
-        mode
-        for mode in FailureMode
-        if any(row["failure_modes"][mode.value]["n"] for row in groups.get(ALL, ()))
+        mode for mode in FailureMode if any(row["failure_modes"][mode.value]["n"] for row in main)
     ]
     return {
         "failure_modes": {
@@ -31,5 +28,5 @@ def values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             }
             for failure_mode in occurring
         },
-        "failure_mode_rows": groups,
+        "failure_mode_rows": by_dataset(main),
     }

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_average
+from pipeline.core.answer_metrics import ALL, AVERAGE_TITLES, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.atomic import json_text, write_json, write_text
 from pipeline.core.text import visible
 from pipeline.engine.context import StageContext
@@ -89,6 +89,7 @@ def figures(found: Mapping[str, Any]) -> dict[str, Any]:
         "coverage": [asdict(row) for row in found["coverage"]],
         "answerable": list(found["answerable"].values()),
         "added_gold": len(found["added_gold"]),
+        "average": found["average"],
         "parted": found["parted"],
         "verdict": found["reward_verdict"],
         "control": found["control"],
@@ -139,7 +140,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "config": context.config,
         "evaluated": context.config.for_evaluation().retrieval,
         "significant": SIGNIFICANT,
-        **_results(rows, inputs["evaluate"] if rows else None),
+        **_results(rows, inputs["evaluate"] if rows else None, context.config.evaluation.average),
         **coverage_section.values(
             inputs, _policies(rows), context.config.evaluation.split, context.seed
         ),
@@ -170,8 +171,13 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
     }
 
 
-def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str, Any]:
-    """Results of the evaluated policies; empty when the run stopped before evaluation."""
+def _results(
+    rows: Sequence[Mapping[str, Any]], evaluate: Path | None, average: str
+) -> dict[str, Any]:
+    """Results of the evaluated policies; empty when the run stopped before evaluation.
+
+    ``average`` names the rows of the headline: the setting ``evaluation.average``.
+    """
     policies = _policies(rows)
     split = rows[0]["split"] if rows else ""
     main = [row for row in rows if row["split"] == split]
@@ -181,7 +187,11 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
         "policies": policies,
         "split": split,
         "colors": {p: plots.series_color(i, len(policies)) for i, p in enumerate(policies)},
-        "headline": [row for row in main if row["dataset"] == ALL],
+        "average": average,
+        "average_title": AVERAGE_TITLES[average],
+        "titles": AVERAGE_TITLES,
+        "datasets": len({row["dataset"] for row in main if not is_average(row["dataset"])}),
+        "headline": [row for row in main if row["dataset"] == average],
         "by_dataset": collect.by_dataset(main),
         "by_hop": {
             name: of_hop
@@ -189,10 +199,10 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
             if (of_hop := [row for row in main if row["dataset"] == name])
         },
         **_by_hop_count(main),
-        "judged": collect.by_dataset(judged, average="average"),
-        "parts": _by_part(rows, split),
+        "judged": collect.by_dataset(judged),
+        "parts": _by_part(rows, split, average),
         "final": _final(rows, split),
-        "learning": _learning(policies, main),
+        "learning": _learning(policies, main, average),
     }
     if evaluate is None:
         return {**result, "first_to_last": {}, "parted": []}
@@ -200,12 +210,12 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     return {
         **result,
         "against_previous": {
-            after: by_dataset[ALL]
+            after: by_dataset[average]
             for before, after in pairwise(policies)
-            if "em" in (by_dataset := _by_measure(tests, before, after)).get(ALL, {})
+            if "em" in (by_dataset := _by_measure(tests, before, after)).get(average, {})
         },
         "first_to_last": _by_measure(tests, policies[0], policies[-1]),
-        "parted": [*parted(test for test in tests if test["dataset"] == ALL)],
+        "parted": [*parted(test for test in tests if test["dataset"] == average)],
         **_steps(policies, read_output(evaluate / "distributions.json")),
     }
 
@@ -235,21 +245,26 @@ def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"by_hop_count": found, "hop_counts": counts}
 
 
-def _by_part(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
+def _by_part(
+    rows: Sequence[Mapping[str, Any]], split: str, average: str
+) -> dict[str, list[Mapping[str, Any]]]:
     result: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["split"].startswith(f"{split}/") and row["dataset"] == ALL:
+        if row["split"].startswith(f"{split}/") and row["dataset"] == average:
             result.setdefault(row["split"].removeprefix(f"{split}/"), []).append(row)
     return result
 
 
 def _final(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows of the last policy on ``evaluation.final_split`` by data set, the average first."""
-    main = [row for row in rows if row["split"] != split and "/" not in row["split"]]
-    return collect.by_dataset(main, average=f"All of {main[0]['split']}") if main else {}
+    """Rows of the last policy on ``evaluation.final_split`` by data set, then the averages."""
+    return collect.by_dataset(
+        [row for row in rows if row["split"] != split and "/" not in row["split"]]
+    )
 
 
-def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _learning(
+    policies: Sequence[str], rows: Sequence[Mapping[str, Any]], average: str
+) -> dict[str, str]:
     """One figure of EM and F1 per data set, with a common scale, and one of the average."""
     if len(policies) < 2:
         return {}
@@ -265,16 +280,17 @@ def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dic
         for value in (score, *(interval or ()))
     ]
     limits = (max(0.0, min(bounds) - 6), min(104.0, max(bounds) + 6))
+    datasets = dict.fromkeys(name for name, _, _ in points if not is_average(name))
     return {
-        dataset: plots.learning_curve(
+        AVERAGE_TITLES.get(dataset, dataset): plots.learning_curve(
             [policy_title(policy) for policy in policies],
             {
                 plots.EM: [points[dataset, policy, "em"] for policy in policies],
                 plots.F1: [points[dataset, policy, "f1"] for policy in policies],
             },
-            None if dataset == ALL else limits,
+            None if dataset == average else limits,
         )
-        for dataset in [ALL, *collect.by_dataset(rows)]
+        for dataset in [average, *datasets]
     }
 
 

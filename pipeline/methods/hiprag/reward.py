@@ -9,16 +9,18 @@ the verdicts on their steps. Output: every term of every trajectory.
 
 Departures. The released code counts only search steps in N, so that a trajectory without any search
 earns the whole bonus; this module counts both kinds, as the paper does. A step with an unknown
-verdict is left out of N and N_corr. The bonus is 0 when N is 0.
+verdict is left out of N and N_corr; the code counts it as correct (an option). The bonus is 0 when
+N is 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, TypedDict
 
 from pipeline.config.policy import HiPragReward
-from pipeline.core.answer_metrics import cover_exact_match, outcome
+from pipeline.core.answer_metrics import CoverMatch, cover_exact_match, outcome
 from pipeline.core.errors import InputError
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Kind, Ruling
@@ -48,16 +50,17 @@ def score(
     trajectories: Sequence[Trajectory],
     verdicts: Sequence[Sequence[Ruling | None]],
     weights: HiPragReward = PAPER,
+    cem: CoverMatch = "words",
 ) -> list[HiPragRewards]:
     """Every term of every trajectory, in order, in the layout of ``steep score``.
 
     Reads ``answers``, ``answer``, ``format_ok`` and ``steps``. ``verdicts`` holds one entry per
     step, None for a step that was not judged. Raises InputError naming the step when such a step
     would count, that is, when the answer is correct and the format followed; elsewhere None is
-    recorded as unknown.
+    recorded as unknown. ``cem``: see `cover_exact_match`.
     """
     return [
-        _terms(trajectory, rulings, weights)
+        _terms(trajectory, rulings, weights, cem)
         for trajectory, rulings in zip(trajectories, verdicts, strict=True)
     ]
 
@@ -68,9 +71,12 @@ def _kind(step: Step) -> Kind:
 
 
 def _terms(
-    trajectory: Trajectory, rulings: Sequence[Ruling | None], weights: HiPragReward
+    trajectory: Trajectory,
+    rulings: Sequence[Ruling | None],
+    weights: HiPragReward,
+    cem: CoverMatch,
 ) -> HiPragRewards:
-    answer = outcome(trajectory, cover_exact_match)
+    answer = outcome(trajectory, partial(cover_exact_match, match=cem))
     format_ok = float(trajectory.format_ok)
     if len(rulings) != len(trajectory.steps):
         raise InputError(
@@ -91,10 +97,11 @@ def combined(
     answer: float, format_ok: float, steps: Sequence[StepVerdict], weights: HiPragReward
 ) -> HiPragRewards:
     """The terms, where N, N_corr and R(T) follow from the others."""
+    right = ("no", "unknown") if weights.unknown == "correct" else ("no",)
     correct = [
-        step["verdict"] == "no" if weights.penalise in ("both", step["kind"]) else True
+        step["verdict"] in right if weights.penalise in ("both", step["kind"]) else True
         for step in steps
-        if weights.penalise not in ("both", step["kind"]) or step["verdict"] != "unknown"
+        if weights.penalise not in ("both", step["kind"]) or step["verdict"] in (*right, "yes")
     ]
     n, n_corr = len(correct), sum(correct)
     bonus = weights.process * answer * format_ok * n_corr / n if n else 0.0

@@ -66,6 +66,22 @@ def test_unknown_verdicts_count_in_neither_numerator_nor_denominator():
     assert (nothing["n"], nothing["n_corr"], nothing["total"]) == (0, 0, 1.0)
 
 
+def test_unknown_verdicts_count_as_correct_by_the_rule_of_the_released_code():
+    weights = HiPragReward(unknown="correct")
+    rewards = terms([SEARCH, SEARCH, FROM_MEMORY], ["no", "unknown", "yes"], weights)
+    assert (rewards["n"], rewards["n_corr"]) == (3, 2)
+    only_over = HiPragReward(unknown="correct", penalise="over")
+    assert terms([SEARCH, FROM_MEMORY], ["yes", "unknown"], only_over)["n_corr"] == 1
+
+
+def test_the_answer_counts_by_whole_words_or_as_a_substring():
+    romeo = trajectory([SEARCH], answer="Romeo")
+    totals = [
+        score([romeo], [["no"]], HiPragReward(), cem)[0]["total"] for cem in ("words", "substring")
+    ]
+    assert totals == pytest.approx([0.2, 1.4])
+
+
 def test_a_missing_verdict_stops_only_where_it_would_count():
     with pytest.raises(InputError, match=r"steps\.1\.verdict: missing"):
         terms([SEARCH, FROM_MEMORY], ["no", None])
