@@ -201,8 +201,7 @@ class _ScoredFile:
     def _pair(self, chosen: Trajectory, rejected: Trajectory, kind: PairKind) -> records.Pair:
         from pipeline.pairs.candidates import pair_of
 
-        system = self._context.config.prompt.system
-        prompt = self._format.grammar.messages(system, chosen.question)
+        prompt = self._context.config.prompt.messages(chosen.question)
         rewards = (chosen.rewards or {}, rejected.rewards or {})
         number = self._context.round or 0
         tools = chosen.tools or self._format.tools

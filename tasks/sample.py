@@ -431,7 +431,7 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 
     sampling = config.sampling
     return RolloutSettings(
-        system=config.prompt.system,
+        prompt=config.prompt,
         temperature=temperature,
         **sampling.model_dump(include=set(LIMITS)),
         in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,

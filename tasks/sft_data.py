@@ -53,6 +53,7 @@ from tasks.index import knowledge
 from tasks.questions import QUESTIONS_READ, questions
 
 if TYPE_CHECKING:
+    from pipeline.config.policy import Prompt
     from pipeline.engine.context import StageContext
     from pipeline.llm.replies import ReplyExchange
     from pipeline.rollout.formats import Format
@@ -252,14 +253,12 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
             f"none of the {sums.total():,} trajectories of {rejection_sampling.TEACHER} "
             f"({settings.teacher}) can be trained on ({counts or 'no trajectories'}); raise "
             "sft_data.rejection_sampling.samples, lower its min_f1, name another "
-            "teacher, or say in prompt.system what the format is"
+            "teacher, or say in the prompt what the format is"
         )
     print(f"{sums.total():,} trajectories: {counts}")
     for name, part in (("train", train), ("test", test)):
         examples = (
-            rejection_sampling.example(
-                one, written.grammar.messages(config.prompt.system, one.question), written.tools
-            )
+            rejection_sampling.example(one, config.prompt.messages(one.question), written.tools)
             for one in part
         )
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
@@ -321,9 +320,9 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     written, turns = context.format, method(context.config.grammar).turns
-    system = context.config.prompt.system
+    prompt = context.config.prompt
     done = {
-        name: list(filter(None, (_written(one, written, turns, system, faults) for one in part)))
+        name: list(filter(None, (_written(one, written, turns, prompt, faults) for one in part)))
         for name, part in zip(("train", "test"), chosen, strict=True)
     }
     statistics = _statistics(context, trajectories, done, faults) | known_facts.statistics()
@@ -545,7 +544,7 @@ def _written(
     example: Example,
     written: Format,
     turns: Callable[[Sequence[Step]], Sequence[Step]],
-    system: str,
+    prompt: Prompt,
     faults: Counter[str],
 ) -> SftExample | None:
     """The example in the format; None and a fault if the format's parser refuses it."""
@@ -553,8 +552,8 @@ def _written(
     if not parsed.format_ok:
         faults[f"example: {(parsed.format_error or '').split(' at offset')[0]}"] += 1
         return None
-    prompt = written.grammar.messages(system, example.question)
-    return SftExample(example.id, example.question_id, len(example.steps), prompt, **fields)
+    messages = prompt.messages(example.question)
+    return SftExample(example.id, example.question_id, len(example.steps), messages, **fields)
 
 
 def _statistics(

@@ -316,7 +316,7 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
         name=re.sub(r"[^A-Za-z0-9._-]", "-", output.stem).strip(".-")[:100] or "own",
         learns=bool(found.cold) and not wanted.gpu, train={1: singles, **train}, test=held_out,
         model=model, preset=preset.name, settings=dumped if settings else "",
-        prompt=format_prompt(method)[1] if settings and not wanted.gpu else "",
+        prompt=format_prompt(method)[1] if settings and not wanted.gpu else None,
         local=urlsplit(wanted.endpoint or "").hostname in ("localhost", "127.0.0.1", "::1"),
         public=is_public(wanted.endpoint or ""),
     )  # fmt: skip

@@ -30,11 +30,11 @@ from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import as_json, write_jsonl
-from pipeline.core.records import HopType, Message, Pair, PairKind, Span, Stop
+from pipeline.core.records import HopType, Pair, PairKind, Span, Stop
 from pipeline.rollout.conversations.steps import tool_format
 
 if TYPE_CHECKING:
-    from pipeline.config.policy import Pairs
+    from pipeline.config.policy import Pairs, Prompt
     from pipeline.pairs.select import Candidate
 
 
@@ -115,20 +115,21 @@ def pair_file(
     """Write the preference pairs of all questions; returns how many.
 
     ``funnel`` is a file for the pairing outcome of every trajectory. The thresholds of ``config``
-    replace the paper's, and its system message begins the prompts.
+    replace the paper's, and prompts are its own.
     """
+    from pipeline.config.policy import Prompt
     from pipeline.core.answer_metrics import exact_match
     from pipeline.pairs.select import PAPER
     from pipeline.pairs.shortage import shortage
 
-    thresholds, system = PAPER, ""
+    thresholds, prompt = PAPER, Prompt()
     if config is not None:
         settings = config.load()
-        thresholds, system = settings.pairs, settings.prompt.system
+        thresholds, prompt = settings.pairs, settings.prompt
     questions = _read_trajectories(source)
     with ExitStack() as stack:
         write = None if funnel is None else stack.enter_context(text_output(funnel))
-        count = write_jsonl(output, _pairs(source, questions, thresholds, system, write))
+        count = write_jsonl(output, _pairs(source, questions, thresholds, prompt, write))
     if not count:
         rated = (
             [(_candidate(view, 0), exact_match(view.answer, view.answers) == 1) for view in views]
@@ -193,7 +194,7 @@ def _pairs(
     source: File,
     held: _Questions,
     thresholds: Pairs,
-    system: str,
+    prompt: Prompt,
     write: Callable[[str], None] | None,
 ) -> Iterator[dict[str, Any]]:
     """The pairs of all questions; ``write`` gets the pairing outcomes as JSON lines."""
@@ -216,21 +217,19 @@ def _pairs(
                     write(json_text(as_json(outcome)) + "\n")
             for pair in question.pairs:
                 chosen, rejected = by_id[pair.chosen.id], by_id[pair.rejected.id]
-                yield as_json(_whole(chosen, rejected, pair.kind, system)) | {
+                yield as_json(_whole(chosen, rejected, pair.kind, prompt)) | {
                     "chosen_total": counted_total(pair.chosen, thresholds),
                     "rejected_total": counted_total(pair.rejected, thresholds),
                 }
 
 
-def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, system: str) -> Pair:
+def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, prompt: Prompt) -> Pair:
     """A pair with the texts, tokens and reward terms of its trajectories; the round is unknown."""
-    prompt = [Message("system", system)] if system else []
-    if chosen.question:
-        prompt.append(Message("user", chosen.question))
+    messages = prompt.messages(chosen.question) if chosen.question else []
     rewards, tools = (chosen.rewards, rejected.rewards), chosen.tools
     if not tools and chosen.messages:
         tools = tool_format(chosen.grammar or DEFAULT_METHOD).declared
     text = tools if isinstance(tools, str | None) else json_text(tools)
     from pipeline.pairs.candidates import pair_of  # imports numpy
 
-    return pair_of(chosen, rejected, kind, prompt, rewards, round=0, tools=text)
+    return pair_of(chosen, rejected, kind, messages, rewards, round=0, tools=text)

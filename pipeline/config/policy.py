@@ -32,6 +32,7 @@ from pipeline.config.base import (
     for_round,
 )
 from pipeline.config.knowledge import Reranker
+from pipeline.core.records import Message
 
 
 class Model(Block):
@@ -51,9 +52,27 @@ class Model(Block):
 
 
 class Prompt(Block):
-    """The instruction to the policy."""
+    """The instruction to the policy, and its question."""
 
-    system: str = Field(description="system message; the question is the user message")
+    system: str = Field("", description="system message; empty: none")
+    user: str = Field(
+        "{question}", description="user message, in which `{question}` stands for the question"
+    )
+
+    @field_validator("user")
+    @classmethod
+    def _has_the_question(cls, value: str) -> str:
+        if "{question}" not in value:
+            raise ValueError(
+                "the text does not hold {question}, so no question would be asked; write it where "
+                "the question belongs"
+            )
+        return value
+
+    def messages(self, question: str) -> list[Message]:
+        """The prompt as chat messages; the model's chat template turns them into text."""
+        system = [Message("system", self.system)] if self.system else []
+        return [*system, Message("user", self.user.replace("{question}", question))]
 
 
 class MemorySteps(Block):

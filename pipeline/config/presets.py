@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.policy import Prompt
 from pipeline.config.reading import load
 from pipeline.core.model_shapes import shape_of
 
@@ -56,7 +57,7 @@ def preset_of(base: str) -> tuple[Preset, float, str]:
     return next(one for one in PRESETS if size <= one.parameters), size, why
 
 
-def format_prompt(grammar: str, format: str = "tags") -> tuple[str, str]:
+def format_prompt(grammar: str, format: str = "tags") -> tuple[str, Prompt]:
     """The configuration whose prompt describes the format of a method, and this prompt."""
     name = _FILE["prompts"]["tools" if format == "tools" else grammar]
-    return name, load(name).prompt.system
+    return name, load(name).prompt

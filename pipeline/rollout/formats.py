@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from pipeline.config.policy import Prompt
 from pipeline.core.formats import FormatName
 from pipeline.core.records import ContextItem, Step
 from pipeline.knowledge.retrieval.base import Query
@@ -42,7 +43,7 @@ class OpenFormat(ABC):
         return ()
 
     @abstractmethod
-    def prompt(self, system: str, question: str) -> tuple[list[Message], list[int]]:
+    def prompt(self, prompt: Prompt, question: str) -> tuple[list[Message], list[int]]:
         """The messages of a conversation, none in a format of text, and the ids of the prompt."""
 
     def begin(self, trajectory: PartialTrajectory) -> None:

@@ -5,9 +5,10 @@ Input: the directory of a policy. Output: its adapter and its fingerprint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.config.policy import Prompt
 from pipeline.core.model_files import UNTRAINED, lineage_fields
 
 
@@ -33,11 +34,10 @@ def read_policy(directory: Path) -> Policy:
 class RolloutSettings:
     """Decoding parameters and budgets of a rollout; all lengths are in tokens.
 
-    The defaults are the same as in the configuration block ``sampling``, with an empty system
-    message.
+    The defaults are the same as in the configuration blocks ``sampling`` and ``prompt``.
     """
 
-    system: str = ""  # system message; the question is the user message
+    prompt: Prompt = field(default_factory=Prompt)
     temperature: float = 1.0  # 0 is greedy decoding
     top_p: float = 1.0
     max_steps: int = 5  # retrievals per trajectory (HiPRAG: steps)

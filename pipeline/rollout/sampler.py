@@ -109,7 +109,7 @@ def continue_trajectories(
     """Continue each partial trajectory once, and yield the trajectories as they finish.
 
     Existing tokens and steps count against the budgets, as if the trajectory had been rolled out
-    from its question. ``settings.system`` has no effect, since the prompts exist already.
+    from its question. ``settings.prompt`` has no effect, since the prompts exist already.
     Everything else is as in `roll_out`.
     """
     return _Scheduler(rollout).run(iter(trajectories))
@@ -126,7 +126,7 @@ class _Scheduler:
         in_prompt = settings.prompt_retrieval and retriever is not None
         self.asks_question = single or in_prompt  # before the first turn
         if retriever is None or in_prompt:
-            written = OneTurn(written.tokenizer, written.grammar, settings.system)
+            written = OneTurn(written.tokenizer, written.grammar, settings.prompt)
         self.format, self.max_steps = written, 1 if single else settings.max_steps
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
@@ -138,7 +138,7 @@ class _Scheduler:
 
     def begun(self, question: Question, samples: Iterable[int]) -> Iterator[PartialTrajectory]:
         """Trajectories of a question that consist of their prompt."""
-        messages, prompt = self.format.prompt(self.settings.system, question.question)
+        messages, prompt = self.format.prompt(self.settings.prompt, question.question)
         for sample in samples:
             seed = self.seed_of(question.question_id, sample)
             yield PartialTrajectory(question, sample, seed, prompt, messages=list(messages))

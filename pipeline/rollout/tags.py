@@ -9,9 +9,10 @@ single-round retrieval, which shows the items of the question in the prompt (Tea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pipeline.config.policy import Prompt
 from pipeline.core.formats import FormatName
 from pipeline.core.records import Step
 from pipeline.core.sanitize import first_control_token
@@ -56,8 +57,8 @@ class TaggedText(OpenFormat):
     def stop(self) -> tuple[str, ...]:
         return self.grammar.stop
 
-    def prompt(self, system: str, question: str) -> tuple[list[Message], list[int]]:
-        return [], prompt_ids(self.tokenizer, self.grammar.messages(system, question))
+    def prompt(self, prompt: Prompt, question: str) -> tuple[list[Message], list[int]]:
+        return [], prompt_ids(self.tokenizer, prompt.messages(question))
 
     def begin(self, trajectory: PartialTrajectory) -> None:
         opening = self.grammar.opening()
@@ -95,9 +96,9 @@ class TaggedText(OpenFormat):
 
 @dataclass(eq=False)
 class OneTurn(TaggedText):
-    """One segment, whose text is the answer; ``system`` is the instruction of the prompt."""
+    """One segment, whose text is the answer; ``instruction`` is the prompt without items."""
 
-    system: str = ""
+    instruction: Prompt = field(default_factory=Prompt)
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -122,7 +123,7 @@ class OneTurn(TaggedText):
     def append(self, trajectory: PartialTrajectory, contexts: Sequence[Items]) -> bool:
         [items], question = contexts, trajectory.question.question
         text = self.shown(trajectory, items)
-        _, prompt = self.prompt(self.system, text + question)
+        _, prompt = self.prompt(self.instruction, text + question)
         shown = len(observation_ids(self.tokenizer, text))
         trajectory.put_context_in_prompt(self.grammar.sanitize_items(items), prompt, shown)
         return True

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pipeline.config.policy import Prompt
 from pipeline.core.formats import FormatName
 from pipeline.core.records import Step
 from pipeline.knowledge.retrieval.base import Query
@@ -97,9 +98,9 @@ class ToolConversations(OpenFormat):
         if self.answer_malformed:  # some templates refuse a result without a call
             self.template.frame({"role": "assistant", "content": "x"}, [_result("x", None)])
 
-    def prompt(self, system: str, question: str) -> tuple[list[Message], list[int]]:
+    def prompt(self, prompt: Prompt, question: str) -> tuple[list[Message], list[int]]:
         messages = self.template.prompt_messages(
-            [{"role": "system", "content": system}, {"role": "user", "content": question}]
+            [{"role": one.role, "content": one.content} for one in prompt.messages(question)]
         )
         return messages, self.template.ids(messages)
 

@@ -11,6 +11,7 @@ from benchmarks.__main__ import _markdown
 from benchmarks.peers import Missing
 from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
+from pipeline.config.policy import Prompt
 from pipeline.knowledge.retrieval.kag import RankedNode
 from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.rollout.policy import RolloutSettings
@@ -108,7 +109,14 @@ def recorded_trajectories() -> sampling.Recorded:
         samples=2,
     )
     return sampling.Recorded(
-        trajectories, questions, 2, 0, 0, RolloutSettings(system="S"), TOKENIZER, TEARAG
+        trajectories,
+        questions,
+        2,
+        0,
+        0,
+        RolloutSettings(prompt=Prompt(system="S")),
+        TOKENIZER,
+        TEARAG,
     )
 
 

@@ -63,13 +63,13 @@ def test_the_last_value_of_a_list_is_used_for_all_later_rounds():
 
 
 def test_the_examples_in_hiprags_prompt_follow_its_grammar():
-    system = load(CONFIGS / "hiprag-qwen2.5-3b.yaml").prompt.system
+    system = load(CONFIGS / "hiprag-qwen2.5-3b.yaml").prompt.user
     steps = re.findall(r"<step>\n.*?</step>", system, re.DOTALL)
     assert ["<search>" in step for step in steps] == [True, False, False]
     for step in steps:
         parsed = grammar("hiprag").parse(f"<think>\n{step}\n</think>\n<answer>a</answer>")
         assert parsed.format_error is None
-    parsed = grammar("hiprag").parse(system[system.rindex("<think>") :])
+    parsed = grammar("hiprag").parse(system[system.rindex("<think>") : system.rindex("Question:")])
     assert (parsed.format_error, parsed.answer) == (None, "Au")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.policy import Prompt
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ContextItem, Message, Step
 from pipeline.knowledge.graph.extract import TRIPLETS, ExtractionPrompt
@@ -129,7 +130,7 @@ def closed_book(data: Path) -> list[Lesson]:
 
 
 def trajectories(
-    data: Path, method: str, system: str, kind: str, rng: random.Random
+    data: Path, method: str, prompt: Prompt, kind: str, rng: random.Random
 ) -> list[Lesson]:
     """Trajectories of one or two steps in the grammar; ``kind`` is that of the retrieved items."""
     policy, lessons = grammar(method), []
@@ -138,18 +139,18 @@ def trajectories(
             steps.append(Step(think=f"I know that it is {answer}."))
         text, spans = policy.render(steps, answer)
         pieces = [(text[start:end], writer == "model") for start, end, writer in spans]
-        lessons.append(Lesson(policy.messages(system, question), pieces))
+        lessons.append(Lesson(prompt.messages(question), pieces))
     return lessons
 
 
 def conversations(
-    data: Path, method: str, system: str, kind: str, rng: random.Random
+    data: Path, method: str, prompt: Prompt, kind: str, rng: random.Random
 ) -> list[list[dict[str, Any]]]:
     """The same as messages with tool calls."""
     policy = grammar(method)
     return [
         [
-            *map(as_json, policy.messages(system, question)),
+            *map(as_json, prompt.messages(question)),
             *write(tool_format(method), steps, answer, policy.item_lines),
         ]
         for question, steps, answer in _drawn(data, method, kind, rng)

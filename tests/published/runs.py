@@ -89,8 +89,8 @@ def _write_model(models: Path, name: str, data: Path, method: str) -> None:
             settings = config.load(TOOLS, data=str(data))
             tokenizer: Any = model_tokenizer(source, str(settings.model.chat_template))
             chat = ChatTemplate(tokenizer, [tool_format(settings.grammar).tool], thinking=False)
-            system, kind = settings.prompt.system, settings.retrieval.shows[0]
-            made = lessons.conversations(data, method, system, kind, random.Random(0))
+            kind = settings.retrieval.shows[0]
+            made = lessons.conversations(data, method, settings.prompt, kind, random.Random(0))
             encoded = [encode_conversation(chat, messages) for messages in made]
         else:
             tokenizer = model_tokenizer(source)
@@ -118,7 +118,7 @@ def policy_lessons(data: Path, name: str, rng: random.Random) -> list[lessons.Le
     """Trajectories with the prompt, in the grammar and with the kind of items of a configuration."""
     settings = config.load(name, data=str(data))
     kind = settings.retrieval.shows[0]
-    return lessons.trajectories(data, settings.grammar, settings.prompt.system, kind, rng)
+    return lessons.trajectories(data, settings.grammar, settings.prompt, kind, rng)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from pipeline.config.policy import Prompt
 from pipeline.core.records import Question, Trajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, roll_out
@@ -18,13 +19,14 @@ def rolled_out(questions: Sequence[Question], **arguments: Any) -> list[Trajecto
     """Finished trajectories.
 
     ``arguments`` are those of `roll_out` and the fields of `Rollout`, with the fields of
-    `RolloutSettings` in place of ``settings``. Engine and retriever are required, and ``format`` or
-    ``grammar``, which means text with its tags.
+    `RolloutSettings` in place of ``settings``, and ``system`` in place of its prompt. Engine and
+    retriever are required, and ``format`` or ``grammar``, which means text with its tags.
     """
     arguments = {**_DEFAULTS, **arguments}
     if "grammar" in arguments:
         tokenizer = arguments["engine"].tokenizer
         arguments["format"] = TaggedText(tokenizer, arguments.pop("grammar"))
+    arguments["prompt"] = Prompt(system=arguments.pop("system", ""))
     settings = {name: arguments.pop(name) for name in _SETTINGS & arguments.keys()}
     parts = {name: arguments.pop(name) for name in _PARTS & arguments.keys()}
     rollout = Rollout(settings=RolloutSettings(**settings), **parts)

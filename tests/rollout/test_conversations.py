@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.config.policy import Prompt
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.evaluation.excerpts import text_of
@@ -232,7 +233,7 @@ def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
             engine=ScriptedEngine(lambda *_, written=written: next(written), tokenizer),
             format=ToolConversations(tokenizer, form),
             retriever=Documents(),
-            settings=RolloutSettings(system="S"),
+            settings=RolloutSettings(prompt=Prompt(system="S")),
             policy=whole.policy,
         )
         [continued] = continue_trajectories(rollout, [partial])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.config.policy import Prompt
 from pipeline.core.records import ContextItem, Question
 from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import EngineEnded, GenerationRequest
@@ -52,7 +53,7 @@ def answered(
     """The stop of each question that got a trajectory."""
     rollout = Rollout(
         engine=ScriptedEngine(script, TOKENIZER), format=TaggedText(TOKENIZER, TEARAG),
-        retriever=retriever, settings=RolloutSettings(system="S", in_flight=3), policy="p",
+        retriever=retriever, settings=RolloutSettings(prompt=Prompt(system="S"), in_flight=3), policy="p",
     )  # fmt: skip
     rolled = answer_questions(rollout, iter(questions), seed=0, watch=watch, failed=failed)
     return {trajectory.question_id: trajectory.stop for trajectory in rolled}

@@ -16,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from pipeline.config.policy import Prompt
 from pipeline.core.errors import EngineError
 from pipeline.core.records import Chunk
 from pipeline.knowledge.corpus.chunk import write_chunks
@@ -47,7 +48,7 @@ def scripted() -> Iterator[OpenPolicy]:
     engine = SharedEngine(ScriptedEngine(written, TOKENIZER, max_model_len=4096))
     rollout = Rollout(
         engine=engine, format=TaggedText(TOKENIZER, TEARAG), retriever=Documents(),
-        settings=RolloutSettings(system="S"), policy="p",
+        settings=RolloutSettings(prompt=Prompt(system="S")), policy="p",
     )  # fmt: skip
     yield OpenPolicy(partial(answer_questions, rollout, seed=0), engine)
 

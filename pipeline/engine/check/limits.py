@@ -58,4 +58,5 @@ def trainer_faults(block: str, trainer: Trainer) -> Iterator[str]:
 
 
 def _prompt_tokens(settings: Config) -> int:
-    return int(len(settings.prompt.system) / _CHARACTERS_PER_TOKEN) + _QUESTION_TOKENS
+    written = len(settings.prompt.system) + len(settings.prompt.user)
+    return int(written / _CHARACTERS_PER_TOKEN) + _QUESTION_TOKENS

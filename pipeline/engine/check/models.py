@@ -146,8 +146,7 @@ def _own_template(directory: Path) -> str | None:
 def _probe(settings: Config, model: Opened) -> list[Message]:
     """Messages of the roles that a stage sends to a language model."""
     if model.key == "model.base":
-        written = policy_format(settings).grammar
-        return written.messages(settings.prompt.system, "Who founded it?")
+        return settings.prompt.messages("Who founded it?")
     asked = [Message("system", "Answer the question."), Message("user", "Who founded it?")]
     if model.block.startswith(("graph", "hypergraph")):  # an example stands before the text
         asked += [Message("assistant", "Ada Lovell."), Message("user", "And who sold it?")]

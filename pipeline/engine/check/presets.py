@@ -55,7 +55,7 @@ def _kept(settings: Config, opened: Iterable[Opened]) -> Iterator[tuple[bool, st
                 f"{name} is {value}, as for the tiny reader, and model.base is "
                 f"{settings.model.base} ({why}); write {block}: {instead}",
             )
-    if settings.prompt.system == tiny.prompt.system:
+    if settings.prompt == tiny.prompt:
         name, _ = format_prompt(settings.grammar, settings.format)
         yield (
             settings.start == BASE,

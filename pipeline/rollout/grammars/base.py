@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
-from pipeline.core.records import ContextItem, Message, Span, Step, Stop
+from pipeline.core.records import ContextItem, Span, Step, Stop
 from pipeline.core.sanitize import control_token_error, first_control_token, sanitize
 
 MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), 5.1.3
@@ -83,10 +83,6 @@ class Grammar(ABC):
     def clean(self, text: str) -> str:
         """``text`` sanitized for this policy's tokenizer."""
         return sanitize(text, self.special_tokens)
-
-    def messages(self, system: str, question: str) -> list[Message]:
-        """The prompt as chat messages; the model's chat template turns them into text."""
-        return [Message("system", system), Message("user", question)]
 
     def opening(self) -> str:
         """Observation text that the rollout inserts before the first model token."""

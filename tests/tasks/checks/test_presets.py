@@ -68,7 +68,8 @@ def test_a_prompt_without_the_format_is_a_fault_where_the_base_is_policy_0() -> 
 def test_every_method_has_a_prompt_that_is_not_the_tiny_reader_s(name: str) -> None:
     tiny: Any = load("embedded")
     for form in ("tags", "tools"):
-        assert len(format_prompt(name, form)[1]) > 5 * len(tiny.prompt.system)
+        prompt = format_prompt(name, form)[1]
+        assert len(prompt.system + prompt.user) > 5 * len(tiny.prompt.system)
 
 
 def test_presets_are_in_order_of_size_and_their_settings_are_valid() -> None:

@@ -1,0 +1,33 @@
+"""The prompt as chat messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.config import load
+from pipeline.config.policy import Prompt
+from pipeline.core.errors import ConfigError
+from pipeline.core.records import Message
+
+
+def test_the_question_is_the_user_message_or_stands_in_it() -> None:
+    assert Prompt(system="Search.").messages("Who?") == [
+        Message("system", "Search."),
+        Message("user", "Who?"),
+    ]
+    written = Prompt(user="Search. {x} Question: {question}")
+    assert written.messages("Who is {question}?") == [
+        Message("user", "Search. {x} Question: Who is {question}?")
+    ]
+
+
+def test_a_user_message_without_the_question_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"prompt\.user: the text does not hold {question}"):
+        load("embedded", ("prompt.user=Answer the question.",))
+
+
+@pytest.mark.parametrize("name", ["hiprag-qwen2.5-3b", "single-gpu-24gb-search-r1"])
+def test_hiprag_and_search_r1_are_instructed_in_the_users_turn_as_by_their_code(name: str) -> None:
+    [message] = load(name).prompt.messages("Who built it?")
+    assert message.role == "user"
+    assert message.content.rstrip().endswith("Question: Who built it?")
