@@ -436,7 +436,8 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
         **sampling.model_dump(include=set(LIMITS)),
         in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,
         single_retrieval=config.retrieval.rounds == "single",
-        prompt_retrieval=config.retrieval.rounds == "prompt",
+        prompt_retrieval=config.retrieval.rounds in ("prompt", "ircot"),
+        loop=config.retrieval.rounds,
     )
 
 

@@ -25,7 +25,8 @@ COMMANDS = sorted(
 PRINTED = {
     ("TeaRAG", "table 6"): [
         *(f"{method}, {model}" for method in ("zero-shot", "RAG", "Rerank") for model in ("Llama3-8B", "Qwen2.5-14B")),
-        "RECOMP", "MixPR-RAG", "IRCoT", "SelfRAG", "R1-Searcher-Llama-8B and -Qwen-7B",
+        "RECOMP", "MixPR-RAG", "IRCoT", "SelfRAG",
+        "R1-Searcher-Llama-8B", "R1-Searcher-Llama-8B+R", "R1-Searcher-Qwen-7B", "R1-Searcher-Qwen-7B+R",
         *(f"Search-R1-{kind}" for kind in ("instruct-7B", "base-7B", "base-7B+R", "instruct-14B", "base-14B", "base-14B+R")),
         "TeaRAG-SFT-8B", "TeaRAG-8B", "TeaRAG-SFT-14B", "TeaRAG-14B",
     ],

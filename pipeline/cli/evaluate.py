@@ -97,7 +97,7 @@ def _print(done: Evaluation) -> None:
 
     terminal = console()
     terminal.print(f"{done.questions.count:,} questions of {done.questions.source}", markup=False)
-    terminal.print(_metrics_table([r for r in done.rows if r["split"] == done.questions.name]))
+    terminal.print(metrics_table([r for r in done.rows if r["split"] == done.questions.name]))
     if done.tests:
         terminal.print(_tests_table(done.tests))
         for sentence in parted(test for test in done.tests if test["dataset"] == ALL):
@@ -107,7 +107,8 @@ def _print(done: Evaluation) -> None:
         terminal.print(f"  trajectories: {done.directories[name]}", soft_wrap=True)
 
 
-def _metrics_table(rows: list[dict[str, Any]]) -> Table:
+def metrics_table(rows: list[dict[str, Any]]) -> Table:
+    """The rows of ``metrics.json`` as a table; imported outputs have no counts of tokens."""
     from pipeline.evaluation.compare import interval_text
     from pipeline.evaluation.policy_names import policy_title
 
@@ -117,7 +118,7 @@ def _metrics_table(rows: list[dict[str, Any]]) -> Table:
             policy_title(row["policy"]), row["dataset"], f"{row['n']:,}", f"{100 * row['em']:.1f}",
             f"{100 * row['f1']:.1f}", interval_text(row["ci"]["f1"], scale=100),
             f"{100 * row['cem']:.1f}", f"{row['words']:.2f}", f"{100 * row['format_ok']:.1f}",
-            f"{row['steps']:.2f}", f"{row['tokens']['total']:.0f}",
+            f"{row['steps']:.2f}", f"{total:.0f}" if (total := row["tokens"]["total"]) else "–",
         ]
         for row in rows
     )  # fmt: skip

@@ -17,6 +17,7 @@ import typer
 
 from pipeline.cli.conversations import ConversationMasks, ConversationView, parsed_messages
 from pipeline.cli.options import Output, Source
+from pipeline.cli.printing import console, print_json
 from pipeline.cli.records import (
     Record,
     check_spans,
@@ -120,9 +121,25 @@ def parse(
     write_jsonl(output, messages if calls_tools else extended(source, OutputView, parsed))
 
 
-def metrics(source: Source, output: Output = "-") -> None:
+def metrics(
+    source: Source,
+    output: Output = "-",
+    table: Annotated[
+        bool, typer.Option("--table", help="averages by policy and data set instead, as evaluate")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="with --table: print rows as in metrics.json")
+    ] = False,
+) -> None:
     """Add em, f1 and cem (cover exact match) of answer against answers."""
     from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
+
+    if table:
+        from pipeline.cli.evaluate import metrics_table
+
+        rows = _averages(source)
+        print_json(rows) if as_json else console().print(metrics_table(rows))
+        return
 
     def measured(view: AnswerView) -> Record:
         return {
@@ -132,6 +149,21 @@ def metrics(source: Source, output: Output = "-") -> None:
         }
 
     write_jsonl(output, extended(source, AnswerView, measured))
+
+
+def _averages(source: str) -> list[Record]:
+    """The rows of metrics.json for the trajectories of a file."""
+    from pipeline.evaluation.measured import RESAMPLES
+    from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
+
+    outcomes: dict[str, list[Outcome]] = {}
+    for record, view in read_each(source, read_trajectory):
+        outcomes.setdefault(str(record.get("policy") or ""), []).append(measure(view, None))
+    each = (
+        metrics_rows(policy, "", measured, {}, resamples=RESAMPLES, seed=0)
+        for policy, measured in outcomes.items()
+    )
+    return [row for rows in each for row in rows]
 
 
 def mask(

@@ -328,11 +328,11 @@ class Retrieval(Block):
     variant: Variant = Field(
         "ppr", description="the variant of search and ranking; none: no retrieval"
     )
-    rounds: Literal["iterative", "single", "prompt"] = Field(
+    rounds: Literal["iterative", "single", "prompt", "ircot", "search-o1"] = Field(
         "iterative",
         description="iterative: the policy decides when to search; single: one retrieval with the "
-        "question, as the first step; prompt: one retrieval, shown in the prompt of a "
-        "model that only answers",
+        "question, as the first step; of an untrained model that only answers: prompt, one "
+        "retrieval shown in the prompt; ircot, one with each sentence; search-o1, queries in tags",
     )
     reranker: Reranker = Field(description="the model of sim(text, query)")
     num_candidate_chunks: Positive = Field(

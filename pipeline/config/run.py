@@ -179,10 +179,11 @@ class Config(Block):
                 f"retrieval.rounds is single, and grammar {self.grammar} cannot continue from a "
                 "step that it did not write; set retrieval.rounds to iterative, or to prompt"
             )
-        if self.retrieval.rounds == "prompt" and self.rounds:
+        if self.retrieval.rounds not in ("iterative", "single") and self.rounds:
             raise ValueError(
-                f"retrieval.rounds is prompt and rounds is {self.rounds}; answers without steps "
-                "cannot be trained; set rounds to 0, or evaluation.retrieval.rounds instead"
+                f"retrieval.rounds is {self.retrieval.rounds} and rounds is {self.rounds}; answers "
+                "without steps cannot be trained; set rounds to 0, or evaluation.retrieval.rounds "
+                "instead"
             )
         if self.teaches_hyperedges and self.sft_data.triplets == "llm":
             raise ValueError(

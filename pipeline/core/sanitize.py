@@ -17,7 +17,7 @@ outputs are checked without a tokenizer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 # Tag names of the grammars in this package, of Search-R1 and R1-Searcher, and the sequence markers
@@ -89,9 +89,15 @@ def _escape(text: str) -> str:
     return escaped if escaped != text else f"&#{ord(text[0])};{text[1:]}"
 
 
-def first_control_token(text: str, tokens: tuple[str, ...] = ()) -> re.Match[str] | None:
-    """The first control token in ``text``, or None; ``tokens`` are the policy tokenizer's."""
-    return _tokens_or_chat_form(tokens).search(text)
+def first_control_token(
+    text: str, tokens: tuple[str, ...] = (), tags: Sequence[str] = ()
+) -> re.Match[str] | None:
+    """The first control token in ``text``, or None; ``tokens`` are the policy tokenizer's.
+
+    ``tags`` are those of a grammar whose tags have the form of control tokens, and do not count.
+    """
+    found = _tokens_or_chat_form(tokens).finditer(text)
+    return next((match for match in found if match.group() not in tags), None)
 
 
 def control_token_error(match: re.Match[str], start: int = 0) -> str:

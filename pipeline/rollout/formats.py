@@ -50,6 +50,14 @@ class OpenFormat(ABC):
         """Append what the rollout writes before the first turn."""
         return
 
+    def request(self, trajectory: PartialTrajectory) -> list[int]:
+        """The ids that the next segment continues."""
+        return trajectory.prompt_ids + trajectory.token_ids
+
+    def append_segment(self, trajectory: PartialTrajectory, segment: GenerationResult) -> None:
+        """Append a sampled segment."""
+        trajectory.append_segment(segment)
+
     @abstractmethod
     def next_action(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
         """What follows the segment ``end``: the queries, None for the next segment, or the end.

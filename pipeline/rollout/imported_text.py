@@ -27,7 +27,6 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 _FRAME = re.compile(r"(?:\s|<\|endoftext\|>|<\|begin_of_text\|>|<s>)*<\|im_start\|>")
 _ASSISTANT = "<|im_start|>assistant"
@@ -36,7 +35,6 @@ _TURN_TOKEN = re.compile(r"<\|im_(?:start|end)\|>")
 _TURN_OPENING = r"<\|im_end\|>\s*<\|im_start\|>(?:user|tool)\s*"
 _TURN_CLOSING = r"\s*<\|im_end\|>\s*<\|im_start\|>assistant[ \t]*\n?"
 _DOC_LINES = re.compile(r"^Doc ([0-9]+) ?\(Title:", re.MULTILINE)
-_QUERY, _QUERY_END = "<|begin_of_query|>", "<|end_of_query|>"
 R1_SEARCHER = "r1-searcher"
 
 
@@ -72,7 +70,7 @@ _LAYOUTS = {
     "hiprag": _Layout("</search>", "<context>", "</context>", _DOC_LINES),
     "tearag": _Layout("<Reference>", "", "</Reference>", after=r"\n?"),
     R1_SEARCHER: _Layout(
-        _QUERY_END,
+        "<|end_of_query|>",
         "<|begin_of_documents|>",
         "<|end_of_documents|>",
         re.compile(r"^\(([0-9]+)\)", re.MULTILINE),
@@ -84,7 +82,7 @@ def separate(text: str, system: str, searches: object = None) -> list[tuple[str,
     """The output without its prompt and end of turn: text of the policy and retrieved blocks in
     turn, each with whether it was retrieved. The first and the last piece are the policy's.
 
-    ``system`` is a grammar or `R1_SEARCHER`. ``searches`` is the number of searches that the row
+    ``system`` is a grammar. ``searches`` is the number of searches that the row
     states, if it is a number. Blocks that are separate chat turns (Graph-R1) become part of the one
     turn. Raises UncertainWriter when a text violates a rule of this module.
     """
@@ -103,29 +101,6 @@ def separate(text: str, system: str, searches: object = None) -> list[tuple[str,
         pieces += [(_model_text(text[position:start], system), False), (block, True)]
         position = end
     return [*pieces, (_model_text(_END_OF_TURN.sub("", text[position:]), system), False)]
-
-
-def r1_searcher_messages(text: str, searches: object = None) -> list[dict[str, Any]]:
-    """The turns of an output of R1-Searcher (arXiv 2503.05592): calls, results and the answer.
-
-    Raises what `separate` raises.
-    """
-    *pieces, (last, _) = separate(text, R1_SEARCHER, searches)
-    layout, messages = _LAYOUTS[R1_SEARCHER], list[dict[str, Any]]()
-    for (written, _), (result, _) in zip(pieces[::2], pieces[1::2], strict=True):
-        before, tag, query = written.rpartition(_QUERY)
-        made = {"name": "search", "arguments": {"query": query.removesuffix(_QUERY_END).strip()}}
-        calls = [{"function": made}] if tag else []
-        result = result.strip().removeprefix(layout.tag).removesuffix(layout.end).strip()
-        messages += [
-            {"role": "assistant", "content": before if tag else written, "tool_calls": calls},
-            {"role": "tool", "content": result},
-        ]
-    last, tag, answer = last.strip().rpartition("<answer>")
-    if last or answer:
-        answer = f"Answer: {answer.removesuffix('</answer>').strip()}" if tag else answer
-        messages.append({"role": "assistant", "content": f"{last.strip()}\n{answer}".strip()})
-    return messages
 
 
 def _model_text(text: str, system: str) -> str:

@@ -2,10 +2,11 @@
 
 Input: rows in any form of `pipeline.core.row_files` with a question and gold answers, which are
 read as in question files, and the whole model output under any of the common field names, or
-messages with tool calls as agents log them (`conversations.forms`). Outputs of R1-Searcher become
-messages too. Output: trajectories that can be parsed, scored and paired like sampled ones, but
-without token ids. A row that cannot be imported is reported with its reason. So is a row whose
-policy text and retrieved text cannot be separated with certainty (`imported_text`).
+messages with tool calls as agents log them (`conversations.forms`). An output of R1-Searcher has
+its own grammar, whichever is asked for. Output: trajectories that can be parsed, scored and paired
+like sampled ones, but without token ids. A row that cannot be imported is reported with its reason.
+So is a row whose policy text and retrieved text cannot be separated with certainty
+(`imported_text`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from pipeline.rollout.conversations.messages import (
 from pipeline.rollout.conversations.steps import parse, tool_format
 from pipeline.rollout.grammars import ParsedOutput, grammar
 from pipeline.rollout.grammars.tagged import TaggedGrammar
-from pipeline.rollout.imported_text import UncertainWriter, r1_searcher_messages, separate
+from pipeline.rollout.imported_text import R1_SEARCHER, UncertainWriter, separate
 
 _MESSAGES = ("messages", "conversations", "conversation", "traj", "trajectory", "chat_history")
 _OUTPUT = ("full_output", "output", "response", "generation", "sequences_str", "completion")
@@ -139,17 +140,19 @@ class _Rows:
         return made
 
     def _tagged(self, record: RawRecord) -> Trajectory:
-        if not (given := _first(record.value, _OUTPUT)):
+        if not (given := _first(record.value, (_R1_OUTPUT, *_OUTPUT))):
             raise InputError(f"no model output; looked for {', '.join(_OUTPUT)}")
+        of_r1_searcher = _R1_OUTPUT in record.value or grammar(R1_SEARCHER).chat_tags[0] in given
+        name = R1_SEARCHER if of_r1_searcher else self.grammar_name
         output, observed = "", bytearray()  # for each character 1 if it was retrieved
-        for text, is_block in separate(given, self.grammar_name, record.find("searches")):
+        for text, is_block in separate(given, name, record.find("searches")):
             output, observed = output + text, observed + bytes([is_block]) * len(text)
-        parser = grammar(self.grammar_name)
-        search = parser.search_tag if isinstance(parser, TaggedGrammar) else ""
-        tags = ("<think>", f"<{search}>", "<answer>")
-        if search and not any(tag in output for tag in tags):
-            problem = f"the output has none of {', '.join(tags)}, so its grammar is not"
-            raise InputError(f"{problem} {self.grammar_name}")
+        parser = grammar(name)
+        if isinstance(parser, TaggedGrammar):
+            tags = ("<think>", parser.search_tags[0], "<answer>")
+            if not any(tag in output for tag in tags):
+                problem = f"the output has none of {', '.join(tags)}, so its grammar is not"
+                raise InputError(f"{problem} {name}")
         # The grammar adds what its rollout writes around documents. Alone it does not suffice,
         # because it finds no documents after a format error.
         for start, end, writer in parser.spans(output):
@@ -159,7 +162,8 @@ class _Rows:
         for flag, run in groupby(observed):
             spans = extend(spans, len(list(run)), "observation" if flag else "model")
         asked = "" if question_text(record) else prompted_question(record)
-        return self._made(parser.parse(output, spans), output, spans, asked or "")
+        made = self._made(parser.parse(output, spans), output, spans, asked or "")
+        return replace(made, grammar=name)
 
     def _conversation(self, log: list[Any]) -> Trajectory:
         """A log of messages; the last message of the user before the first turn asks."""
@@ -207,9 +211,6 @@ def _logged(record: RawRecord) -> list[Any] | None:
             opening = [{"role": "user", "content": opening}]
         system = row.get("system") or row.get("instructions")
         return [*([{"role": "system", "content": system}] if system else []), *opening, *value]
-    if _R1_OUTPUT in row or "<|begin_of_query|>" in output:
-        asked = {"role": "user", "content": question_text(record) or prompted_question(record)}
-        return [asked, *r1_searcher_messages(output, record.find("searches"))]
     lists = [name for name, value in row.items() if isinstance(value, list | dict) and value]
     if not output and (named := [name for name in lists if name not in (*GOLD, "evidence")]):
         raise InputError(

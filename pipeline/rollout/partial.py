@@ -61,6 +61,7 @@ class PartialTrajectory:
     malformed_calls: int = 0  # that were answered by their errors
     other_calls: int = 0  # calls without a retrieval, which count as steps
     answers: list[str | None] = field(default_factory=list)  # to the last calls; None: items
+    unread: list[ContextItem] | None = None  # items that the model reads next (Search-o1)
     refused: bool = False  # whether the last turn has calls beyond the budget
 
     def written(self) -> str:

@@ -49,3 +49,4 @@ class RolloutSettings:
     # trajectory, or in the prompt (TeaRAG's Single-* baselines).
     single_retrieval: bool = False
     prompt_retrieval: bool = False
+    loop: str = ""  # a key of `pipeline.rollout.prompted.LOOPS`, or any other text for none

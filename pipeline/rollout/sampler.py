@@ -32,6 +32,7 @@ from pipeline.rollout.formats import OpenFormat
 from pipeline.rollout.grammars.base import Finish
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.policy import RolloutSettings
+from pipeline.rollout.prompted import LOOPS
 from pipeline.rollout.tags import OneTurn
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
@@ -44,7 +45,8 @@ MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
 class Rollout:
     """All that rolls out a policy.
 
-    Without a ``retriever`` this is the zero-shot baseline (`OneTurn`). With
+    Without a ``retriever`` this is the zero-shot baseline (`OneTurn`). ``settings.loop`` names
+    another loop of an untrained model (`pipeline.rollout.prompted`). With
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
     question retrieves are shown in the prompt, before the question. ``policy`` is the fingerprint
     that the trajectories record.
@@ -125,8 +127,10 @@ class _Scheduler:
         single = settings.single_retrieval and retriever is not None
         in_prompt = settings.prompt_retrieval and retriever is not None
         self.asks_question = single or in_prompt  # before the first turn
-        if retriever is None or in_prompt:
-            written = OneTurn(written.tokenizer, written.grammar, settings.prompt)
+        loop = LOOPS.get(settings.loop) if retriever is not None else None
+        if retriever is None or in_prompt or loop is not None:
+            made = loop or OneTurn
+            written = made(written.tokenizer, written.grammar, settings.prompt)
         self.format, self.max_steps = written, 1 if single else settings.max_steps
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, list[Query]]] = []
@@ -204,11 +208,11 @@ class _Scheduler:
         """Request the next segment, or end where the token budget is spent."""
         if self.watch is not None:
             self.watch(trajectory)
-        length = len(trajectory.token_ids)
+        ids = self.format.request(trajectory)
         budget = min(
             self.settings.max_segment_tokens,
-            self.settings.max_total_tokens - length,
-            self.engine.max_model_len - len(trajectory.prompt_ids) - length,
+            self.settings.max_total_tokens - len(trajectory.token_ids),
+            self.engine.max_model_len - len(ids),
         )
         if budget < 1:
             yield from self._finish(trajectory, "max_tokens")
@@ -218,7 +222,7 @@ class _Scheduler:
         self.engine.add(
             GenerationRequest(
                 id=request_id,
-                prompt_ids=trajectory.prompt_ids + trajectory.token_ids,
+                prompt_ids=ids,
                 max_tokens=budget,
                 stop=self.format.stop,
                 temperature=self.settings.temperature,
@@ -231,7 +235,7 @@ class _Scheduler:
     def _advance(self, result: GenerationResult) -> Iterator[Trajectory]:
         """Append a finished segment, then take the format's next action."""
         trajectory = self.generating.pop(result.id)
-        trajectory.append_segment(result)
+        self.format.append_segment(trajectory, result)
         action = self.format.next_action(trajectory, result, self.max_steps)
         if isinstance(action, Finish):
             yield from self._finish(trajectory, action.stop)

@@ -108,7 +108,9 @@ class OneTurn(TaggedText):
         return
 
     def next_action(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
-        if first_control_token(trajectory.output, self.grammar.special_tokens):
+        if first_control_token(
+            trajectory.output, self.grammar.special_tokens, self.grammar.chat_tags
+        ):
             return Finish("malformed")
         return Finish("answer" if end.finish == "eos" else "max_tokens")
 
@@ -131,12 +133,16 @@ class OneTurn(TaggedText):
     def parse(self, trajectory: PartialTrajectory, most: int) -> ParsedOutput:
         """The answer and, with items in the prompt, one step with fields of every grammar."""
         parsed = parse_answer(self.grammar, trajectory.output, trajectory.spans)
-        question, answer = trajectory.question.question, parsed.answer or ""
         parsed.steps = [
-            Step(
-                entities=[question], subquery=question, search=question, query=question,
-                context=items, summary=answer, conclusion=answer,
-            )
+            answered_step(trajectory.question.question, items, parsed.answer or "")
             for items in trajectory.contexts
-        ]  # fmt: skip
+        ]
         return parsed
+
+
+def answered_step(query: str, items: Items, answer: str) -> Step:
+    """A step with fields of every grammar."""
+    return Step(
+        entities=[query], subquery=query, search=query, query=query,
+        context=list(items), summary=answer, conclusion=answer,
+    )  # fmt: skip

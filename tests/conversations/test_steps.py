@@ -43,6 +43,7 @@ def test_every_method_declares_a_tool() -> None:
         "tearag": ("search", ["query", "entities"]),
         "hiprag": ("search", ["query"]),
         "search-r1": ("search", ["query"]),
+        "r1-searcher": ("search", ["query"]),
         "prograph": ("search_graph", ["query"]),
     }
 
@@ -216,6 +217,7 @@ WRITTEN = {
         Step(reasoning="And now?", query="How large?", summary="Large."),
     ],
 }  # fmt: skip
+WRITTEN["r1-searcher"] = WRITTEN["search-r1"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -226,7 +228,10 @@ def test_written_steps_are_read_back(method: str) -> None:
     parsed = parse(tool_format(method), conversation(*turns))
     assert (parsed.answer, parsed.format_ok) == ("9 million", True)
     expected = [*WRITTEN[method]]
-    if method == "search-r1":  # the text between two calls is a summary and the next thought
+    if method in (
+        "search-r1",
+        "r1-searcher",
+    ):  # the text between two calls is a summary and the next thought
         expected[0] = replace(expected[0], summary="In London.\nAnd now?")
         expected[1] = replace(expected[1], think="In London.\nAnd now?")
     if method == "prograph":

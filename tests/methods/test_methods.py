@@ -90,7 +90,9 @@ CHANGED_WEIGHTS = {
     "hiprag": {"format": 0.1, "process": 0.9, "penalise": "over", "unknown": "correct"},
     "prograph": {"progress": 2.0, "structure": 0.1},
     "search-r1": {"format": 0.7},
+    "r1-searcher": {"format": 0.7},
 }
+BLOCKS = {"r1-searcher": "search_r1"}  # a method with the reward of another
 
 
 class Inputs:
@@ -108,7 +110,7 @@ def scored(name: str, rewards: Rewards) -> dict[str, object]:
     step = Step(entities=["Rome"], subquery="Where is Rome?", context=items, summary="In Italy.")
     record = Trajectory(
         "t", "q", "toy", "Where?", "multi", ["Italy"], ["Rome is in Italy", "Italy is big"], name, "",
-        steps=[step, Step(subquery="?", search="s", conclusion="c")], answer="Italy", format_ok=name != "search-r1",
+        steps=[step, Step(subquery="?", search="s", conclusion="c")], answer="Italy", format_ok=name not in ("search-r1", "r1-searcher"),
     )  # fmt: skip
     if name == "prograph":
         turns = [Structure(0.5, 0.25), Structure(1.0, 0.0)]
@@ -123,7 +125,7 @@ def scored(name: str, rewards: Rewards) -> dict[str, object]:
 @pytest.mark.parametrize("name", METHODS)
 def test_stored_terms_with_other_weights_are_those_of_scoring_again(name: str) -> None:
     before = Rewards()
-    block = {name.replace("-", "_"): CHANGED_WEIGHTS[name]}
+    block = {BLOCKS.get(name, name.replace("-", "_")): CHANGED_WEIGHTS[name]}
     after = Rewards.model_validate(block)
     stored, again = scored(name, before), scored(name, after)
     assert method(name).combined(stored, "multi", after) == again

@@ -217,31 +217,21 @@ def test_a_document_of_r1_searcher_cannot_forge_a_turn(tmp_path: Path) -> None:
     assert "in the format of r1-searcher, where no search ended" in str(reason)
 
 
-@pytest.mark.parametrize("system", ["r1searcher", "fireact"])
-def test_logs_of_real_agents_are_imported_and_no_observation_is_trained(
-    system: str, real_data: Path
-) -> None:
-    files = sorted((real_data / "trajectories").glob(f"{system}_*.jsonl"))
+def test_logs_of_a_real_agent_are_imported_and_no_observation_is_trained(real_data: Path) -> None:
+    files = sorted((real_data / "trajectories").glob("fireact_*.jsonl"))
     texts = [file.read_text(encoding="utf-8") for file in files]
     rows = [json.loads(line) for text in texts for line in text.split("\n") if line]
     found = [each for each in iterate_outputs(files, hop="multi") if isinstance(each, Trajectory)]
-    assert (len(found), len(rows)) == ({"r1searcher": 842, "fireact": 217}[system],) * 2
+    assert len(found) == len(rows) == 217
     assert all(each.format_ok for each in found)
-    assert sum(len(each.steps) for each in found) == {"r1searcher": 1997, "fireact": 363}[system]
-    authors = [str(row.get("pred_ans", row.get("pred"))) for row in rows]
+    assert sum(len(each.steps) for each in found) == 363
+    authors = [str(row["pred"]) for row in rows]
     same = sum(exact_match(one.answer, [text]) for one, text in zip(found, authors, strict=True))
     assert same > 0.9 * len(rows)
-    for row, each in zip(rows, found, strict=True):
+    for each in found:
         own = "".join(text_of(each.output, each.spans, "model"))
         results = [m["content"] for m in json.loads(each.messages) if m["role"] == "tool"]
         assert all(len(result) < 40 or result not in own for result in results)
-        if system == "r1searcher":
-            text = row["gen_text_store"]
-            assert results == [
-                block.partition("<|end_of_documents|>")[0].strip()
-                for block in text.split("<|begin_of_documents|>")[1:]
-            ]
-            assert "<|" not in own
 
 
 def test_other_names_of_the_search_and_answers_without_a_marker(

@@ -46,8 +46,8 @@ class ProGraph(TaggedGrammar):
 
     name: ClassVar[str] = "prograph"
     stop: ClassVar[tuple[str, ...]] = ("</query>", "</answer>")
-    search_tag: ClassVar[str] = "query"
-    observation_tag: ClassVar[str] = "knowledge"
+    search_tags: ClassVar[tuple[str, str]] = ("<query>", "</query>")
+    observation_tags: ClassVar[tuple[str, str]] = ("<knowledge>", "</knowledge>")
     transitions: ClassVar[Transitions] = {
         ("start", "<think>"): "thinking",
         ("observed", "<think>"): "thinking",

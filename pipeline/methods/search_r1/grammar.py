@@ -39,8 +39,8 @@ class SearchR1(DocumentLines, TaggedGrammar):
 
     name: ClassVar[str] = "search-r1"
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-    search_tag: ClassVar[str] = "search"
-    observation_tag: ClassVar[str] = "information"
+    search_tags: ClassVar[tuple[str, str]] = ("<search>", "</search>")
+    observation_tags: ClassVar[tuple[str, str]] = ("<information>", "</information>")
     transitions: ClassVar[Transitions] = {
         ("start", "<think>"): "thinking",
         ("observed", "<think>"): "thinking",
@@ -77,7 +77,7 @@ class SearchR1(DocumentLines, TaggedGrammar):
             steps.append(
                 Step(
                     subquery=search.group(1).strip(),
-                    context=parse_documents(self.observation_body(output[start:end])),
+                    context=parse_documents(self.observation_body(output[start:end]), self.layout),
                     summary=reasoning(following[: action.start() if action else None]),
                     think=reasoning(before[: search.start()]),
                 )

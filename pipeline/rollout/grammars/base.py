@@ -73,12 +73,14 @@ class Grammar(ABC):
         special_tokens: control tokens of the policy's tokenizer. Model text that contains one is
             malformed.
         stop: strings that end a generated segment. They stay in the model text.
+        chat_tags: tags of the grammar that have the form of control tokens, ``<|name|>``.
     """
 
     max_steps: int = MAX_STEPS
     special_tokens: tuple[str, ...] = ()
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
+    chat_tags: ClassVar[tuple[str, ...]] = ()
 
     def clean(self, text: str) -> str:
         """``text`` sanitized for this policy's tokenizer."""
@@ -97,7 +99,7 @@ class Grammar(ABC):
         number of retrievals in ``output``, and ``spans`` the recorded spans of ``output``. A
         control token or a spent token budget ends the trajectory.
         """
-        if first_control_token(output, self.special_tokens):
+        if first_control_token(output, self.special_tokens, self.chat_tags):
             return Finish("malformed")
         if finish == "length":
             return Finish("max_tokens")

@@ -16,7 +16,7 @@ from pipeline.rollout.grammars.base import Grammar, ParsedOutput
 
 def parse_answer(grammar: Grammar, output: str, spans: Sequence[Span] = ()) -> ParsedOutput:
     """The answer and the verdict of an output, without steps."""
-    control = first_control_token(output, grammar.special_tokens)
+    control = first_control_token(output, grammar.special_tokens, grammar.chat_tags)
     text = output[: control.start()] if control else output
     answer = grammar.parse(output, spans).answer or text.strip() or None
     error = None if answer else "no answer at offset 0"

@@ -1,34 +1,54 @@
 """Retrieved items as lines of text.
 
-Search-R1 and HiPRAG share the layout ``Doc n(Title: "..") ..``. `parse_documents` inverts
-`DocumentLines.item_lines` up to whitespace. Text without such lines is parsed as one chunk without
-a title. `parse_lines` reads the labelled lines of TeaRAG and ProGraph-R1.
+Search-R1 and HiPRAG share the layout ``Doc n(Title: "..") ..``; R1-Searcher's is another
+`DocumentLayout`. `parse_documents` inverts `DocumentLines.item_lines` up to whitespace. Text
+without such lines is parsed as one chunk without a title. `parse_lines` reads the labelled lines of
+TeaRAG and ProGraph-R1.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from pipeline.core.records import ContextItem
 from pipeline.core.sanitize import sanitize
 
-_DOC = re.compile(r'^Doc [0-9]+ ?\(Title: (?:"(.*?)"|(.*?))\)', re.MULTILINE)
+
+@dataclass(frozen=True)
+class DocumentLayout:
+    """The layout of documents.
+
+    ``head`` finds what stands before a text, with the title in group 1 or 2. ``line`` writes a
+    document. ``title_end`` is text that would end a title early, and what it becomes there.
+    """
+
+    head: re.Pattern[str]
+    line: str
+    title_end: tuple[str, str]
+
+
+SEARCH_R1 = DocumentLayout(
+    re.compile(r'^Doc [0-9]+ ?\(Title: (?:"(.*?)"|(.*?))\)', re.MULTILINE),
+    'Doc {number}(Title: "{item.title}") {item.text}',
+    ('")', "')"),
+)
 
 
 class DocumentLines:
     """The retrieved items of a grammar as documents, one line each."""
 
     special_tokens: tuple[str, ...]
+    layout: ClassVar[DocumentLayout] = SEARCH_R1
 
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
-        """Sanitized copies; a ``")`` in a title, which would end the title early, is rewritten."""
+        """Sanitized copies; text in a title that would end the title early is rewritten."""
         return [
             replace(
                 item,
-                title=sanitize(item.title, self.special_tokens).replace('")', "')"),
+                title=sanitize(item.title, self.special_tokens).replace(*self.layout.title_end),
                 text=sanitize(item.text, self.special_tokens),
             )
             for item in items
@@ -37,15 +57,15 @@ class DocumentLines:
     def item_lines(self, items: Sequence[ContextItem]) -> str:
         """One line per sanitized item, numbered from 1."""
         return "\n".join(
-            f'Doc {number}(Title: "{item.title}") {item.text}'
+            self.layout.line.format(number=number, item=item)
             for number, item in enumerate(self.sanitize_items(items), start=1)
         )
 
 
-def parse_documents(text: str) -> list[ContextItem]:
+def parse_documents(text: str, layout: DocumentLayout = SEARCH_R1) -> list[ContextItem]:
     """The documents in the text between the tags of an observation."""
     text = text.strip()
-    heads = list(_DOC.finditer(text))
+    heads = list(layout.head.finditer(text))
     if not heads:
         return [ContextItem("chunk", "", "", text, 0.0)] if text else []
     ends = [*(head.start() for head in heads[1:]), len(text)]

@@ -1,9 +1,10 @@
 """Shared parser for grammars of tags: ``<think>``, search, observation and ``<answer>``.
 
-Search-R1 (arXiv 2503.09516) and Graph-R1 (arXiv 2507.21892), whose format ProGraph-R1 uses, differ
-in the names of two tags, in the states that allow untagged reasoning, and in the layout of
-documents. Input: an output. Output: steps, answer and format verdict. The verdict comes from a
-state machine over the tags; the first transition that its table lacks is the format error.
+Search-R1 (arXiv 2503.09516), R1-Searcher (arXiv 2503.05592) and Graph-R1 (arXiv 2507.21892), whose
+format ProGraph-R1 uses, differ in the tags of a search and of its documents, in the states that
+allow untagged reasoning, and in the layout of documents. Input: an output. Output: steps, answer
+and format verdict. The verdict comes from a state machine over the tags; the first transition that
+its table lacks is the format error.
 
 Any completed search retrieves, as in Search-R1, even after a format error. Steps are read from
 every completed search with its documents, also in malformed outputs.
@@ -33,8 +34,8 @@ class TaggedGrammar(Grammar):
     A subclass names its tags and transitions, and renders and reads its steps and documents.
     """
 
-    search_tag: ClassVar[str]
-    observation_tag: ClassVar[str]
+    search_tags: ClassVar[tuple[str, str]]  # before and after a query
+    observation_tags: ClassVar[tuple[str, str]]
     transitions: ClassVar[Transitions]
     text_states: ClassVar[frozenset[str]]  # states that allow text
     required_text_states: ClassVar[frozenset[str]] = frozenset({"searching", "answering"})
@@ -83,32 +84,37 @@ class TaggedGrammar(Grammar):
         """Documents after a search are observations, with the whitespace around them."""
         return covering(len(output), self._observations(output, ()))
 
+    def first_state(self, output: str) -> str:
+        """The state before the first text of ``output``."""
+        return "start"
+
     def final_search(self, text: str) -> re.Match[str] | None:
         """The search at the end of ``text``, or None; group 1 is the query."""
-        tag = self.search_tag
-        pattern = rf"<{tag}>((?:(?!</?{tag}>).)*)</{tag}>\s*\Z"
+        begin, end = map(re.escape, self.search_tags)
+        pattern = rf"{begin}((?:(?!{begin}|{end}).)*){end}\s*\Z"
         return re.search(pattern, text, re.DOTALL)
 
     def first_action_tag(self, text: str) -> re.Match[str] | None:
         """The first opening search or answer tag in ``text``, or None."""
-        return re.search(rf"<(?:{self.search_tag}|answer)>", text)
+        return re.search(rf"{re.escape(self.search_tags[0])}|<answer>", text)
 
     def observation_body(self, observation: str) -> str:
         """The text between the tags of an observation."""
-        tag = self.observation_tag
-        return observation.strip().removeprefix(f"<{tag}>").removesuffix(f"</{tag}>").strip()
+        begin, end = self.observation_tags
+        return observation.strip().removeprefix(begin).removesuffix(end).strip()
 
     def _observations(self, output: str, spans: Sequence[Span]) -> list[tuple[int, int]]:
         if spans:
             return [(start, end) for start, end, writer in spans if writer == "observation"]
-        tag = self.observation_tag
-        pattern = rf"(?<=</{self.search_tag}>)\s*<{tag}>.*?</{tag}>\s*"
+        begin, end = map(re.escape, self.observation_tags)
+        pattern = rf"(?<={re.escape(self.search_tags[1])})\s*{begin}.*?{end}\s*"
         return [match.span() for match in re.finditer(pattern, output, re.DOTALL)]
 
     def _format_error(self, output: str, observations: Sequence[tuple[int, int]]) -> str | None:
         """The first format error with its offset, or None."""
-        tags = re.compile(rf"</?(?:think|{self.search_tag}|{self.observation_tag}|answer)>")
-        state = "start"
+        own = "|".join(map(re.escape, self.search_tags + self.observation_tags))
+        tags = re.compile(rf"</?(?:think|answer)>|{own}")
+        state = self.first_state(output)
         model_texts = _model_texts(output, observations)
         for number, (offset, text) in enumerate(model_texts):
             position = 0
@@ -131,7 +137,8 @@ class TaggedGrammar(Grammar):
             if number < len(observations):
                 if state != "searched":
                     start = observations[number][0]
-                    return f"{self.observation_tag} without a {self.search_tag} at offset {start}"
+                    begin, before = self.observation_tags[0], self.search_tags[0]
+                    return f"{begin} without {before} at offset {start}"
                 state = "observed"
         return None if state == "answered" else f"no answer at offset {len(output)}"
 

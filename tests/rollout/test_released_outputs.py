@@ -1,0 +1,135 @@
+"""Outputs of the released Search-R1 and R1-Searcher models: imported, scored and tabled as they are.
+
+The figures are computed again from the raw rows in a few lines that share no code with the project.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.records import Trajectory
+from pipeline.core.spans import pieces
+from pipeline.rollout.importers import iterate_outputs
+from tests.cli.malformed_inputs import steep
+
+# The rows of every file, and how many of them follow the grammar.
+FILES = {
+    "r1searcher_2wiki_qwen_272": (272, 272),
+    "r1searcher_bamboogle_llama_58": (58, 58),
+    "r1searcher_bamboogle_qwen_58": (58, 58),
+    "r1searcher_hotpotqa_llama_227": (227, 227),
+    "r1searcher_hotpotqa_qwen_227": (227, 227),
+    "searchr1_base_100_51": (51, 38),
+    "searchr1_base_vllm_100_51": (51, 44),
+    "searchr1_results_ppo_step400_30_14": (14, 12),
+    "searchr1_sft_100_51": (51, 50),
+    "searchr1_sft_fixed_vllm_100_51": (51, 49),
+}
+
+
+def words(text: str | None) -> list[str]:
+    plain = "".join(c for c in (text or "").lower() if c not in string.punctuation)
+    return [word for word in plain.split() if word not in ("a", "an", "the")]
+
+
+def figures(answer: str | None, golds: list[str]) -> tuple[float, float, float]:
+    """EM, F1 and CEM in whole words."""
+    said, best = words(answer), (0.0, 0.0, 0.0)
+    for gold in map(words, golds):
+        common = (Counter(said) & Counter(gold)).total()
+        cem = any(said[i : i + len(gold)] == gold for i in range(len(said)))
+        one = (float(said == gold), 2 * common / max(len(said) + len(gold), 1), float(cem))
+        best = tuple(map(max, best, one)) if said and gold else best  # type: ignore[assignment]
+    return best
+
+
+def raw(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
+
+
+def of_row(row: dict[str, Any]) -> tuple[str | None, list[str], str]:
+    """The answer, the gold answers and the data set of a row."""
+    if text := row.get("gen_text_store"):
+        return text.rpartition("<answer>")[2].partition("</answer>")[0], [row["answer"]], ""
+    return row["predicted"], row["golden"], row["dataset"].lower()
+
+
+def test_every_file_of_outputs_is_listed(real_data: Path) -> None:
+    files = {file.stem for file in (real_data / "trajectories").glob("*r1*.jsonl")}
+    assert files == FILES.keys()
+    counts = Counter[str]()
+    for name, (rows, _) in FILES.items():
+        counts[name.partition("_")[0]] += rows
+    assert counts == {"r1searcher": 842, "searchr1": 218}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_table_of_a_file_is_that_of_its_raw_rows(
+    name: str, real_data: Path, tmp_path: Path
+) -> None:
+    file, rows = real_data / "trajectories" / f"{name}.jsonl", FILES[name][0]
+    status, _, said = steep(["import", str(file), "-o", str(tmp_path / "t.jsonl")])
+    assert (status, said.strip()) == (0, f"{rows} imported, 0 left out")
+    table = json.loads(steep(["metrics", str(tmp_path / "t.jsonl"), "--table", "--json"])[1])
+    expected: dict[str, list[tuple[float, float, float]]] = {}
+    for answer, golds, dataset in map(of_row, raw(file)):
+        expected.setdefault(dataset, []).append(figures(answer, golds))
+    assert sum(map(len, expected.values())) == rows
+    for dataset, values in expected.items():
+        (row,) = (row for row in table if row["dataset"] == dataset)
+        means = [sum(column) / len(values) for column in zip(*values, strict=True)]
+        assert (row["policy"], row["n"]) == (name, len(values))
+        assert [row["em"], row["f1"], row["cem"]] == pytest.approx(means, abs=1e-12)
+        assert 0.25 < row["em"] <= row["cem"] < 0.7
+    well_formed = sum(row["format_ok"] * row["n"] for row in table if row["dataset"] in expected)
+    assert well_formed == pytest.approx(FILES[name][1])
+    assert " all " in steep(["metrics", str(tmp_path / "t.jsonl"), "--table"])[1]
+
+
+def test_the_outputs_are_scored_as_a_run_is(real_data: Path, tmp_path: Path) -> None:
+    for name, reward in (
+        ("r1searcher_bamboogle_qwen_58", "r1-searcher"),
+        ("searchr1_base_100_51", "search-r1"),
+    ):
+        file = real_data / "trajectories" / f"{name}.jsonl"
+        steep(["import", str(file), "-o", str(tmp_path / "t.jsonl")])
+        scored = steep(["score", str(tmp_path / "t.jsonl"), "--reward", reward])[1].splitlines()
+        rewards = [json.loads(line)["rewards"] for line in scored]
+        exact = [figures(answer, golds)[0] for answer, golds, _ in map(of_row, raw(file))]
+        assert [each["answer"] for each in rewards] == exact
+        assert sum(each["format"] for each in rewards) == FILES[name][1]
+        assert all(
+            each["total"] == pytest.approx(0.8 * each["answer"] + 0.2 * each["format"])
+            for each in rewards
+        )
+
+
+def test_no_document_of_r1_searcher_becomes_text_of_the_policy(real_data: Path) -> None:
+    files = sorted((real_data / "trajectories").glob("r1searcher_*.jsonl"))
+    rows = [row for file in files for row in raw(file)]
+    found = [each for each in iterate_outputs(files) if isinstance(each, Trajectory)]
+    assert len(found) == len(rows)
+    assert {each.grammar for each in found} == {"r1-searcher"}
+    assert sum(len(each.steps) for each in found) == 1997
+    queries = re.compile(r"<\|begin_of_query\|>(.*?)<\|end_of_query\|>", re.DOTALL)
+    documents = re.compile(r"<\|begin_of_documents\|>(.*?)<\|end_of_documents\|>", re.DOTALL)
+    # One row states the gold answer as the model's, which wrote the date in another form.
+    other = [(a.answer, b["pred_ans"].strip()) for a, b in zip(found, rows, strict=True)]
+    assert [each for each in other if each[0] != each[1]] == [("27 July 1953", "July 27, 1953")]
+    for row, each in zip(rows, found, strict=True):
+        text = row["gen_text_store"]
+        assert each.output == text
+        assert [step.subquery for step in each.steps] == [q.strip() for q in queries.findall(text)]
+        own = pieces(each.output, each.spans, "model")
+        assert " ".join(own).split() == documents.sub(" ", text).split()
+        blocks = documents.findall(text)
+        for step, block in zip(each.steps, blocks, strict=True):
+            assert len(step.context) == len(re.findall(r"^\([0-9]+\)", block, re.MULTILINE)) == 5
+            assert all(item.title and item.text for item in step.context)
