@@ -19,14 +19,17 @@ RELEASED = {
 # The ends of the prompts, as the released evaluation code writes them.
 PROMPTS = {
     "search-r1-released": (
-        "qwen2.5", "<|im_start|>system\n", "<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n",
+        "qwen2.5",  # whose template adds its own system message
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n",
     ),
-    "r1-searcher-released": ("qwen2.5", "", "\nUser:Who?\nAssistant: <think>"),
+    "r1-searcher-released": ("qwen2.5", "", "\nAssistant: <think>"),
     "r1-searcher-released-llama-8b": (
         "llama-3",
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
         "Today Date: 26 Jul 2024\n\n",
-        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>"
+        "<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n<think>",
     ),
 }  # fmt: skip
@@ -57,6 +60,14 @@ def test_the_prompt_of_a_released_model_is_laid_out_as_its_authors_do(
     tokenizer = real_tokenizer(real_data, family)
     if config.model.chat_template is not None:
         tokenizer.chat_template = config.model.chat_template
-    messages = config.prompt.messages("Who?")
-    text = tokenizer.decode(prompt_ids(tokenizer, messages))
-    assert text == f"{begin}{config.prompt.system}{end}"
+    text = tokenizer.decode(prompt_ids(tokenizer, config.prompt.messages("Who?")))
+    assert text.startswith(begin)
+    assert text.endswith(end)
+    asked = {
+        "qwen2.5": "\nUser:",
+        "llama-3": "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
+    }
+    written = config.prompt.user.replace("{question}", "Who?").strip()
+    if config.prompt.system:
+        written = f"{config.prompt.system}{asked[family]}{written}"
+    assert text.removeprefix(begin).removesuffix(end).strip() == written
