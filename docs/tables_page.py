@@ -102,7 +102,7 @@ def _row(paper: dict[str, Any], table: str, row: dict[str, Any]) -> Row:
     if "missing" not in row:
         own = Command("", variant or paper["embedded"], settings, steep)
         embedded = _command(row.get("embedded"), own)
-        changed = settings or (_settings_of(variant) if variant else ())
+        changed = settings or _settings_of(variant, paper["embedded"])
         other = Command(paper["published"], "", changed, steep, data=True)
         published = _command(row.get("published"), other)
     return Row(
@@ -111,10 +111,13 @@ def _row(paper: dict[str, Any], table: str, row: dict[str, Any]) -> Row:
     )  # fmt: skip
 
 
-def _settings_of(name: str) -> tuple[str, ...]:
-    """The settings of a variant, and of the variants that it is based on, as ``key.key=value``."""
+def _settings_of(name: str, base: str) -> tuple[str, ...]:
+    """What a variant, and those between it and ``base``, set, as ``key.key=value``.
+
+    The settings of ``base`` itself are those of the closed world.
+    """
     settings: dict[str, Any] = {}
-    while found := variants().get(name):
+    while name != base and (found := variants().get(name)):
         settings = merged(found.settings, settings)
         name = found.base
     return tuple(f"{key}={_words(value)}" for key, value in leaves(settings))

@@ -119,8 +119,28 @@ def test_every_configuration_of_a_row_is_valid() -> None:
             assert config.name == command.variant
 
 
+def test_a_command_at_the_published_size_has_no_setting_of_the_closed_world() -> None:
+    own = {"data.closed_world", "data.sampling", "shards"}
+    for row in ROWS:
+        for setting in row.published.settings if row.published else ():
+            assert not any(setting.startswith(name) for name in own), row
+
+
+def test_a_model_for_one_data_set_has_its_paragraphs_and_128_test_questions() -> None:
+    """ProGraph-R1's protocol, at both sizes."""
+    for size in ("3b", "7b"):
+        for name in ("hotpotqa", "2wiki", "musique", "nq"):
+            config = load(f"prograph-qwen2.5-{size}-{name}", ("data.root=/data",))
+            assert str(config.model.base).lower() == f"qwen/qwen2.5-{size}-instruct"
+            [test], [sampling] = config.data.test, config.data.sampling
+            assert (test.dataset, test.limit, sampling.dataset) == (name, 128, name)
+            assert {file.dataset for file in config.corpus.files} == {name}
+            assert {file.path for file in config.corpus.files} == {sampling.path, test.path}
+            assert (config.start, config.data.sft) == ("base", ())
+
+
 def test_a_variant_changes_its_base() -> None:
-    """Except for the values of the papers, which have rows of their own in the tables."""
+    """Except for a value of a paper, which has a row of its own in the tables."""
     equal = set()
     for name, variant in variants().items():
         own, base = (
@@ -128,7 +148,7 @@ def test_a_variant_changes_its_base() -> None:
             for found in (name, variant.base)
         )
         equal |= {name} if own == base else set()
-    assert equal == {"hiprag-lambda-0.4", "prograph-both"}
+    assert equal == {"hiprag-lambda-0.4"}
 
 
 def test_ablations_of_tearag_share_the_graph_and_train_another_policy(tmp_path: Path) -> None:

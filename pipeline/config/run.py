@@ -296,6 +296,11 @@ class Config(Block):
                     f"{name} is set, and format is {self.format}, whose trajectories are text "
                     f"without tool calls; set format to tools, or {name} to null"
                 )
+        if self.rewards.prograph.outcome == "gated" and self.format in CALL_TOOLS:
+            raise ValueError(
+                "rewards.prograph.outcome is gated, which reads tags, and format is "
+                f"{self.format}; set outcome to sum, or format to tags"
+            )
         return self
 
     @model_validator(mode="after")

@@ -18,9 +18,7 @@ def steep(*arguments: str) -> str:
     return CliRunner().invoke(app, arguments, catch_exceptions=False).output
 
 
-@pytest.mark.parametrize(
-    "name", ["embedded", "tearag-llama3-8b", "prograph-neither", "recall/musique"]
-)
+@pytest.mark.parametrize("name", ["embedded", "tearag-llama3-8b", "graph-r1", "recall/musique"])
 def test_a_copy_has_the_settings_of_the_shipped_configuration(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

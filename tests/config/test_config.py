@@ -97,6 +97,8 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
          r"retrieval\.variant prograph needs a graph"),
         ("embedded-prograph", ["sft_data.triplets=llm", "sft_data.model=m"],
          r"sft_data\.triplets is llm, which extracts triplets, and retrieval\.variant prograph"),
+        ("embedded-prograph", ["rewards.prograph.outcome=gated", "format=tools"],
+         r"prograph\.outcome is gated, which reads tags, and format"),
         ("embedded-prograph", ["retrieval.rounds=single"], r"rounds is single, and grammar prograph"),
         ("embedded-prograph", [f"evaluation.judges={EXACT_JUDGES}"],
          r"evaluation\.judges is set, and steps in grammar prograph have no conclusion"),

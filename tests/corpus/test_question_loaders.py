@@ -99,6 +99,20 @@ HUB_HOTPOTQA = {"id": HOTPOTQA["_id"]} | {
 }  # fmt: skip
 
 
+def test_passages_that_a_retriever_found_are_documents_and_no_evidence(tmp_path: Path) -> None:
+    """DPR's results for NQ: the corpus of prograph-qwen2.5-3b-nq."""
+    found = [
+        {"id": str(n), "title": f"T{n}", "text": "x", "score": "8.1", "has_answer": n == 0}
+        for n in range(5)
+    ]
+    path = tmp_path / "train_top5.jsonl"
+    path.write_text(json.dumps({"question": "q?", "answers": ["x"], "ctxs": found}), "utf-8")
+    [question] = load_questions(path, "nq")
+    assert (question.question, question.answers, question.evidence) == ("q?", ["x"], [])
+    documents = [(one.title, one.text) for one in read_documents(path, "questions", "nq")]
+    assert documents == [(f"T{n}", "x") for n in range(5)]
+
+
 @pytest.mark.parametrize("dataset", ["hotpotqa", "2wiki"])
 def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str) -> None:
     assert load(tmp_path, dataset, HUB_HOTPOTQA) == load(tmp_path, dataset, HOTPOTQA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,6 @@ def opened(
         facts.entities.names,
         Incidence(Adjacency.load(folder / "members"), Adjacency.load(folder / "neighbours")),
         entities,
-        hyperedges,
         VectorIndex.build(entities, "flat"),
         VectorIndex.build(hyperedges, "flat"),
         embedder,
@@ -109,14 +109,42 @@ def test_hyperedges_variant_ranks_by_similarity(tmp_path: Path) -> None:
     assert [edge.id for edge in (*results, *other)] == ["c1:f0", "c4:f0"]
 
 
-def test_graph_r1_fuses_entity_and_hyperedge_ranks(tmp_path: Path) -> None:
-    """The text of c3 and its entities are nearest, so c3 is first in both rankings: 1/1 + 1/1."""
-    [results] = opened(tmp_path, "graph-r1").retrieve([Query("Oslo is a city")])
-    assert results[0].id == "c3:f0"
-    assert results[0].score == 2.0
-    assert [edge.score for edge in results] == sorted(
-        (edge.score for edge in results), reverse=True
-    )
+def test_graph_r1_fuses_ranks_by_degree_and_by_similarity(tmp_path: Path) -> None:
+    """Of "Up", "Rome" and "city" each hyperedge comes once per entity: c0 twice, with degrees 2 + 3.
+
+    All others have 2 + 2, in the order of the entities and of their rows.
+    """
+    retrieval = opened(tmp_path, "graph-r1", top_k=10)
+    near, c0 = [1, 2, 5], 0
+    scores = retrieval._fused(Query(""), np.array([c0]), np.array(near))
+    # Ranked by degree: c0, c0, then c4 of Up, c2 of Rome, c2 and c3 of city.
+    expected = {c0: 1 / 1 + 1 / 2 + 1 / 1, 2: 1 / 4 + 1 / 5, 4: 1 / 3, 3: 1 / 6}
+    assert scores == list(expected.items())
+
+
+def test_graph_r1_equals_a_plain_python_reference(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    words = [f"name{number}" for number in range(12)]
+    for case in range(30):
+        made = [rng.sample(words, rng.randint(2, 5)) for _ in range(rng.randint(1, 25))]
+        facts = [[" ".join(names) + f" f{number}", names] for number, names in enumerate(made)]
+        (folder := tmp_path / str(case)).mkdir()
+        retrieval = opened(folder, "graph-r1", top_k=10, facts_of_chunks=facts)
+        query = Query(" ".join(rng.sample(words, 3)))
+        vector = retrieval.embedder.encode([query.subquery], "query")
+        [(entities, _)] = retrieval.entity_index.search(vector, 5)
+        [(edges, _)] = retrieval.hyperedge_index.search(vector, 5)
+        named = [retrieval.names[entity] for entity in entities]
+        links = [(name, edge) for name in named for edge in range(len(made)) if name in made[edge]]
+        degree = {name: sum(name in members for members in made) for name in words}
+        links.sort(key=lambda link: -(degree[link[0]] + len(made[link[1]])))
+        fused: dict[int, float] = {}
+        for ranking in ([edge for _, edge in links], edges.tolist()):
+            for place, edge in enumerate(ranking):
+                fused[edge] = fused.get(edge, 0) + 1 / (place + 1)
+        best = sorted(fused, key=lambda edge: -fused[edge])[:10]
+        [results] = retrieval.retrieve([query])
+        assert [(one.id, one.score) for one in results] == [(f"c{e}:f0", fused[e]) for e in best]
 
 
 def test_hyperedge_becomes_a_context_item(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pipeline.training.advantages import (
     encode_trajectories,
     standardized_rewards,
 )
-from pipeline.training.grpo import grpo_trainer
+from pipeline.training.grpo import COLUMNS, grpo_trainer
 from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
 from tasks.sft import run as run_sft
@@ -29,6 +30,7 @@ from tests.training.tiny_policy import Run, byte_tokenizer, random_adapter, writ
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TEMPERATURE = 0.8
+TOKENIZER = byte_tokenizer()
 CPU = {"dtype": "float32", "learning_rate": 1e-2}
 ASK, KNOWLEDGE = "<think>a</think><query>b</query>", "\n<knowledge>\nc\n</knowledge>\n"
 ANSWER = "<think>d</think><answer>e</answer>"
@@ -66,7 +68,7 @@ def steps(*totals: float) -> dict[str, object]:
 
 def encoded(trajectories: list[Trajectory], per: Per) -> list[EncodedTrajectory]:
     advantages = standardized_rewards(trajectories, per)
-    return list(encode_trajectories(byte_tokenizer(), trajectories, advantages, vocabulary=259))
+    return list(encode_trajectories(TOKENIZER, trajectories, advantages, vocabulary=259))
 
 
 def test_every_model_token_carries_the_advantage_of_its_step() -> None:
@@ -116,11 +118,13 @@ def test_inconsistent_trajectories_are_refused() -> None:
             encoded([replace(good, **changes)], "step")
 
 
-def logps(model, trajectory: EncodedTrajectory):  # type: ignore[no-untyped-def]
+def logps(model, trajectory: EncodedTrajectory | Trajectory):  # type: ignore[no-untyped-def]
     """log p of the completion tokens at the sampling temperature, [T], from plain logits."""
     import torch
 
-    ids_1T = torch.tensor([trajectory.prompt_ids + trajectory.completion_ids])
+    recorded = isinstance(trajectory, Trajectory)
+    ids = trajectory.token_ids if recorded else trajectory.completion_ids
+    ids_1T = torch.tensor([trajectory.prompt_ids + ids])
     logits_TV = model(input_ids=ids_1T).logits[0, :-1] / TEMPERATURE
     picked = logits_TV.log_softmax(-1).gather(-1, ids_1T[0, 1:, None])[:, 0]
     return picked[len(trajectory.prompt_ids) - 1 :]
@@ -149,8 +153,8 @@ def trainer_of(model, trajectories, folder: Path, history=None, **changes):  # t
     )  # fmt: skip
 
 
-def batch_loss(trainer):  # type: ignore[no-untyped-def]
-    batch = trainer.data_collator(list(trainer.train_dataset))
+def batch_loss(trainer, rows=None):  # type: ignore[no-untyped-def]
+    batch = trainer.data_collator(rows or list(trainer.train_dataset))
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
     return trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch))
@@ -189,6 +193,124 @@ def test_the_gradient_of_the_clipped_objective_matches_the_derivation(
     expected = gradients_of(model, expected_loss)
     trainer = trainer_of(model, trajectories, tmp_path, beta=0.0)
     assert_same(gradients_of(trainer.model, batch_loss(trainer)), expected)
+
+
+def random_group(rng: random.Random, question: str) -> list[Trajectory]:
+    """Two to four trajectories of one to three turns, without probabilities; sometimes of equal rewards."""
+    group, same = [], rng.random() < 0.1
+    for number in range(rng.randint(2, 4)):
+        totals = [1.0 if same else rng.uniform(-1, 2) for _ in range(rng.randint(1, 3))]
+        output, spans = "", []
+        for turn in range(len(totals)):
+            for writer, most in (("model", 6), ("observation", 5)):
+                if writer == "model" or turn + 1 < len(totals):
+                    text = "".join(rng.choices("abcdefgh", k=rng.randint(1, most)))
+                    spans.append((len(output), len(output) + len(text), writer))
+                    output += text
+        ids = TOKENIZER(output, add_special_tokens=False)["input_ids"]
+        group.append(
+            Trajectory(
+                f"{question}{number}",
+                question,
+                "toy",
+                "?",
+                "multi",
+                ["e"],
+                [],
+                "prograph",
+                output,
+                spans=spans,
+                prompt_ids=rng.choices(range(3, 259), k=rng.randint(1, 4)),
+                token_ids=ids,
+                token_spans=spans,
+                rewards=steps(*totals) | {"total": sum(totals)},
+            )
+        )
+    return group
+
+
+def equation_16(model, groups, reference, per: Per, epsilon: float, beta: float):  # type: ignore[no-untyped-def]
+    """The loss (None without one), and whether each token is clipped, from the equations alone.
+
+    Trajectories are records, ``reference`` log p of the reference by id. A batch is the mean over
+    trajectories, |y| counts what the policy wrote, and D_KL is estimated token by token as in GRPO.
+    """
+    import torch
+
+    objectives, clipped = [], []
+    for group in groups:
+        rewards = [
+            torch.tensor([step["total"] for step in one.rewards["steps"]])
+            if per == "step"
+            else torch.tensor([one.rewards["total"]])
+            for one in group
+        ]
+        pooled = torch.cat(rewards)
+        deviation = ((pooled - pooled.mean()) ** 2).mean().sqrt()  # F_norm of eq. 5
+        if deviation < 1e-6:
+            continue
+        for one, own in zip(group, rewards, strict=True):
+            advantage = (own - pooled.mean()) / deviation
+            now, total, length = logps(model, one), 0.0, 0
+            turns = [(start, end) for start, end, writer in one.token_spans if writer == "model"]
+            for turn, (start, end) in enumerate(turns):
+                value = advantage[turn if per == "step" else 0]
+                ratio = torch.exp(now[start:end] - torch.tensor(one.logprobs[start:end]))
+                bounded = torch.clamp(ratio, 1 - epsilon, 1 + epsilon)
+                gap = torch.tensor(reference[one.trajectory_id][start:end]) - now[start:end]
+                total = total + torch.minimum(ratio * value, bounded * value).sum()
+                total = total - beta * (torch.exp(gap) - gap - 1).sum()
+                clipped += (bounded * value < ratio * value).tolist()
+                length += end - start
+            objectives.append(total / length)
+    return -sum(objectives) / len(objectives) if objectives else None, clipped
+
+
+def test_loss_and_gradient_equal_equation_16_on_300_random_cases(
+    base: Path, tmp_path: Path
+) -> None:
+    """From rewards to gradients, per step and per trajectory, clipped or not, with and without KL."""
+    import torch
+
+    rng = random.Random(0)
+    any_two = [EncodedTrajectory("0", "q", [1], [40], [1], [-1.0], [0.0])] * 2
+    trainers = {
+        beta: trainer_of(policy(base), any_two, tmp_path / str(beta), beta=beta)
+        for beta in (0.0, 0.3)
+    }
+    seen: dict[tuple[Per, bool, float], int] = {}
+    while sum(seen.values()) < 300:
+        per: Per = rng.choice(["step", "trajectory"])
+        beta, epsilon = rng.choice([0.0, 0.3]), rng.choice([0.1, 0.2, 0.5])
+        width = rng.choice([0.3 * epsilon, 1.0])  # of the log ratios
+        trainer = trainers[beta]
+        trainer.epsilon_low = trainer.epsilon_high = epsilon
+        groups = [random_group(rng, name) for name in ("q", "r")[: rng.randint(1, 2)]]
+        everyone, reference = [one for group in groups for one in group], {}
+        for one in everyone:
+            with torch.no_grad():
+                now = logps(trainer.model, one).tolist()
+            one.logprobs = [min(p + rng.uniform(-width, width), 0.0) for p in now]
+            reference[one.trajectory_id] = [p + rng.uniform(-1, 1) for p in now]
+        expected, clipped = equation_16(trainer.model, groups, reference, per, epsilon, beta)
+        made = encoded(everyone, per)
+        if expected is None:
+            assert made == []
+            continue
+        columns = {one.id: {name: getattr(one, name) for name in COLUMNS} for one in made}
+        for name, row in columns.items() if beta else ():
+            row["reference"] = reference[name]
+        loss = batch_loss(trainer, list(columns.values()))
+        assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)
+        gradient, wanted = (
+            torch.cat([value.flatten() for value in gradients_of(trainer.model, one).values()])
+            for one in (loss, expected)
+        )
+        assert float((gradient - wanted).abs().max()) <= 1e-4 * float(wanted.abs().max()) + 1e-7
+        case = per, any(clipped), beta
+        seen[case] = seen.get(case, 0) + 1
+    assert len(seen) == 8
+    assert min(seen.values()) >= 20, seen
 
 
 def test_the_kl_is_measured_from_the_start_of_the_round(base: Path, tmp_path: Path) -> None:

@@ -161,11 +161,10 @@ class _Files:
     def hypergraph(self) -> HypergraphRetrieval:
         hyperedges = Columns(self.graph / "hyperedges.arrow", HYPEREDGE_COLUMNS)
         names = Columns(self.graph / "entities.arrow", ("name",)).column(0)
-        tables = ("entities", "hyperedges")
-        vectors = {name: load_vectors(self.index / f"{name}.npy") for name in tables}
-        indexes = {name: self._load_index(name) for name in tables}
+        entity_VD = load_vectors(self.index / "entities.npy")
+        indexes = {name: self._load_index(name) for name in ("entities", "hyperedges")}
+        check_rows("entities", len(entity_VD), len(names), self.index)
         for name, rows in (("entities", len(names)), ("hyperedges", len(hyperedges))):
-            check_rows(name, len(vectors[name]), rows, self.index)
             check_rows(name, len(indexes[name]), rows, self.index)
         incidence = Incidence(
             Adjacency.load(self.graph / MEMBERS), Adjacency.load(self.graph / NEIGHBOURS)
@@ -175,8 +174,7 @@ class _Files:
             hyperedges,
             names,
             incidence,
-            vectors["entities"],
-            vectors["hyperedges"],
+            entity_VD,
             indexes["entities"],
             indexes["hyperedges"],
             self.embedder,

@@ -3,9 +3,12 @@
 Input: queries. Output: scored hyperedges with their entities.
 
 - ``hyperedges``: the nearest to the query by embedding.
-- ``graph-r1`` (Graph-R1, arXiv 2507.21892): two rankings, fused by the sum of reciprocal ranks. One
-  has the 5 nearest hyperedges, the other the 5 best hyperedges of the 5 nearest entities (by the
-  rank of the entity, then by the similarity of the hyperedge).
+- ``graph-r1`` (the public code of Graph-R1, arXiv 2507.21892): two rankings, fused by the sum of
+  reciprocal ranks. One has the 5 nearest hyperedges. The other has all hyperedges of the 5 nearest
+  entities, once for each of these that is in them, by the degree of the entity plus the number of
+  entities of the hyperedge. The public code orders equal degrees by a weight that its extraction
+  gives; facts have none here, so the order of the entities decides. The 5 best of them by
+  similarity, which were tried before, are another method.
 - ``prograph``: by the informativeness of entities, eq. 6 to 10 (`retrieval.informativeness`). V_q
   has the entities that the query mentions, the entity that equals the query, and its key entities;
   when there are none, the 5 entities nearest to the query. Mentions must look like names
@@ -15,7 +18,8 @@ Input: queries. Output: scored hyperedges with their entities.
   hyperedge that can be among the best by eq. 10.
 
 Similarities are cosines of embeddings, rounded to `DECIMALS`. Ties are broken by the row of the
-hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
+hyperedge in ``hyperedges``, by the order of appearance in ``graph-r1``, and by hyperedge id in
+``prograph``.
 """
 
 from __future__ import annotations
@@ -86,7 +90,6 @@ class HypergraphRetrieval:
     names: Sequence[str]
     incidence: Incidence
     entity_VD: Vectors
-    hyperedge_ED: Vectors
     entity_index: VectorIndex
     hyperedge_index: VectorIndex
     embedder: Embedder
@@ -110,10 +113,8 @@ class HypergraphRetrieval:
         near_entities = [rows for rows, _ in self.entity_index.search(query_QD, NEAREST)]
         rank = self._fused if self.variant == "graph-r1" else self._informative
         return [
-            self._scored(rank(query, query_D, edges, entities))
-            for query, query_D, edges, entities in zip(
-                queries, query_QD, near_edges, near_entities, strict=True
-            )
+            self._scored(rank(query, edges, entities))
+            for query, edges, entities in zip(queries, near_edges, near_entities, strict=True)
         ]
 
     def query_entities(self, query: Query) -> list[int]:
@@ -123,7 +124,7 @@ class HypergraphRetrieval:
         return sorted({*names.within(query.subquery), *(row for row in exact if row is not None)})
 
     def _informative(
-        self, query: Query, _: Vectors, near_edges: Rows, near_entities: Rows
+        self, query: Query, near_edges: Rows, near_entities: Rows
     ) -> list[tuple[int, float]]:
         query_entities = self.query_entities(query) or near_entities.tolist()
         further_entities = self.incidence.members.gather(near_edges)[0].tolist()
@@ -139,20 +140,12 @@ class HypergraphRetrieval:
         )
         return best_edges(edges, scores, self._id, self.top_k)
 
-    def _fused(
-        self, _: Query, query_D: Vectors, near_edges: Rows, near_entities: Rows
-    ) -> list[tuple[int, float]]:
-        by_entity: dict[int, None] = {}
-        for entity in near_entities.tolist():
-            if len(by_entity) >= NEAREST:
-                break
-            [edges] = self.incidence.neighbours.union([[entity]])
-            cosine = np.round(self.hyperedge_ED[edges] @ query_D, DECIMALS)
-            ranked = best_edges(edges, cosine.astype(np.float64), self._id, len(edges))
-            by_entity.update(dict.fromkeys(edge for edge, _ in ranked))
-        scores = reciprocal_ranks([list(by_entity)[:NEAREST], near_edges.tolist()])
-        fused = np.array(list(scores.values()), dtype=np.float64)
-        return best_edges(np.array(list(scores), dtype=np.int64), fused, self._id, self.top_k)
+    def _fused(self, _: Query, near_edges: Rows, near_entities: Rows) -> list[tuple[int, float]]:
+        edge_N, degree_V = self.incidence.neighbours.gather(near_entities)
+        degree_N = np.repeat(degree_V, degree_V) + self.incidence.members.degrees(edge_N)
+        by_degree = edge_N[np.argsort(-degree_N, kind="stable")]
+        scores = reciprocal_ranks([by_degree.tolist(), near_edges.tolist()])
+        return sorted(scores.items(), key=lambda edge: -edge[1])[: self.top_k]
 
     def _id(self, row: int) -> str:
         return self.hyperedges[row][ID]

@@ -2,7 +2,8 @@
 
     R_t = r_outcome + lambda_1 r_sp(t) + lambda_2 (r_con(t) + r_ans(t))
 
-r_outcome is the format, 1 or 0, plus the token F1 of the answer. Progress r_sp is the difference of
+r_outcome is the format, 1 or 0, plus the token F1 of the answer, or Graph-R1's gated reward
+(`gated`). Progress r_sp is the difference of
 the value estimates of two neighboring states (`progress`); r_con and r_ans are the structure terms
 (`structure`). Input: trajectories with the terms of their turns. Output:
 every term of every step, their means over the trajectory, and ``total``, the mean of R_t, by which
@@ -12,6 +13,7 @@ trajectories are paired.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
@@ -19,6 +21,7 @@ from pipeline.config.policy import ProGraphReward
 from pipeline.core.answer_metrics import f1, outcome
 from pipeline.core.records import Trajectory
 from pipeline.methods.prograph.structure import Structure
+from pipeline.rollout.turns import turns_of
 
 DEFAULT = ProGraphReward()
 _PROGRESS = "Step progress (eq. 11)"
@@ -58,8 +61,9 @@ def step_rewards(
     ``values`` are the value estimates before every turn and after the last. None means that
     progress was not measured: it is then null in the record and left out of the totals.
     """
-    format_ok = float(trajectory.format_ok)
-    answer = outcome(trajectory, f1)
+    format_ok, answer = float(trajectory.format_ok), outcome(trajectory, f1)
+    if weights.outcome == "gated":
+        format_ok, answer = gated(trajectory, answer)
     progress: list[float | None] = [None] * len(structure)
     if values is not None:
         progress = [after - before for before, after in itertools.pairwise(values)]
@@ -75,15 +79,33 @@ def step_rewards(
     return combined(format_ok, answer, steps, weights)
 
 
+def gated(trajectory: Trajectory, answer: float) -> tuple[float, float]:
+    """Graph-R1's format and answer terms, as its public code computes them; 1 less is the outcome.
+
+    The format is .5 for each well-formed turn, at most 1: a thought with a query, or in the last
+    turn a thought with the answer. The answer counts where it is 1: after one query, and after two
+    however the answer is written.
+    """
+    *turns, last = [turn.text.strip() for turn in turns_of(trajectory)] or [""]
+    whole = sum(_turn("query", turn) for turn in turns) + _turn("answer", last)
+    return min(0.5 * whole, 1.0), answer if whole >= 2 else 0.0
+
+
+def _turn(tag: str, text: str) -> bool:
+    """Whether a turn is one thought and one query or answer, and nothing else."""
+    inside = r"(?:(?!</?(?:think|query|answer)>).)*"
+    return bool(re.fullmatch(rf"<think>{inside}</think>\s*<{tag}>{inside}</{tag}>", text, re.S))
+
+
 def combined(
     format_ok: float, answer: float, steps: Sequence[StepRewards], weights: ProGraphReward
 ) -> ProGraphRewards:
     """The rewards of a trajectory whose steps have all terms but the totals."""
+    base = format_ok + answer - (weights.outcome == "gated")
     steps = [
         {
             **step,
-            "total": format_ok
-            + answer
+            "total": base
             + weights.progress * (step["progress"] or 0.0)
             + weights.structure * (step["connectivity"] + step["answer_reach"]),
         }
@@ -95,7 +117,7 @@ def combined(
         "progress": _mean([step["progress"] for step in steps]),
         "connectivity": _mean([step["connectivity"] for step in steps]),
         "answer_reach": _mean([step["answer_reach"] for step in steps]),
-        "total": _mean([step["total"] for step in steps]) if steps else format_ok + answer,
+        "total": _mean([step["total"] for step in steps]) if steps else base,
         "steps": steps,
     }
 

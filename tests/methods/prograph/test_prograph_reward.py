@@ -101,6 +101,51 @@ def test_every_term_of_a_trajectory() -> None:
     assert rewards["connectivity"] == pytest.approx(0.3)
 
 
+THOUGHT, QUERY, ANSWER = "<think>a</think>\n", "<query>b</query>", "<answer>Oslo</answer>"
+ASKED = THOUGHT + QUERY
+
+
+@pytest.mark.parametrize(
+    ("turns", "parts", "total"),
+    [
+        ([ASKED, THOUGHT + ANSWER], (1.0, 1.0), 1.0),
+        ([ASKED, ASKED, THOUGHT + ANSWER], (1.0, 1.0), 1.0),
+        ([ASKED, THOUGHT + "<answer>in Oslo</answer>"], (1.0, 2 / 3), 2 / 3),
+        ([THOUGHT + ANSWER], (0.5, 0.0), -0.5),  # without a query
+        ([ASKED, ANSWER], (0.5, 0.0), -0.5),  # without a thought
+        ([ASKED, THOUGHT + ANSWER + " so"], (0.5, 0.0), -0.5),  # text outside the tags
+        ([ASKED, THOUGHT + ANSWER + ANSWER], (0.5, 0.0), -0.5),  # a tag twice
+        ([QUERY, THOUGHT + ANSWER], (0.5, 0.0), -0.5),
+        ([ASKED, ASKED], (0.5, 0.0), -0.5),  # the last turn can only answer
+        ([ASKED, ASKED, ANSWER], (1.0, 1.0), 1.0),  # as in the public code
+        ([ASKED, ASKED, "stop"], (1.0, 0.0), 0.0),
+        (["nothing"], (0.0, 0.0), -1.0),
+        ([], (0.0, 0.0), -1.0),
+    ],
+)
+def test_the_gated_reward_of_graph_r1(
+    turns: list[str], parts: tuple[float, float], total: float
+) -> None:
+    """-1 + min(.5 per well-formed turn, 1), and F1 only where the format part is 1."""
+    output, spans, knowledge = "", [], "\n<knowledge>\nc\n</knowledge>\n"
+    for number, turn in enumerate(turns):
+        for text, writer in ((turn, "model"), (knowledge, "observation")):
+            if writer == "model" or number + 1 < len(turns):
+                spans.append((len(output), len(output) + len(text), writer))
+                output += text
+    parsed = GRAMMAR.parse(output, spans)
+    record = Trajectory(
+        "t", "q", "nq", "?", "single", ["Oslo"], [], "prograph", output, spans=spans,
+        steps=parsed.steps, answer=parsed.answer, format_ok=parsed.format_ok,
+    )  # fmt: skip
+    weights = ProGraphReward(progress=0.0, structure=0.0, outcome="gated")
+    shape = [Structure(0.5, 0.5)] * len(turns)
+    rewards = step_rewards(record, shape, None, weights)
+    assert (rewards["format"], rewards["answer"]) == pytest.approx(parts)
+    assert rewards["total"] == pytest.approx(total)
+    assert [step["total"] for step in rewards["steps"]] == pytest.approx([total] * len(turns))
+
+
 def test_unmeasured_progress_is_null_and_adds_nothing() -> None:
     rewards = step_rewards(trajectory(("a", "b", [])), [Structure(0.5, 0.5)] * 2, None)
     assert rewards["progress"] is None
