@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -36,7 +38,19 @@ cached batches.
 - The SFT term of DPO has two forms (`dpo.eta_of`). Published configurations use the sum over \
 tokens that TeaRAG's eq. 15 prints. The embedded runs use TRL's mean over tokens with η = 130, \
 which is about η = 1 of the sum, because they have about 130 trained tokens a trajectory.
+- *Has run*: "closed world" where log or results name the run; "stand-ins" where a test runs \
+the published configuration whole, on small models in place of its own; else "never".
+- What the published configurations change in a paper's protocol is under \
+[Protocols](paper_index.md#protocols). A row without a note changes nothing else.
 """
+_RECORDS = (
+    "log.md",
+    "log/2026-11.md",
+    "log/bench.md",
+    "log/retrieval.md",
+    "results.md",
+    "methods.json",
+)
 
 
 @dataclass(frozen=True)
@@ -157,18 +171,39 @@ def page() -> str:
         if row.table != table:
             table = row.table
             lines += ["", f"### {table[0].upper()}{table[1:]}", ""]
-            lines += ["| row | closed world | published size | notes |", "|---|---|---|---|"]
+            lines += ["| row | closed world | published size | has run | protocol and notes |"]
+            lines += ["|---|---|---|---|---|"]
         lines.append("| " + " | ".join(_cells(row, base["embedded"], base["published"])) + " |")
     return "\n".join(lines)
 
 
 def _cells(row: Row, embedded: str, published: str) -> list[str]:
     if row.missing:
-        return [row.row, "", "", f"Not run: {row.missing}."]
+        return [row.row, "", "", "", f"Not run: {row.missing}."]
     note = f"{row.note[0].upper()}{row.note[1:]}." if row.note else ""
     read = f"Read {row.read}." if row.read else ""
     commands = (_brief(row.embedded, embedded), _brief(row.published, published))
-    return [row.row, *commands, " ".join(filter(None, (read, note)))]
+    note = note or "[As the paper](paper_index.md#protocols)."
+    return [row.row, *commands, _has_run(row), " ".join(filter(None, (read, note)))]
+
+
+def _has_run(row: Row) -> str:
+    """Where the row has run, as the head of the page says."""
+    found = []
+    if row.embedded and (row.embedded.variant or row.embedded.config) in _recorded():
+        found.append("closed world")
+    if row.published and not row.published.variant and not row.published.settings:
+        found.append("stand-ins")  # tests/published runs every published configuration
+    return ", ".join(found) or "never"
+
+
+@cache
+def _recorded() -> frozenset[str]:
+    """The words of the log and the results, variants among them."""
+    text = "".join(
+        (Path(__file__).parent / name).read_text("utf-8") for name in (*_RECORDS, "methods.json")
+    )
+    return frozenset(re.findall(r"[\w.-]*[\w]", text))
 
 
 def _brief(command: Command | None, base: str) -> str:

@@ -74,8 +74,10 @@ def test_the_examples_in_hiprags_prompt_follow_its_grammar():
 
 
 def test_the_example_in_prographs_prompt_follows_its_grammar():
-    system = load(CONFIGS / "prograph-qwen2.5-3b.yaml").prompt.system
-    example = system[system.index("<think>", system.index("An example")) :]
+    system = load(CONFIGS / "prograph-qwen2.5-3b.yaml").prompt.user
+    example = system[
+        system.index("<think>", system.index("An example")) : system.rindex("Question:")
+    ]
     parsed = grammar("prograph").parse(example)
     assert (parsed.format_error, parsed.answer) == (None, "Venice")
     assert [bool(step.query) for step in parsed.steps] == [True, True, False]
