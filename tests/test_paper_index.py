@@ -17,7 +17,8 @@ DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def rows(text: str) -> list[list[str]]:
-    """Cells of every row of every table, headers and rules left out."""
+    """Cells of every row of every table of code, headers and rules left out."""
+    text = re.sub(r"## Protocols\n.*?\n(?=## )", "", text, flags=re.DOTALL)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
     assert cells[0] == HEADER

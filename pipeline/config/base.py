@@ -130,14 +130,6 @@ class Indirect:
     """
 
 
-@dataclass(frozen=True)
-class Added:
-    """Marks a field that fingerprints leave out while it has its default.
-
-    It was added later; outputs from before then keep their fingerprints.
-    """
-
-
 class Block(BaseModel):
     """Base of every block: immutable; refuses unknown keys, other types, NaN and infinity.
 
@@ -166,13 +158,11 @@ class Block(BaseModel):
     def deciding(self, *names: str) -> dict[str, Any]:
         """The settings that decide results, as JSON values, for fingerprints.
 
-        Leaves out `Execution` and `Indirect` fields, and `Added` ones with their defaults, at any
-        depth. ``names`` limit them to these fields.
+        Leaves out `Execution` and `Indirect` fields at any depth. ``names`` limit them to these
+        fields.
         """
         chosen = (set(names) or type(self).model_fields.keys()) - self.marked(Execution)
         chosen -= self.marked(Indirect)
-        fields = type(self).model_fields
-        chosen -= {n for n in self.marked(Added) if getattr(self, n) == fields[n].default}
         dumped = self.model_dump(mode="json", include=chosen)
         values = {name: getattr(self, name) for name in dumped}
         return {

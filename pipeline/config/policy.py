@@ -13,7 +13,6 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import (
     Above0,
-    Added,
     AskedModel,
     AtLeastOne,
     Block,
@@ -404,7 +403,7 @@ class ProGraphReward(MethodRewards):
     )
     structure: Weight = Field(0.5, description="lambda_2, the weight of the structure terms")
     continuations: Few = Field(4, description="M, continuations sampled from each state")
-    outcome: Annotated[Literal["sum", "gated"], Added()] = Field(
+    outcome: Literal["sum", "gated"] = Field(
         "sum",
         description="r_outcome. sum: format (1 or 0) plus F1; gated, as in Graph-R1's code: -1, "
         "plus .5 for each well-formed turn up to 1, plus F1 where that is 1",

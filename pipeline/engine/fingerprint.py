@@ -83,10 +83,8 @@ def base_model_files(settings: Config) -> dict[str, Path | str]:
 
 
 def roll_out_files(settings: Config) -> dict[str, Path | str]:
-    """The models that roll-outs read, except the policy's adapter, and what else decides them."""
+    """The models that roll-outs read, except the policy's adapter."""
     files = base_model_files(settings)
-    if settings.retrieval.variant == "graph-r1":
-        files["graph-r1"] = "by degree"  # outputs of its earlier ranking, by similarity, are others
     reranker = settings.retrieval.reranker.model
     if reranker:
         files["reranker"] = model_identity(reranker)

@@ -39,22 +39,6 @@ def test_training_reads_only_the_settings_of_its_objective() -> None:
     assert changed.settings["sampling.temperature"] != grpo.key.settings["sampling.temperature"]
 
 
-def test_only_what_changes_graph_r1s_runs_is_in_their_fingerprints() -> None:
-    """Its ranking of hyperedges is another than before; the default outcome reward is the same."""
-    prograph = EMBEDDED.with_name("embedded-prograph.yaml")
-    plain, fused = (
-        task_for("score", str(prograph), (f"retrieval.variant={name}",))
-        for name in ("prograph", "graph-r1")
-    )
-    assert "graph-r1" not in plain.key.files
-    assert "graph-r1" in fused.key.files
-    sampled = fused.upstream()["sample"]
-    assert "graph-r1" in sampled.key.files
-    assert "outcome" not in plain.key.settings["rewards.prograph"]
-    gated = task_for("score", str(prograph), ("rewards.prograph.outcome=gated",))
-    assert gated.key.settings["rewards.prograph"]["outcome"] == "gated"
-
-
 def test_a_loss_makes_another_policy_of_the_same_pairs() -> None:
     dpo = train()
     for loss in ("apo_zero", "sft"):
