@@ -357,6 +357,11 @@ class TeaRagReward(MethodRewards):
     subquery: Weight = Field(0.3, description="evidence matched by subqueries (eq. 9)")
     context: Weight = Field(0.3, description="evidence matched by retrieved items (eq. 10)")
     summary: Weight = Field(0.3, description="evidence matched by summaries (eq. 11)")
+    divisor: Literal["steps"] | Above0 = Field(
+        "steps",
+        description="what divides the sums of these terms over steps and evidence: the number of "
+        "steps (eq. 7-12), which favours few steps, or a constant; 1: the sums",
+    )
     single_outcome: Literal["f1-per-step", "f1"] = Field(
         "f1-per-step",
         description="outcome of single-hop questions: F1 per step (4.3.2), or F1",
@@ -370,8 +375,8 @@ class TeaRagReward(MethodRewards):
     @property
     def highest_process(self) -> float:
         """The bound of the process reward; infinite with eq. 9-12: a step may match many facts."""
-        unbounded = any((self.subquery, self.context, self.summary))
-        return math.inf if unbounded else self.consistency
+        sums = self.divisor != "steps" or any((self.subquery, self.context, self.summary))
+        return math.inf if sums else self.consistency
 
 
 class HiPragReward(MethodRewards):

@@ -3,9 +3,10 @@
 Outcome (eq. 5) is the token F1 of the answer; format (eq. 6) is 1 or 0; consistency (eq. 7-8) is
 the fraction of steps whose subquery names every key entity; subquery, context and summary are
 r = sum_t m_t / k over the k steps (eq. 9-12); process (eq. 13) is their weighted sum and may exceed
-1 when there is more evidence than steps. For single-hop questions the outcome is F1 / k, or F1 for
-ablations, and the process is 0. The process is also 0 where neither the number of hops nor evidence
-is known. A malformed trajectory is scored on the steps that could be parsed.
+1 when there is more evidence than steps. For ablations a constant divides in place of k
+(``divisor``). For single-hop questions the outcome is F1 / k, or F1 for ablations, and the process
+is 0. The process is also 0 where neither the number of hops nor evidence is known. A malformed
+trajectory is scored on the steps that could be parsed.
 Input: trajectories and a similarity model. Output: every term of every trajectory.
 """
 
@@ -72,13 +73,13 @@ def combined(terms: Mapping[str, Any], hop: str, weights: TeaRagReward) -> dict[
     return {"process": process, "total": terms["format"] + terms["outcome"] + process}
 
 
-def consistency(steps: Sequence[Step]) -> float:
+def consistency(steps: Sequence[Step], divisor: float | None = None) -> float:
     """Fraction of steps in which every key entity occurs in the subquery (eq. 7-8), 0 for none.
 
     An entity occurs when it is a substring after SQuAD normalization. An entity that is empty after
-    normalization does not occur.
+    normalization does not occur. ``divisor`` is in place of the number of steps.
     """
-    return sum(map(_consistent, steps)) / len(steps) if steps else 0.0
+    return sum(map(_consistent, steps)) / (divisor or len(steps)) if steps else 0.0
 
 
 def _consistent(step: Step) -> bool:
@@ -103,14 +104,15 @@ def _terms(
     trajectory: Trajectory, matches: EvidenceMatches, settings: TeaRagReward
 ) -> TeaRagRewards:
     k = len(trajectory.steps)
+    divisor = k if settings.divisor == "steps" else settings.divisor
     subquery, context, summary = (
-        sum(values) / k if k else 0.0
+        sum(values) / divisor if k else 0.0
         for values in (matches["subquery"], matches["context"], matches["summary"])
     )
     terms: dict[str, Any] = {
         "outcome": _outcome(trajectory, settings),
         "format": float(trajectory.format_ok),
-        "consistency": consistency(trajectory.steps),
+        "consistency": consistency(trajectory.steps, divisor),
         "subquery": subquery,
         "context": context,
         "summary": summary,

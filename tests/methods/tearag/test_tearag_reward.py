@@ -76,6 +76,18 @@ def test_every_term_of_a_multi_hop_trajectory() -> None:
     assert rewards["total"] == pytest.approx(1 + 2 / 3 + process)
 
 
+def test_a_constant_divides_the_sums_in_place_of_the_steps() -> None:
+    """Two steps: the sums of the test above, 1.1, 1.8 and .9, and one consistent step of two."""
+    paper, halves, sums = (
+        terms(trajectory(), TeaRagReward(divisor=divisor)) for divisor in ("steps", 2.0, 1)
+    )
+    assert halves == paper
+    assert (sums["subquery"], sums["context"]) == (pytest.approx(1.1), pytest.approx(1.8))
+    assert (sums["summary"], sums["consistency"]) == (pytest.approx(0.9), 1.0)
+    assert sums["process"] == pytest.approx(2 * paper["process"])
+    assert terms(trajectory(steps=[]), TeaRagReward(divisor=3))["process"] == 0
+
+
 def test_process_is_not_clipped_when_one_step_finds_much_evidence() -> None:
     step = Step(["b"], "a b c d", [ContextItem("chunk", "", "", "a b c d", 0)], "a b c d")
     rewards = terms(trajectory(steps=[step], evidence=["a", "b", "c d"]))
