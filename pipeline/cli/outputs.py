@@ -130,6 +130,10 @@ def metrics(
     as_json: Annotated[
         bool, typer.Option("--json", help="with --table: print rows as in metrics.json")
     ] = False,
+    cem: Annotated[
+        Literal["words", "substring"],
+        typer.Option(help="cover exact match, as the setting evaluation.cem"),
+    ] = "words",
 ) -> None:
     """Add em, f1 and cem (cover exact match) of answer against answers."""
     from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
@@ -137,28 +141,33 @@ def metrics(
     if table:
         from pipeline.cli.evaluate import metrics_table
 
-        rows = _averages(source)
-        print_json(rows) if as_json else console().print(metrics_table(rows))
+        rows = _averages(source, cem)
+        if output != "-":
+            write_jsonl(output, rows)
+        else:
+            print_json(rows) if as_json else console().print(metrics_table(rows))
         return
 
     def measured(view: AnswerView) -> Record:
         return {
             "em": exact_match(view.answer, view.answers),
             "f1": f1(view.answer, view.answers),
-            "cem": cover_exact_match(view.answer, view.answers),
+            "cem": cover_exact_match(view.answer, view.answers, cem),
         }
 
     write_jsonl(output, extended(source, AnswerView, measured))
 
 
-def _averages(source: str) -> list[Record]:
+def _averages(source: str, cem: Literal["words", "substring"]) -> list[Record]:
     """The rows of metrics.json for the trajectories of a file."""
     from pipeline.evaluation.measured import RESAMPLES
     from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 
     outcomes: dict[str, list[Outcome]] = {}
     for record, view in read_each(source, read_trajectory):
-        outcomes.setdefault(str(record.get("policy") or ""), []).append(measure(view, None))
+        outcomes.setdefault(str(record.get("policy") or ""), []).append(
+            measure(view, None, cem=cem)
+        )
     each = (
         metrics_rows(policy, "", measured, {}, resamples=RESAMPLES, seed=0)
         for policy, measured in outcomes.items()

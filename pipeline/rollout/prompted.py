@@ -105,9 +105,7 @@ class IRCoT(Prompted):
         written = trajectory.output  # a token may go on after the end of a line
         lines = (written if end.finish == "eos" else written.rpartition("\n")[0]).split("\n")
         sentence = lines[-1].strip()
-        if self.said.search(sentence):
-            return Finish("answer")
-        if end.finish == "eos":
+        if end.finish == "eos" or self.said.search(sentence):
             return Finish("answer")
         if not sentence or len(trajectory.contexts) >= most:
             return None

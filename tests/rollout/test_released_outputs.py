@@ -91,6 +91,9 @@ def test_the_table_of_a_file_is_that_of_its_raw_rows(
     well_formed = sum(row["format_ok"] * row["n"] for row in table if row["dataset"] in expected)
     assert well_formed == pytest.approx(FILES[name][1])
     assert " all " in steep(["metrics", str(tmp_path / "t.jsonl"), "--table"])[1]
+    written = tmp_path / "rows.jsonl"
+    steep(["metrics", str(tmp_path / "t.jsonl"), "--table", "-o", str(written)])
+    assert list(map(json.loads, written.read_text().splitlines())) == table
 
 
 def test_the_outputs_are_scored_as_a_run_is(real_data: Path, tmp_path: Path) -> None:
@@ -133,3 +136,13 @@ def test_no_document_of_r1_searcher_becomes_text_of_the_policy(real_data: Path) 
         for step, block in zip(each.steps, blocks, strict=True):
             assert len(step.context) == len(re.findall(r"^\([0-9]+\)", block, re.MULTILINE)) == 5
             assert all(item.title and item.text for item in step.context)
+
+
+def test_cover_exact_match_is_of_whole_words_or_of_a_substring(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"answer": "Americans", "answers": ["American"]}\n')
+    found = [
+        json.loads(steep(["metrics", str(file), *options])[1])["cem"]
+        for options in ((), ("--cem", "substring"))
+    ]
+    assert found == [0, 1]
