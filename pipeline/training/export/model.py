@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, AVERAGE_TITLES
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import ConfigError
 from pipeline.core.model_files import (
@@ -107,12 +108,15 @@ def model_card(policy: TrainedPolicy, *, merged: bool) -> str:
         EvalResult(
             task_type="question-answering",
             dataset_type="question-answering",
-            dataset_name=f"{row['n']} questions of the split {row['split']}",
+            dataset_name=f"{row['n']} questions of the split {row['split']}, "
+            f"{AVERAGE_TITLES[row['dataset']]}",
+            dataset_config=row["dataset"],  # results that differ in a name alone become one
+            dataset_split=row["split"],
             metric_type=metric,
             metric_value=round(100 * row[metric], 2),
         )
         for row in policy.metrics
-        if row["dataset"] == "all"
+        if row["dataset"] in (ALL, ALL_QUESTIONS)
         for metric in ("em", "f1")
     ]
     header = ModelCardData(
