@@ -21,6 +21,14 @@ from tasks.policy import given_faults
 from tasks.sample import RollOutTask
 
 
+def temperature(settings: Config) -> float:
+    """The temperature of several trajectories per question, which greedy ones would not differ by.
+
+    It is ``evaluation.temperature`` if that is above 0, else ``sampling.temperature``.
+    """
+    return settings.evaluation.temperature or settings.sampling.temperature
+
+
 class EvaluateAny(RollOutTask):
     """Roll-outs of the policy in a directory over prepared questions, and their metrics.
 
@@ -38,11 +46,28 @@ class EvaluateAny(RollOutTask):
     )
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")
     questions = luigi.Parameter(description="directory with questions.parquet")
+    samples = luigi.IntParameter(default=1, description="trajectories per question")
     title = luigi.Parameter(significant=False, description="the policy's name in messages")
 
     @cached_property
     def settings(self) -> Config:
-        return self.run_settings.for_evaluation()
+        """The settings of evaluation; several trajectories are sampled as `sampled` says."""
+        settings = self.run_settings.for_evaluation()
+        if self.samples == 1:
+            return settings
+        update = {
+            "sampling": settings.sampling.model_copy(update={"samples": self.samples}),
+            "evaluation": settings.evaluation.model_copy(
+                update={"temperature": temperature(self.run_settings)}
+            ),
+        }
+        return settings.model_copy(update=update)
+
+    def reading(self) -> tuple[str, ...]:
+        return self.reads if self.samples == 1 else (*self.reads, "sampling.samples")
+
+    def facts(self) -> dict[str, int]:
+        return {"samples": self.samples}
 
     def upstream(self) -> dict[str, StageTask]:
         """The indexes; policy and questions are files."""
@@ -91,7 +116,9 @@ class EvaluateAny(RollOutTask):
 
     def command(self) -> list[str]:
         questions = f"{self.questions}/questions.parquet"
-        return ["steep", "evaluate", "--policy", self.policy or BASE, "--questions", questions]
+        several = [] if self.samples == 1 else ["--samples", str(self.samples)]
+        policy = ["--policy", self.policy or BASE]
+        return ["steep", "evaluate", *policy, "--questions", questions, *several]
 
     def input_directories(self) -> dict[str, str]:
         inputs = {**super().input_directories(), "questions": str(self.questions)}

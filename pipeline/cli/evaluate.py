@@ -54,6 +54,14 @@ def evaluate(
         Literal["first", "random"],
         typer.Option(help="which questions --limit takes"),
     ] = "first",
+    samples: Annotated[
+        int,
+        typer.Option(
+            help="trajectories per question, for pass@k, majority@k and diversity; several are "
+            "sampled at evaluation.temperature, or if that is 0 at sampling.temperature, because "
+            "greedy ones would be equal",
+        ),
+    ] = 1,
     as_json: JsonOption = False,
     output: Annotated[
         str | None,
@@ -79,7 +87,7 @@ def evaluate(
     with contextlib.redirect_stdout(sys.stderr):  # progress, apart from the rows
         done = evaluate_policies(
             task, policy or (), questions, dataset=dataset, limit=limit, select=select,
-            force=force, check=not no_check,
+            samples=samples, force=force, check=not no_check,
         )  # fmt: skip
     if output is not None:
         with text_output(output) as write:
@@ -97,7 +105,11 @@ def _print(done: Evaluation) -> None:
 
     terminal = console()
     terminal.print(f"{done.questions.count:,} questions of {done.questions.source}", markup=False)
-    terminal.print(metrics_table([r for r in done.rows if r["split"] == done.questions.name]))
+    rows = [row for row in done.rows if row["split"] == done.questions.name]
+    terminal.print(metrics_table(rows))
+    if done.sampled is not None:
+        terminal.print(done.sampled, markup=False)
+        terminal.print(_sampled_table(rows))
     if done.tests:
         terminal.print(_tests_table(done.tests))
         for sentence in parted(test for test in done.tests if test["dataset"] == ALL):
@@ -125,10 +137,31 @@ def metrics_table(rows: list[dict[str, Any]]) -> Table:
     return table([*header, "tokens"], lines)
 
 
+def _sampled_table(rows: list[dict[str, Any]]) -> Table:
+    """The measures of several trajectories per question, each with its interval."""
+    from pipeline.evaluation.compare import interval_text
+    from pipeline.evaluation.comparison_tables import shown_as
+    from pipeline.evaluation.metrics import MEASURES
+    from pipeline.evaluation.policy_names import policy_title
+
+    def cell(row: dict[str, Any], name: str) -> str:
+        _, scale, digits = shown_as(name)
+        bounds = interval_text(row["ci"][name], scale=scale, form=f".{digits}f")
+        return f"{scale * row[name]:.{digits}f}" + (bounds and f" ({bounds})")
+
+    names = ["em", *(name for name in rows[0]["ci"] if name not in MEASURES)]
+    lines = (
+        [policy_title(row["policy"]), row["dataset"], *(cell(row, name) for name in names)]
+        for row in rows
+    )
+    return table(["policy", "data set", *(shown_as(name)[0] for name in names)], lines)
+
+
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
-    """Paired t-tests of both averages, for the measures in `_TESTED`."""
+    """Paired t-tests of both averages, for the measures in `_TESTED` and those of samples."""
     from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS
     from pipeline.evaluation.comparison_tables import test_cells
+    from pipeline.evaluation.metrics import MEASURES
     from pipeline.evaluation.policy_names import policy_title
 
     lines = (
@@ -139,7 +172,8 @@ def _tests_table(tests: list[dict[str, Any]]) -> Table:
             *test_cells(test),
         ]
         for test in tests
-        if test["dataset"] in (ALL, ALL_QUESTIONS) and test["measure"] in _TESTED
+        if test["dataset"] in (ALL, ALL_QUESTIONS)
+        and (test["measure"] in _TESTED or test["measure"] not in MEASURES)
     )
     header = ("before", "after", "data set", "measure", "questions", "difference", "95 %", "p")
     return table(header, lines)

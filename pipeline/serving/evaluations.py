@@ -18,10 +18,12 @@ from pipeline.engine.run import run
 from pipeline.engine.stage import StageTask
 from pipeline.serving.named_policies import NamedPolicy, complete_policies, find_policy, finished
 from pipeline.serving.question_sets import QuestionSet, Select, prepare_questions
-from tasks.evaluate_any import EvaluateAny
+from tasks.evaluate_any import EvaluateAny, temperature
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.policy import file_name
 from tasks.questions import questions as questions_of
+
+_MOST_SAMPLES = 10_000  # per question, as of ``sampling.samples``
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Evaluation:
 
     ``rows`` are as in ``metrics.json``, ``tests`` as in ``comparison.json`` of the stage
     ``evaluate``. ``policies`` and ``directories``, which hold the trajectories, are by name.
+    ``sampled`` says how several trajectories per question were sampled.
     """
 
     questions: QuestionSet
@@ -37,6 +40,7 @@ class Evaluation:
     rows: list[dict[str, Any]]
     tests: list[dict[str, Any]]
     directories: dict[str, Path]
+    sampled: str | None = None
 
 
 def evaluate(
@@ -47,16 +51,29 @@ def evaluate(
     dataset: str | None = None,
     limit: int | None = None,
     select: Select = "first",
+    samples: int = 1,
     force: bool = False,
     check: bool = True,
 ) -> Evaluation:
     """Evaluate the named policies, or all complete ones of the configuration of ``task``.
 
-    The questions are those of `prepare_questions`. With ``force`` complete evaluations run again;
-    without ``check`` they start without the checks of `pipeline.engine.run.run`. Raises InputError
-    for unusable policies and questions, StoreError when an index or a policy is not complete, and
-    the errors of `pipeline.engine.run.run`.
+    The questions are those of `prepare_questions`. Each gets one trajectory, or ``samples`` at the
+    temperature of `tasks.evaluate_any.temperature`, and rows and tests have the measures of
+    `pipeline.evaluation.sampled` too. With ``force`` complete evaluations run again; without
+    ``check`` they start without the checks of `pipeline.engine.run.run`. Raises InputError for
+    unusable policies, questions and ``samples``, StoreError when an index or a policy is not
+    complete, and the errors of `pipeline.engine.run.run`.
     """
+    if not 1 <= samples <= _MOST_SAMPLES:
+        raise InputError(
+            f"--samples is {samples}; expected 1 to {_MOST_SAMPLES:,} trajectories per question"
+        )
+    several, heat = samples > 1, temperature(task.settings)
+    if several and not heat:
+        raise InputError(
+            f"--samples is {samples}, and the {samples} trajectories of a question would be equal: "
+            "sampling.temperature and evaluation.temperature are 0; set one of them above 0"
+        )
     named = [find_policy(task, name) for name in names] or complete_policies(task)
     policies: dict[str, NamedPolicy] = {}
     for policy in named:
@@ -69,9 +86,10 @@ def evaluate(
     searched = task.clone(EvaluateAny, questions="", title="").needed()
     finished({"questions": split, **searched} if file is None else searched)
     questions = prepare_questions(task, split, file, dataset, limit, select)
-    own = file is None and limit is None and not force
+    own = file is None and limit is None and not (force or several)
     evaluations = {
-        name: _evaluation(task, policy, questions, own) for name, policy in policies.items()
+        name: _evaluation(task, policy, questions, samples, own)
+        for name, policy in policies.items()
     }
     for evaluation in evaluations.values():
         _ = evaluation.key  # raises for an unusable policy before anything runs
@@ -83,17 +101,19 @@ def evaluate(
     directories = {name: evaluation.directory for name, evaluation in evaluations.items()}
     compared = compare_policies(directories, seed=task.settings.seed, split=questions.name)
     # Files of an earlier evaluation are replaced.
-    folder, asked = task.settings.run_dir / "evaluations", file_name(questions.name)
+    name_of_samples = f"{questions.name}-{samples}-samples" if several else questions.name
+    folder, asked = task.settings.run_dir / "evaluations", file_name(name_of_samples)
     for name in policies:
         rows = [row for row in compared.metrics if row["policy"] == name]
         write_json(folder / f"{file_name(name)}-{asked}.json", rows)
     if compared.tests:
         write_json(folder / "comparisons" / f"{asked}.json", compared.tests)
-    return Evaluation(questions, policies, compared.metrics, compared.tests, directories)
+    sampled = f"{samples} trajectories per question at temperature {heat:g}" if several else None
+    return Evaluation(questions, policies, compared.metrics, compared.tests, directories, sampled)
 
 
 def _evaluation(
-    task: StageTask, policy: NamedPolicy, questions: QuestionSet, own: bool
+    task: StageTask, policy: NamedPolicy, questions: QuestionSet, samples: int, own: bool
 ) -> StageTask:
     """The task of an evaluation; with ``own`` the run's own task if it evaluated the policy."""
     if policy.number is not None and own:
@@ -104,6 +124,7 @@ def _evaluation(
         EvaluateAny,
         policy=None if policy.directory is None else str(policy.directory.absolute()),
         questions=str(questions.directory),
-        title=file_name(policy.name)[-60:],
+        samples=samples,
+        title=file_name(policy.name)[-60:] + (f"-{samples}-samples" if samples > 1 else ""),
     )
     return evaluation
