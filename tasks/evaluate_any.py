@@ -21,14 +21,6 @@ from tasks.policy import given_faults
 from tasks.sample import RollOutTask
 
 
-def temperature(settings: Config) -> float:
-    """The temperature of several trajectories per question, which greedy ones would not differ by.
-
-    It is ``evaluation.temperature`` if that is above 0, else ``sampling.temperature``.
-    """
-    return settings.evaluation.temperature or settings.sampling.temperature
-
-
 class EvaluateAny(RollOutTask):
     """Roll-outs of the policy in a directory over prepared questions, and their metrics.
 
@@ -51,16 +43,14 @@ class EvaluateAny(RollOutTask):
 
     @cached_property
     def settings(self) -> Config:
-        """The settings of evaluation; several trajectories are sampled as `sampled` says."""
+        """The settings of evaluation, where greedy samples, which are equal, become random ones."""
         settings = self.run_settings.for_evaluation()
         if self.samples == 1:
             return settings
-        update = {
-            "sampling": settings.sampling.model_copy(update={"samples": self.samples}),
-            "evaluation": settings.evaluation.model_copy(
-                update={"temperature": temperature(self.run_settings)}
-            ),
-        }
+        sampling, own = settings.sampling, settings.evaluation
+        heat = {"temperature": own.temperature or sampling.temperature}
+        sampling = sampling.model_copy(update={"samples": self.samples})
+        update = {"sampling": sampling, "evaluation": own.model_copy(update=heat)}
         return settings.model_copy(update=update)
 
     def reading(self) -> tuple[str, ...]:
@@ -115,10 +105,9 @@ class EvaluateAny(RollOutTask):
         return f"evaluate-{self.title}"
 
     def command(self) -> list[str]:
-        questions = f"{self.questions}/questions.parquet"
-        several = [] if self.samples == 1 else ["--samples", str(self.samples)]
-        policy = ["--policy", self.policy or BASE]
-        return ["steep", "evaluate", *policy, "--questions", questions, *several]
+        words = ["steep", "evaluate", "--policy", self.policy or BASE]
+        words += ["--questions", f"{self.questions}/questions.parquet"]
+        return words if self.samples == 1 else [*words, "--samples", str(self.samples)]
 
     def input_directories(self) -> dict[str, str]:
         inputs = {**super().input_directories(), "questions": str(self.questions)}

@@ -104,10 +104,9 @@ _QUESTIONS = "questions.parquet"
 def run(context: StageContext) -> dict[str, int]:
     """Sample trajectories of ``inputs["policy"]`` per held-out question and measure them.
 
-    There is one for each, or as many as the fact ``samples`` says. Except for the temperature the
-    sampling settings are as in training, so a policy is evaluated under the conditions of its
-    training. Without a policy the base model is evaluated. Raises InputError when there are no
-    questions.
+    Their number is the fact ``samples``, or 1. Except for the temperature the sampling settings are
+    as in training, so a policy is evaluated under the conditions of its training. Without a policy
+    the base model is evaluated. Raises InputError when there are no questions.
     """
     from pipeline.core.trajectory_file import FILE
     from pipeline.engine.files.malformed import warn_of_malformed

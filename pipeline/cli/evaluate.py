@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pipeline.serving.evaluations import Evaluation
 
-_TESTED = ("em", "f1", "cem", "words", "steps", "total")  # measures whose tests the terminal shows
+_UNSHOWN = ("format_ok", "searches", "thinking", "retrieved")  # tests that are in files alone
 
 
 @with_configuration
@@ -57,9 +57,8 @@ def evaluate(
     samples: Annotated[
         int,
         typer.Option(
-            help="trajectories per question, for pass@k, majority@k and diversity; several are "
-            "sampled at evaluation.temperature, or if that is 0 at sampling.temperature, because "
-            "greedy ones would be equal",
+            help="trajectories per question, for pass@k, majority@k and diversity; at "
+            "sampling.temperature unless evaluation.temperature > 0: greedy ones would be equal",
         ),
     ] = 1,
     as_json: JsonOption = False,
@@ -138,42 +137,32 @@ def metrics_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _sampled_table(rows: list[dict[str, Any]]) -> Table:
-    """The measures of several trajectories per question, each with its interval."""
+    """The measures of several trajectories per question, each above its interval."""
     from pipeline.evaluation.compare import interval_text
     from pipeline.evaluation.comparison_tables import shown_as
     from pipeline.evaluation.metrics import MEASURES
     from pipeline.evaluation.policy_names import policy_title
 
-    def cell(row: dict[str, Any], name: str) -> str:
-        _, scale, digits = shown_as(name)
-        bounds = interval_text(row["ci"][name], scale=scale, form=f".{digits}f")
-        return f"{scale * row[name]:.{digits}f}" + (bounds and f" ({bounds})")
-
     names = ["em", *(name for name in rows[0]["ci"] if name not in MEASURES)]
-    lines = (
-        [policy_title(row["policy"]), row["dataset"], *(cell(row, name) for name in names)]
-        for row in rows
-    )
-    return table(["policy", "data set", *(shown_as(name)[0] for name in names)], lines)
+    shown = {name: shown_as(name) for name in names}
+    lines = [[policy_title(row["policy"]), row["dataset"]] for row in rows]
+    for line, row in zip(lines, rows, strict=True):
+        for name, (_, scale, digits) in shown.items():
+            both = [row[name]], row["ci"][name]
+            line.append("\n".join(interval_text(b, scale=scale, form=f".{digits}f") for b in both))
+    return table(["policy", "data set", *(title for title, *_ in shown.values())], lines)
 
 
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
-    """Paired t-tests of both averages, for the measures in `_TESTED` and those of samples."""
+    """Paired t-tests of both averages, without the measures in `_UNSHOWN`."""
     from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS
     from pipeline.evaluation.comparison_tables import test_cells
-    from pipeline.evaluation.metrics import MEASURES
     from pipeline.evaluation.policy_names import policy_title
 
     lines = (
-        [
-            policy_title(test["before"]),
-            policy_title(test["after"]),
-            test["dataset"],
-            *test_cells(test),
-        ]
+        [*map(policy_title, (test["before"], test["after"])), test["dataset"], *test_cells(test)]
         for test in tests
-        if test["dataset"] in (ALL, ALL_QUESTIONS)
-        and (test["measure"] in _TESTED or test["measure"] not in MEASURES)
+        if test["dataset"] in (ALL, ALL_QUESTIONS) and test["measure"] not in _UNSHOWN
     )
     header = ("before", "after", "data set", "measure", "questions", "difference", "95 %", "p")
     return table(header, lines)

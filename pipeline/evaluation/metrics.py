@@ -55,8 +55,7 @@ class Outcome:
         thinking, retrieved: tokens that the model wrote and tokens that retrieval inserted.
         failure_mode, failed_hop, hops: the diagnosis, with hops counted from 1.
         hop: the kind of the question.
-        sampled: of several trajectories of the question, measures in place of these and more
-            (`pipeline.evaluation.sampled`).
+        sampled: measures of several trajectories, in place of these and more (`over_samples`).
     """
 
     question_id: str

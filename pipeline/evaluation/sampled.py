@@ -1,7 +1,4 @@
-"""Measures of several trajectories of one question: pass@k, majority@n and diversity.
-
-Input: the trajectories of a question and their outcomes. Output: one `Outcome` of the question.
-"""
+"""Measures of several trajectories of one question: pass@k, majority@n and diversity."""
 
 from __future__ import annotations
 
@@ -29,12 +26,10 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def majority(answers: Sequence[str]) -> list[str]:
-    """The most frequent of normalized answers, in order of occurrence; several are a tie.
-
-    Empty answers have no vote.
-    """
+    """The most frequent of normalized answers but "", in order of occurrence; several are a tie."""
     counts = Counter(filter(None, answers))
-    return [answer for answer, count in counts.items() if count == max(counts.values())]
+    most = max(counts.values(), default=0)
+    return [answer for answer, count in counts.items() if count == most]
 
 
 def over_samples(trajectories: Sequence[Trajectory], outcomes: Sequence[Outcome]) -> Outcome:
