@@ -315,23 +315,26 @@ class Run:
         dataset: str | None = None,
         limit: int | None = None,
         select: Literal["first", "random"] = "first",
+        samples: int = 1,
     ) -> list[dict[str, Any]]:
         """Metrics of any policies on any questions: rows as in ``metrics.json``.
 
         This is ``steep evaluate --policy ... --questions ...``: a policy is its number, or "base",
         "embedded:2", or the directory of an adapter. Evaluations that are complete do not run
         again. Without policies all trained policies are evaluated. Without a file the questions of
-        the evaluation split are used. Raises InputError for unusable policies and questions,
-        StoreError when an index or a policy is not complete.
+        the evaluation split are used. Several ``samples`` of each add pass@k, majority@k and
+        diversity. Raises InputError for unusable policies, questions and numbers, StoreError when
+        an index or a policy is not complete.
 
         >>> rows = run.evaluate(["base", 3], "2wiki_dev.json", limit=200)
         """
         from pipeline.serving.evaluations import evaluate
 
-        report = self._opened()
+        report, names = self._opened(), [str(policy) for policy in policies]
         file = None if questions is None else Path(questions)
-        names = [str(policy) for policy in policies]
-        return evaluate(report, names, file, dataset=dataset, limit=limit, select=select).rows
+        return evaluate(
+            report, names, file, dataset=dataset, limit=limit, select=select, samples=samples
+        ).rows
 
     def score(
         self,

@@ -38,11 +38,26 @@ class EvaluateAny(RollOutTask):
     )
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")
     questions = luigi.Parameter(description="directory with questions.parquet")
+    samples = luigi.IntParameter(default=1, description="trajectories per question")
     title = luigi.Parameter(significant=False, description="the policy's name in messages")
 
     @cached_property
     def settings(self) -> Config:
-        return self.run_settings.for_evaluation()
+        """The settings of evaluation, where greedy samples, which are equal, become random ones."""
+        settings = self.run_settings.for_evaluation()
+        if self.samples == 1:
+            return settings
+        sampling, own = settings.sampling, settings.evaluation
+        heat = {"temperature": own.temperature or sampling.temperature}
+        sampling = sampling.model_copy(update={"samples": self.samples})
+        update = {"sampling": sampling, "evaluation": own.model_copy(update=heat)}
+        return settings.model_copy(update=update)
+
+    def reading(self) -> tuple[str, ...]:
+        return self.reads if self.samples == 1 else (*self.reads, "sampling.samples")
+
+    def facts(self) -> dict[str, int]:
+        return {"samples": self.samples}
 
     def upstream(self) -> dict[str, StageTask]:
         """The indexes; policy and questions are files."""
@@ -90,8 +105,9 @@ class EvaluateAny(RollOutTask):
         return f"evaluate-{self.title}"
 
     def command(self) -> list[str]:
-        questions = f"{self.questions}/questions.parquet"
-        return ["steep", "evaluate", "--policy", self.policy or BASE, "--questions", questions]
+        words = ["steep", "evaluate", "--policy", self.policy or BASE]
+        words += ["--questions", f"{self.questions}/questions.parquet"]
+        return words if self.samples == 1 else [*words, "--samples", str(self.samples)]
 
     def input_directories(self) -> dict[str, str]:
         inputs = {**super().input_directories(), "questions": str(self.questions)}

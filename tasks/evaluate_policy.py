@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
 from pipeline.config import Config
@@ -101,11 +102,11 @@ _QUESTIONS = "questions.parquet"
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Sample one trajectory of ``inputs["policy"]`` per held-out question and measure it.
+    """Sample trajectories of ``inputs["policy"]`` per held-out question and measure them.
 
-    Except for the temperature the sampling settings are as in training, so a policy is evaluated
-    under the conditions of its training. Without a policy the base model is evaluated. Raises
-    InputError when there are no questions.
+    Their number is the fact ``samples``, or 1. Except for the temperature the sampling settings are
+    as in training, so a policy is evaluated under the conditions of its training. Without a policy
+    the base model is evaluated. Raises InputError when there are no questions.
     """
     from pipeline.core.trajectory_file import FILE
     from pipeline.engine.files.malformed import warn_of_malformed
@@ -118,13 +119,14 @@ def run(context: StageContext) -> dict[str, int]:
         raise InputError.at(path, f"no questions to evaluate on; add files to data.{split}")
     questions = questions[context.shard :: context.shards]
     config, directory = context.config, context.inputs.get("policy")
+    samples = context.facts.get("samples", 1)
     check_lineage(config, directory)
     trajectories, seconds = roll_out_policy(
         context,
         questions,
         policy_in(directory, config.model.base, config.hashes_file),
         temperature=config.evaluation.temperature,
-        samples=1,
+        samples=samples,
     )
     by_id = {question.question_id: question for question in questions}
     counts = write_measured(
@@ -134,6 +136,7 @@ def run(context: StageContext) -> dict[str, int]:
         split=split,
         seconds=seconds,
         cem=config.evaluation.cem,
+        samples=samples,
     )
     warn_of_malformed(context, context.output / FILE)
     return {"questions": len(questions), **counts}
@@ -152,11 +155,12 @@ def merge(context: StageContext) -> dict[str, int]:
     questions = [question.question_id for question in _questions(context)]
     rows = [read_json(shard / ROWS) for shard in shard_directories(context)]
     seconds = added([of_shard["seconds"] for of_shard in rows])
-    owners = join_trajectories(context, [(question_id, 0) for question_id in questions])
+    samples = context.facts.get("samples", 1)
+    owners = join_trajectories(context, list(product(questions, range(samples))))
     warn_of_malformed(context, context.output / FILE)
     outcomes = [iter(of_shard["outcomes"]) for of_shard in rows]
     with rows_file(context.output, _split(context), seconds) as add:
-        for owner in owners:
+        for owner in owners[::samples]:
             add(next(outcomes[owner]))
     return {"questions": len(questions), "trajectories": len(owners)}
 

@@ -164,11 +164,9 @@ def _as_json(
 
 def _step_fields(step: Step) -> dict[str, Any]:
     """The search query of a step, its results, and the other fields that its grammar fills."""
-    from pipeline.evaluation.terminal import query
-
     fields = dataclasses.asdict(step)
     named = {name: value for name, value in fields.items() if value not in ("", None, [])}
-    return {**named, "query": query(step), "context": fields["context"]}
+    return {**named, "query": step.asked, "context": fields["context"]}
 
 
 def _print(question: Question, answers: Answers, whole: bool, corpus: Path | None) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pipeline.serving.evaluations import Evaluation
 
-_TESTED = ("em", "f1", "cem", "words", "steps", "total")  # measures whose tests the terminal shows
+_UNSHOWN = ("format_ok", "searches", "thinking", "retrieved")  # tests that are in files alone
 
 
 @with_configuration
@@ -54,6 +54,13 @@ def evaluate(
         Literal["first", "random"],
         typer.Option(help="which questions --limit takes"),
     ] = "first",
+    samples: Annotated[
+        int,
+        typer.Option(
+            help="trajectories per question, for pass@k, majority@k and diversity; at "
+            "sampling.temperature unless evaluation.temperature > 0: greedy ones would be equal",
+        ),
+    ] = 1,
     as_json: JsonOption = False,
     output: Annotated[
         str | None,
@@ -79,7 +86,7 @@ def evaluate(
     with contextlib.redirect_stdout(sys.stderr):  # progress, apart from the rows
         done = evaluate_policies(
             task, policy or (), questions, dataset=dataset, limit=limit, select=select,
-            force=force, check=not no_check,
+            samples=samples, force=force, check=not no_check,
         )  # fmt: skip
     if output is not None:
         with text_output(output) as write:
@@ -97,7 +104,11 @@ def _print(done: Evaluation) -> None:
 
     terminal = console()
     terminal.print(f"{done.questions.count:,} questions of {done.questions.source}", markup=False)
-    terminal.print(metrics_table([r for r in done.rows if r["split"] == done.questions.name]))
+    rows = [row for row in done.rows if row["split"] == done.questions.name]
+    terminal.print(metrics_table(rows))
+    if done.sampled is not None:
+        terminal.print(done.sampled, markup=False)
+        terminal.print(_sampled_table(rows))
     if done.tests:
         terminal.print(_tests_table(done.tests))
         for sentence in parted(test for test in done.tests if test["dataset"] == ALL):
@@ -125,21 +136,33 @@ def metrics_table(rows: list[dict[str, Any]]) -> Table:
     return table([*header, "tokens"], lines)
 
 
+def _sampled_table(rows: list[dict[str, Any]]) -> Table:
+    """The measures of several trajectories per question, each above its interval."""
+    from pipeline.evaluation.compare import interval_text
+    from pipeline.evaluation.comparison_tables import shown_as
+    from pipeline.evaluation.metrics import MEASURES
+    from pipeline.evaluation.policy_names import policy_title
+
+    names = ["em", *(name for name in rows[0]["ci"] if name not in MEASURES)]
+    shown = {name: shown_as(name) for name in names}
+    lines = [[policy_title(row["policy"]), row["dataset"]] for row in rows]
+    for line, row in zip(lines, rows, strict=True):
+        for name, (_, scale, digits) in shown.items():
+            both = [row[name]], row["ci"][name]
+            line.append("\n".join(interval_text(b, scale=scale, form=f".{digits}f") for b in both))
+    return table(["policy", "data set", *(title for title, *_ in shown.values())], lines)
+
+
 def _tests_table(tests: list[dict[str, Any]]) -> Table:
-    """Paired t-tests of both averages, for the measures in `_TESTED`."""
+    """Paired t-tests of both averages, without the measures in `_UNSHOWN`."""
     from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS
     from pipeline.evaluation.comparison_tables import test_cells
     from pipeline.evaluation.policy_names import policy_title
 
     lines = (
-        [
-            policy_title(test["before"]),
-            policy_title(test["after"]),
-            test["dataset"],
-            *test_cells(test),
-        ]
+        [*map(policy_title, (test["before"], test["after"])), test["dataset"], *test_cells(test)]
         for test in tests
-        if test["dataset"] in (ALL, ALL_QUESTIONS) and test["measure"] in _TESTED
+        if test["dataset"] in (ALL, ALL_QUESTIONS) and test["measure"] not in _UNSHOWN
     )
     header = ("before", "after", "data set", "measure", "questions", "difference", "95 %", "p")
     return table(header, lines)

@@ -102,7 +102,7 @@ class Truth:
             texts = [item.text for item in step.context]
             conclusion = step.summary or step.conclusion or (thought if step.query else "")
             if step.retrieved:
-                query = step.subquery or step.search or step.query or ""
+                query = step.asked or ""
                 asked = self._asked(query)
                 stated = any(self._stated(fact, texts) for fact in asked) if asked else None
                 right = not asked.keys().isdisjoint(path)

@@ -136,6 +136,11 @@ class Step:
         return bool(self.subquery) or self.search is not None or self.query is not None
 
     @property
+    def asked(self) -> str | None:
+        """The search query, in any grammar; None for a step without a search."""
+        return self.subquery or self.search or self.query if self.retrieved else None
+
+    @property
     def answers_only(self) -> bool:
         """Whether the step is the turn that answers in ProGraph-R1's grammar: reasoning alone."""
         return not (self.retrieved or self.summary or self.conclusion)

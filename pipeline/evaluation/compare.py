@@ -87,10 +87,7 @@ def paired_test(differences: Sequence[np.ndarray]) -> dict[str, Any]:
 
 
 def compare(
-    policies: Mapping[str, Mapping[str, tuple[str, Mapping[str, float]]]],
-    measures: Sequence[str],
-    *,
-    split: str,
+    policies: Mapping[str, Mapping[str, tuple[str, Mapping[str, float]]]], *, split: str
 ) -> list[dict[str, Any]]:
     """Test every policy against the previous one, and the last against the first.
 
@@ -113,6 +110,7 @@ def compare(
                 f"{unmatched[0]}; evaluate both again with --force"
             )
         datasets = list(dict.fromkeys(dataset for dataset, _ in before.values()))
+        measures = list(next(iter(before.values()))[1])
         of = {name: [i for i, (own, _) in before.items() if own == name] for name in datasets}
         groups = {name: [ids] for name, ids in of.items()}
         groups |= {ALL_QUESTIONS: [list(before)], ALL: list(of.values())}

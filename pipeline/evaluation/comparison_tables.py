@@ -24,6 +24,8 @@ _SHOWN = {
     "osr": ("over-search rate", 100, 1),
     "usr": ("under-search rate", 100, 1),
     "total": ("tokens", 1, 0),
+    "distinct_answers": ("distinct answers", 1, 2),
+    "distinct_queries": ("distinct queries", 1, 2),
 }
 
 
@@ -152,9 +154,14 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     )
 
 
+def shown_as(measure: str) -> tuple[str, int, int]:
+    """Title, factor and decimals of a measure; pass@k, majority@k and ties are in percent."""
+    return _SHOWN.get(measure, (measure, 100, 1))
+
+
 def test_cells(test: Mapping[str, Any]) -> list[str]:
     """Measure, questions, difference, its interval and p of a paired test."""
-    measure, scale, digits = _SHOWN[test["measure"]]
+    measure, scale, digits = shown_as(test["measure"])
     difference, interval = (
         interval_text(bounds, scale=scale, form=f"+.{digits}f")
         for bounds in ([test["difference"]], test["interval"])

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from pipeline.core.row_files import iterate_parquet
 from pipeline.core.trajectory_file import FILE
 from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.compare import compare
-from pipeline.evaluation.metrics import MEASURES, Outcome, average_row, measure, metrics_rows
+from pipeline.evaluation.metrics import Outcome, average_row, measure, metrics_rows
+from pipeline.evaluation.sampled import over_samples
 from pipeline.judges.search_errors import SearchErrors, count_search_errors
 
 RESAMPLES = 1000  # of the bootstrap
@@ -44,21 +45,26 @@ def write_measured(
     split: str,
     seconds: Mapping[str, float],
     cem: CoverMatch = "words",
+    samples: int = 1,
 ) -> dict[str, int]:
     """Write trajectories.parquet and rows.json as the trajectories come; returns their count.
 
     ``questions`` holds the question of every trajectory by its id. ``seconds`` are the seconds of
-    the evaluation. ``cem``: see `cover_exact_match`.
+    the evaluation. ``cem``: see `cover_exact_match`. Each question has ``samples`` trajectories,
+    one after another, which are in memory at a time and become one outcome (`over_samples`).
     """
+    rest = iter(trajectories)
     with rows_file(output, split, seconds) as add:
 
         def measured_in_passing() -> Iterator[Trajectory]:
-            for trajectory in trajectories:
-                question = questions[trajectory.question_id]
-                values = asdict(measure(trajectory, question.split_part, question, cem))
-                del values["words"]  # `read_outcomes` counts them
+            while group := list(islice(rest, samples)):
+                question = questions[group[0].question_id]
+                outcomes = [measure(one, question.split_part, question, cem) for one in group]
+                values = asdict(outcomes[0] if samples == 1 else over_samples(group, outcomes))
+                if samples == 1:
+                    del values["words"], values["sampled"]  # `read_outcomes` counts the words
                 add(values)
-                yield trajectory
+                yield from group
 
         count = write_parquet(output / FILE, measured_in_passing(), Trajectory)
     return {"trajectories": count}
@@ -154,7 +160,7 @@ def compare_policies(
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
     by_question = {policy: _by_question(values) for policy, values in outcomes.items()}
-    tests = compare(by_question, MEASURES, split=next(iter(splits.values())))
+    tests = compare(by_question, split=next(iter(splits.values())))
     return Compared(outcomes, metrics, tests)
 
 
@@ -188,7 +194,7 @@ def read_outcomes(evaluated: Path) -> Measured:
     }
     with Place(path):
         outcomes = [
-            parse_record(Outcome, {**value, "words": words.get(value["question_id"], 0)})
+            parse_record(Outcome, {"words": words.get(value["question_id"], 0), **value})
             for value in measured["outcomes"]
         ]
     return Measured(measured["split"], outcomes, measured["seconds"])
@@ -223,8 +229,7 @@ def _by_question(outcomes: Sequence[Outcome]) -> dict[str, tuple[str, dict[str, 
                 f"question {outcome.question_id} was evaluated twice; make question ids unique "
                 "over all files of a split"
             )
-        values = dict(zip(MEASURES, outcome.values(), strict=True))
-        result[outcome.question_id] = (outcome.dataset, values)
+        result[outcome.question_id] = (outcome.dataset, outcome.values())
     return result
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -55,6 +55,7 @@ class Outcome:
         thinking, retrieved: tokens that the model wrote and tokens that retrieval inserted.
         failure_mode, failed_hop, hops: the diagnosis, with hops counted from 1.
         hop: the kind of the question.
+        sampled: measures of several trajectories, in place of these and more (`over_samples`).
     """
 
     question_id: str
@@ -74,11 +75,12 @@ class Outcome:
     failed_hop: int | None
     hops: int
     hop: HopType
+    sampled: dict[str, float] = field(default_factory=dict)
 
-    def values(self) -> list[float]:
-        """The numbers in the order of `MEASURES`."""
-        total = self.thinking + self.retrieved
-        return [float(getattr(self, name)) for name in MEASURES[:-1]] + [float(total)]
+    def values(self) -> dict[str, float]:
+        """The numbers by measure: `MEASURES`, then those that ``sampled`` adds."""
+        own = {name: float(getattr(self, name)) for name in MEASURES[:-1]}
+        return own | {"total": float(self.thinking + self.retrieved)} | self.sampled
 
 
 def measure(
@@ -216,8 +218,9 @@ def _row(
     judged: Mapping[str, SearchErrors] | None,
 ) -> dict[str, Any]:
     """One row; the groups of ``groups``, such as data sets, get equal weight."""
-    samples = [np.array([outcome.values() for outcome in group]) for group in groups]
-    mean = dict(zip(MEASURES, np.mean([s.mean(axis=0) for s in samples], axis=0), strict=True))
+    measures = list(groups[0][0].values())
+    samples = [np.array([[*outcome.values().values()] for outcome in group]) for group in groups]
+    mean = dict(zip(measures, np.mean([s.mean(axis=0) for s in samples], axis=0), strict=True))
     bounds_M2 = bootstrap_interval(samples, resamples=resamples, seed=seed)
     return {
         "policy": policy,
@@ -225,6 +228,7 @@ def _row(
         "split": split,
         "n": sum(len(sample) for sample in samples),
         **{name: float(mean[name]) for name in ("em", "f1", "cem", "words", "format_ok", "steps")},
+        **{name: float(mean[name]) for name in measures[len(MEASURES) :]},
         "tokens": {
             **{name: float(mean[name]) for name in ("thinking", "retrieved", "total")},
             "per_retrieval": _per_retrieval(samples),
@@ -234,7 +238,7 @@ def _row(
         "seconds": None,
         "ci": {
             name: None if bounds_M2 is None else [float(bound) for bound in bounds_M2[column]]
-            for column, name in enumerate(MEASURES)
+            for column, name in enumerate(measures)
         },
         "failure_modes": _failure_modes(groups),
     }

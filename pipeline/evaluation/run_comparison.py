@@ -26,7 +26,7 @@ from pipeline.core.answer_metrics import (
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.evaluation.compare import paired_test
-from pipeline.evaluation.metrics import MEASURES, Outcome
+from pipeline.evaluation.metrics import Outcome
 from pipeline.evaluation.policy_names import in_order
 
 COMPARED = ("em", "f1", "cem", "words", "format_ok", "steps", "searches", "total")
@@ -223,9 +223,8 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
                     name = "" if dataset == ALL_QUESTIONS else values[0].dataset
                     groups.setdefault(name, []).append(unit)
             for measure in COMPARED:
-                column = MEASURES.index(measure)
                 differences = [
-                    np.array([_mean(after[one], column) - _mean(before[one], column) for one in of])
+                    np.array([_mean(after[i], measure) - _mean(before[i], measure) for i in of])
                     for of in groups.values()
                 ]
                 for difference in differences:
@@ -248,8 +247,8 @@ def _inside(outcome: Outcome, dataset: str) -> bool:
     return dataset in (outcome.dataset, ALL, ALL_QUESTIONS)
 
 
-def _mean(outcomes: Sequence[Outcome], column: int) -> float:
-    return math.fsum(outcome.values()[column] for outcome in outcomes) / len(outcomes)
+def _mean(outcomes: Sequence[Outcome], measure: str) -> float:
+    return math.fsum(outcome.values()[measure] for outcome in outcomes) / len(outcomes)
 
 
 ALL_KINDS = "all"

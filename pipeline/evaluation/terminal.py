@@ -161,11 +161,6 @@ _STOPS = {
 }
 
 
-def query(step: Step) -> str | None:
-    """The search query of a step, in any grammar; None for a step without a search."""
-    return step.subquery or step.search or step.query if step.retrieved else None
-
-
 def steps_text(trajectory: Trajectory, *, whole: bool = False) -> Text:
     """The steps of a trajectory, then `answer_line`; ``whole`` shows retrieved texts uncut."""
     from rich.text import Text
@@ -198,7 +193,7 @@ def cost_line(trajectory: Trajectory, seconds: float | None = None) -> str:
 
 
 def _append_step(text: Text, number: int, step: Step, whole: bool) -> None:
-    searched = query(step)
+    searched = step.asked
     title = "no search" if searched is None else f"search: {one_line(searched, 500)}"
     text.append(f"step {number}  {title}\n", style="bold")
     if step.entities:

@@ -30,6 +30,7 @@ class Evaluation:
 
     ``rows`` are as in ``metrics.json``, ``tests`` as in ``comparison.json`` of the stage
     ``evaluate``. ``policies`` and ``directories``, which hold the trajectories, are by name.
+    ``sampled`` says how several trajectories per question were sampled.
     """
 
     questions: QuestionSet
@@ -37,6 +38,7 @@ class Evaluation:
     rows: list[dict[str, Any]]
     tests: list[dict[str, Any]]
     directories: dict[str, Path]
+    sampled: str | None = None
 
 
 def evaluate(
@@ -47,16 +49,28 @@ def evaluate(
     dataset: str | None = None,
     limit: int | None = None,
     select: Select = "first",
+    samples: int = 1,
     force: bool = False,
     check: bool = True,
 ) -> Evaluation:
     """Evaluate the named policies, or all complete ones of the configuration of ``task``.
 
-    The questions are those of `prepare_questions`. With ``force`` complete evaluations run again;
-    without ``check`` they start without the checks of `pipeline.engine.run.run`. Raises InputError
-    for unusable policies and questions, StoreError when an index or a policy is not complete, and
+    The questions are those of `prepare_questions`. Several ``samples`` of each add the measures of
+    `pipeline.evaluation.sampled`. With ``force`` complete evaluations run again; without ``check``
+    they start without the checks of `pipeline.engine.run.run`. Raises InputError for unusable
+    policies, questions and ``samples``, StoreError when an index or a policy is not complete, and
     the errors of `pipeline.engine.run.run`.
     """
+    if not 1 <= samples <= 10_000:  # as ``sampling.samples``
+        raise InputError(f"--samples is {samples}; expected 1 to 10,000 trajectories per question")
+    suffix = f"-{samples}-samples" if samples > 1 else ""
+    any_one: EvaluateAny = task.clone(EvaluateAny, questions="", title=suffix, samples=samples)
+    heat = any_one.settings.evaluation.temperature
+    if suffix and not heat:
+        raise InputError(
+            f"--samples is {samples}, and they would be equal: sampling.temperature and "
+            "evaluation.temperature are 0; set one of them above 0"
+        )
     named = [find_policy(task, name) for name in names] or complete_policies(task)
     policies: dict[str, NamedPolicy] = {}
     for policy in named:
@@ -66,13 +80,11 @@ def evaluate(
                 "name one by its directory"
             )
     split = questions_of(task, task.settings.evaluation.split)
-    searched = task.clone(EvaluateAny, questions="", title="").needed()
+    searched = any_one.needed()
     finished({"questions": split, **searched} if file is None else searched)
     questions = prepare_questions(task, split, file, dataset, limit, select)
-    own = file is None and limit is None and not force
-    evaluations = {
-        name: _evaluation(task, policy, questions, own) for name, policy in policies.items()
-    }
+    own = file is None and limit is None and not (force or suffix)
+    evaluations = {n: _evaluation(any_one, p, questions, own) for n, p in policies.items()}
     for evaluation in evaluations.values():
         _ = evaluation.key  # raises for an unusable policy before anything runs
     for evaluation in evaluations.values():
@@ -83,27 +95,27 @@ def evaluate(
     directories = {name: evaluation.directory for name, evaluation in evaluations.items()}
     compared = compare_policies(directories, seed=task.settings.seed, split=questions.name)
     # Files of an earlier evaluation are replaced.
-    folder, asked = task.settings.run_dir / "evaluations", file_name(questions.name)
+    folder, asked = task.settings.run_dir / "evaluations", file_name(questions.name) + suffix
     for name in policies:
         rows = [row for row in compared.metrics if row["policy"] == name]
         write_json(folder / f"{file_name(name)}-{asked}.json", rows)
     if compared.tests:
         write_json(folder / "comparisons" / f"{asked}.json", compared.tests)
-    return Evaluation(questions, policies, compared.metrics, compared.tests, directories)
+    sampled = f"{samples} trajectories per question at temperature {heat:g}" if suffix else None
+    return Evaluation(questions, policies, compared.metrics, compared.tests, directories, sampled)
 
 
 def _evaluation(
-    task: StageTask, policy: NamedPolicy, questions: QuestionSet, own: bool
+    any_one: EvaluateAny, policy: NamedPolicy, questions: QuestionSet, own: bool
 ) -> StageTask:
     """The task of an evaluation; with ``own`` the run's own task if it evaluated the policy."""
     if policy.number is not None and own:
-        of_run: StageTask = task.clone(EvaluatePolicy, number=policy.number)
+        of_run: StageTask = any_one.clone(EvaluatePolicy, number=policy.number)
         if of_run.complete():
             return of_run
-    evaluation: StageTask = task.clone(
-        EvaluateAny,
+    evaluation: StageTask = any_one.clone(
         policy=None if policy.directory is None else str(policy.directory.absolute()),
         questions=str(questions.directory),
-        title=file_name(policy.name)[-60:],
+        title=file_name(policy.name)[-60:] + any_one.title,
     )
     return evaluation

@@ -67,11 +67,29 @@ def test_the_table_shows_every_policy_its_test_and_where_it_is(finished: StageTa
     assert sum("trajectories: runs/embedded/store/evaluate-policy/" in line for line in lines) == 2
 
 
+def test_one_sample_is_the_evaluation_of_the_run(finished: StageTask) -> None:
+    arguments = ["evaluate", "--policy", "sft", "--policy", "1", "--json", *OPTIONS]
+    assert steep([*arguments, "--samples", "1"]) == steep(arguments)
+    assert not Store(finished.store.root).manifests("evaluate-any", None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--limit", "4"], "name --policy, --questions or both; steep run evaluate runs"),
         (["--policy", "2", "--set", "rounds=1"], "--policy names policy 2, and rounds is 1"),
+        *(
+            (
+                ["--policy", "sft", "--samples", bad],
+                f"--samples is {bad}; expected 1 to 10,000 traj",
+            )
+            for bad in ("0", "-1", "10001", "1000000000")
+        ),
+        (
+            ["--policy", "sft", "--samples", "2", "--set", "sampling.temperature=0"],
+            "--samples is 2, and they would be equal: sampling.temperature and "
+            "evaluation.temperature are 0; set one of them above 0",
+        ),
         (["--policy", "x"], "--policy is 'x', and there is no such directory; expected the number"),
     ],
 )
@@ -81,4 +99,5 @@ def test_options_that_do_not_fit_are_refused(
     status, _, complaint = steep(["evaluate", *arguments])
     assert status == 2
     assert problem in complaint
+    assert not Store(finished.store.root).manifests("evaluate-any", None)
     assert complaint.count("\n") == 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,9 @@ from pipeline.core.verdicts import Verdict
 from pipeline.engine.context import StageContext
 from pipeline.evaluation.compare import parted
 from pipeline.evaluation.measured import compare_policies, merge_policies, write_measured
+from pipeline.rollout.sampler import roll_out
 from pipeline.training.lineage import policy_fingerprint
-from tasks.evaluate_policy import run
+from tasks.evaluate_policy import merge, run
 from tests.llm.small_models import small_adapter, small_model
 from tests.smallest import small_config
 from tests.stages.fabricated_run import trajectory, write_evaluation
@@ -92,6 +95,63 @@ def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> Non
     sha = model_hash(base)
     assert list(tokens) == [sha, policy_fingerprint(adapter, sha)]
     assert tokens[sha] != tokens[policy_fingerprint(adapter, sha)]
+
+
+def test_several_samples_are_the_same_in_shards_and_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five questions of three samples with seeds of their own, which differ at temperature 1."""
+    base = small_model(tmp_path / "base")
+    stage = context(tmp_path, [question(f"q{n}", None) for n in range(5)], base)
+    evaluation = stage.config.evaluation.model_copy(update={"temperature": 1.0})
+    sampling = stage.config.sampling.model_copy(update={"batch": 1, "in_flight": 2})
+    config = stage.config.model_copy(update={"evaluation": evaluation, "sampling": sampling})
+    inputs = {"questions": stage.inputs["questions"]}
+    stage = replace(stage, config=config, inputs=inputs, facts={"samples": 3}, stage="evaluate-any")
+
+    def started(name: str, **fields: Any) -> StageContext:
+        (tmp_path / name).mkdir(exist_ok=True)
+        folders = {"output": tmp_path / name, "checkpoint_dir": tmp_path / f"{name}.partial"}
+        return replace(stage, **folders, **fields)
+
+    def outcome(name: str) -> tuple[list[Trajectory], list[dict[str, Any]]]:
+        rows = json.loads((tmp_path / name / "rows.json").read_text())
+        return read_records(tmp_path / name / "trajectories.parquet", Trajectory), rows["outcomes"]
+
+    assert run(started("whole")) == {"questions": 5, "trajectories": 15}
+    trajectories, outcomes = outcome("whole")
+    assert [(t.question_id, t.sample) for t in trajectories] == [
+        (f"q{n}", k) for n in range(5) for k in range(3)
+    ]
+    assert len({t.seed for t in trajectories}) == 15
+    assert len({tuple(t.token_ids) for t in trajectories[:3]}) == 3
+    assert [row["question_id"] for row in outcomes] == [f"q{n}" for n in range(5)]
+    assert (
+        outcomes[0]["sampled"]["thinking"] == sum(t.tokens.thinking for t in trajectories[:3]) / 3
+    )
+
+    for number in range(2):
+        run(started(f"shard-{number}", shard=number, shards=2))
+    shards = {f"shard-00{number}": tmp_path / f"shard-{number}" for number in range(2)}
+    joined = started("joined", inputs={**inputs, **shards})
+    assert merge(joined) == {"questions": 5, "trajectories": 15}
+    assert outcome("joined") == outcome("whole")
+
+    rolled_out: list[str] = []
+
+    def stopped(*arguments: Any, **named: Any) -> Iterator[Trajectory]:
+        for one in roll_out(*arguments, **named):
+            rolled_out.append(one.question_id)
+            yield one
+            if len(rolled_out) == 8:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.rollout.sampler.roll_out", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(started("killed"))
+    run(started("killed"))
+    assert outcome("killed") == outcome("whole")
+    assert 15 < len(rolled_out) < 8 + 15  # finished questions are not rolled out again
 
 
 def test_verdicts_on_other_trajectories_and_incomplete_rows_are_refused(tmp_path: Path) -> None:

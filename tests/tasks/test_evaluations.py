@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.model_files import model_hash
-from pipeline.core.record_io import read_records
-from pipeline.core.records import Trajectory
+from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.records import Question, Trajectory
 from pipeline.engine.run import RunFailed
 from pipeline.engine.run import run as run_task
 from pipeline.engine.stage import StageTask
@@ -22,6 +23,7 @@ from pipeline.training.lineage import policy_fingerprint
 from tasks import task_for
 from tasks.evaluate_any import EvaluateAny
 from tasks.policy import policy
+from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import QUESTIONS, commit_policy, finished_run, settings
 
@@ -100,8 +102,70 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
 
     fewer = evaluate(run, ["sft"], lines, limit=1)
     assert capsys.readouterr().out.count(" runs (log: ") == 1
-    assert [row["n"] for row in fewer.rows] == [1, 1]
+    assert [row["n"] for row in fewer.rows] == [1, 1, 1]
     assert executions(run) == sorted([*before, *["evaluate-any"] * 3])
+
+
+@pytest.mark.slow
+def test_several_samples_of_policies_are_measured_once_beside_greedy_evaluations(
+    run: StageTask, tmp_path: Path
+) -> None:
+    """A random model is never right, and without retrieval all that it writes is the answer."""
+    before = executions(run)
+    words = [word for setting in run.overrides for word in ("--set", setting)]
+    asked = ["evaluate", "--policy", "base", "--policy", "sft", "--limit", "2", *words]
+    status, printed, _ = steep([*asked, "--samples", "3", "-o", "rows.json"])
+    assert status == 0
+    assert "\n3 trajectories per question at temperature 1\n" in printed
+    assert "pass@2" in printed
+    assert "majority@3" in printed
+    assert executions(run) == sorted([*before, "evaluate-any", "evaluate-any"])
+    rows = json.loads(Path("rows.json").read_text())
+    assert [row["n"] for row in rows if row["dataset"] == "all"] == [2, 2]
+    assert {(row["pass@2"], row["pass@3"], row["majority@3"]) for row in rows} == {(0.0, 0.0, 0.0)}
+    kept = Path("runs/embedded/evaluations")
+    assert json.loads((kept / "sft-test-first-2-3-samples.json").read_text()) == [
+        row for row in rows if row["policy"] == "sft"
+    ]
+    tests = json.loads((kept / "comparisons/test-first-2-3-samples.json").read_text())
+    assert {"pass@3", "majority@3", "distinct_queries"} < {test["measure"] for test in tests}
+    again = evaluate(run, ["base", "sft"], limit=2, samples=3)
+    assert again.rows == rows
+    assert executions(run) == sorted([*before, "evaluate-any", "evaluate-any"])
+    sampled = read_records(again.directories["base"] / "trajectories.parquet", Trajectory)
+    assert [(t.question_id, t.sample) for t in sampled] == [
+        (f"q{n}", k) for n in range(2) for k in range(3)
+    ]
+    answers = [
+        {normalize(t.answer or "") for t in sampled if t.question_id == q} for q in ("q0", "q1")
+    ]
+    distinct = [row["distinct_answers"] for row in rows if row["policy"] == "base"]
+    assert distinct == [sum(len(of - {""}) for of in answers) / 2] * 3
+    assert distinct[0] > 1
+    greedy = evaluate(run, ["base"], limit=2)
+    assert greedy.directories["base"] != again.directories["base"]
+    assert "pass@2" not in greedy.rows[0]
+
+
+def test_samples_decide_the_fingerprint_with_their_temperature_and_one_sample_does_not(
+    overrides: tuple[str, ...], model: Path, tmp_path: Path
+) -> None:
+    write_parquet(tmp_path / "questions.parquet", QUESTIONS, Question)
+
+    def fingerprint(samples: int | None, *more: str) -> str:
+        task = task_for("evaluate", "embedded", (*overrides, *more))
+        several = {} if samples is None else {"samples": samples}
+        one: StageTask = task.clone(EvaluateAny, questions=str(tmp_path), title="", **several)
+        return one.key.fingerprint
+
+    assert fingerprint(None) == fingerprint(1) != fingerprint(2) != fingerprint(3)
+    others = ("sampling.samples=5", "sampling.temperature=0.5")
+    assert fingerprint(1, *others) == fingerprint(1)
+    assert fingerprint(2, others[0]) == fingerprint(2) != fingerprint(2, others[1])
+    hot = "evaluation.temperature=0.5"
+    assert fingerprint(2, hot) == fingerprint(2, hot, "sampling.temperature=0.7")
+    assert fingerprint(2, hot) == fingerprint(2, others[1])
+    assert fingerprint(2, "shards=3") == fingerprint(2)
 
 
 def test_a_policy_has_the_names_of_files_and_of_pages(run: StageTask) -> None:

@@ -53,7 +53,7 @@ def step_views(trajectory: Trajectory) -> list[StepView]:
     return [
         StepView(
             number,
-            step.subquery or step.search or step.query or None,
+            step.asked or None,
             step.entities,
             step.reasoning or step.think,
             step.summary or step.conclusion,

@@ -119,10 +119,7 @@ def _outcome(
 
 def path(trajectory: Trajectory) -> tuple[object, ...]:
     """The words of the query of every step; a step without a search has no words."""
-    return tuple(
-        tuple(tokenize(step.subquery or step.search or step.query or ""))
-        for step in trajectory.steps
-    )
+    return tuple(tuple(tokenize(step.asked or "")) for step in trajectory.steps)
 
 
 def split(
