@@ -175,10 +175,12 @@ class Block(BaseModel):
         chosen -= {n for n in self.marked(Added) if getattr(self, n) == fields[n].default}
         dumped = self.model_dump(mode="json", include=chosen)
         values = {name: getattr(self, name) for name in dumped}
-        return {
-            name: value.deciding() if isinstance(value, Block) else dumped[name]
-            for name, value in values.items()
-        }
+        for name, value in values.items():
+            if isinstance(value, Block):
+                dumped[name] = value.deciding()
+            elif isinstance(value, tuple) and value and isinstance(value[0], Block):
+                dumped[name] = [one.deciding() for one in value]
+        return dumped
 
 
 def execution_values(block: Block) -> dict[str, Any]:
