@@ -53,8 +53,8 @@ def submit(
     from pipeline.knowledge.corpus.questions.load import Notes
     from tasks.questions import read_split
 
-    questions = read_split("test", _files(split, data), 0, notes := Notes())
-    found = read_submission(source, questions, notes.repeated)
+    questions = read_split("test", _files(split, data), 0, Notes())
+    found = read_submission(source, questions)
     for kind in _KINDS:
         if ids := getattr(found, kind):
             more = ", …" if len(ids) > _NAMED else ""
@@ -90,8 +90,8 @@ def submit(
 
 
 def _per_right(row: dict[str, Any], cost: str) -> str:
-    mean = row["tokens"]["total"] if cost == "total" else row[cost]
-    return f"{mean:,.2f} ({mean / row['em']:,.2f})" if row["em"] else f"{mean:,.2f} (–)"
+    mean, form = (row["tokens"]["total"], ",.0f") if cost == "total" else (row[cost], ".2f")
+    return f"{mean:{form}} ({format(mean / row['em'], form) if row['em'] else '–'})"
 
 
 def _files(split: str, data: Path | None) -> list[tuple[QuestionFile, Path]]:
@@ -114,7 +114,11 @@ def _files(split: str, data: Path | None) -> list[tuple[QuestionFile, Path]]:
     if not files:
         names = ", ".join(DATASETS)
         raise InputError(f"--split is {split!r}: expected a file of questions, or one of {names}")
-    return [(file, (data or Path()) / path) for path, file in files.items()]
+    paths = [(data or Path()) / name for name in files]
+    for path in paths:
+        if not path.is_file():
+            raise InputError.at(path, "no such file; name its directory with --data (steep data)")
+    return list(zip(files.values(), paths, strict=True))
 
 
 def _evaluated(place: str, asked: Set[str]) -> dict[str, tuple[str, dict[str, float]]]:

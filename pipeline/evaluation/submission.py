@@ -6,7 +6,7 @@ with tokens and searches, and the questions. Output: a `Submission`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.records import Question, Trajectory
 from pipeline.evaluation.metrics import Outcome, measure
+from pipeline.knowledge.corpus.questions.load import ids_of_files
 from pipeline.knowledge.corpus.raw_records import RawRecord, read_rows
 
 _ID = ("question_id", "id", "_id", "qid", "questionid")
@@ -35,16 +36,14 @@ class Submission:
     unknown: list[str] = field(default_factory=list)
 
 
-def read_submission(
-    path: Path | str, questions: Sequence[Question], repeats: Mapping[str, str]
-) -> Submission:
+def read_submission(path: Path | str, questions: Sequence[Question]) -> Submission:
     """Measure the predictions of a file; of several for a question the first counts.
 
-    An id may lack the data set's name in front. ``repeats`` maps questions to an earlier one with
-    their text: its next predictions are theirs, or else its first. Raises InputError with file and
-    line for a malformed row, an id of several questions, and when no id is of a question.
+    An id may lack the data set's name in front. A question that a file repeats takes the next
+    prediction for its id, or else the first. Raises InputError with file and line for a malformed
+    row, an id of several questions, and when no id is of a question.
     """
-    first = {one.question_id: repeats.get(one.question_id, one.question_id) for one in questions}
+    first = ids_of_files(questions)
     named: dict[str, list[str]] = {}
     for one in questions:
         name = first[one.question_id]

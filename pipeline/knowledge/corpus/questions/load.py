@@ -171,14 +171,24 @@ def load_questions(
     return chosen
 
 
+def ids_of_files(questions: Sequence[Question]) -> dict[str, str]:
+    """The id of each question in its file; that of a repeated question ends in its number here."""
+    texts = {question.question_id: question.question for question in questions}
+    return {
+        name: first if number.isdecimal() and texts.get(first) == text else name
+        for name, text in texts.items()
+        for first, _, number in [name.rpartition("-")]
+    }
+
+
 def with_gold(questions: Sequence[Question], files: Mapping[str, Path]) -> list[Question]:
     """The questions with all fields but text and answers from the records with their ids.
 
     ``files`` are in the original formats, by data set. A question without a record stays as it is.
     Raises InputError when a file has none of the questions.
     """
-    firsts = repeated_questions(questions)
-    wanted = {question.question_id for question in questions}
+    names = ids_of_files(questions)
+    wanted = set(names.values())
     found: dict[str, Question] = {}
     for dataset, path in files.items():
         before = len(found)
@@ -188,8 +198,8 @@ def with_gold(questions: Sequence[Question], files: Mapping[str, Path]) -> list[
         if len(found) == before:
             raise InputError.at(path, "gold: no question has an id of this file; name another file")
     return [
-        replace(record, question_id=own.question_id, question=own.question, answers=own.answers)
-        if (record := found.get(own.question_id) or found.get(firsts.get(own.question_id, "")))
+        replace(known, question_id=own.question_id, question=own.question, answers=own.answers)
+        if (known := found.get(names[own.question_id]))
         else own
         for own in questions
     ]
