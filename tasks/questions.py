@@ -54,7 +54,8 @@ class Questions(DataTask, LightTask):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(file.path for file in self._question_files)
+        named = (name for file in self._question_files for name in (file.path, *file.gold.values()))
+        return tuple(dict.fromkeys(named))
 
     @property
     def _question_files(self) -> tuple[QuestionFile, ...]:
@@ -68,6 +69,8 @@ class Questions(DataTask, LightTask):
             yield f"data.{self.split} has no files, and the run needs its questions; add one"
         for file, path in self._raw_questions():
             yield from question_faults(path, file)
+            for dataset, gold in file.gold.items():
+                yield from question_faults(Path(gold), QuestionFile(dataset=dataset, path=gold))
 
     def notes(self) -> Iterator[str]:
         """A sentence for each kind of question that the stage will leave out or find odd.
@@ -94,7 +97,11 @@ class Questions(DataTask, LightTask):
         from pipeline.knowledge.corpus.first_records import is_small
         from pipeline.knowledge.corpus.questions.load import Notes
 
-        files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
+        files = [
+            (file, path)
+            for file, path in self._raw_questions()
+            if is_small(path, *map(Path, file.gold.values()))
+        ]
         if len(files) < len(self._question_files):
             return None
         return read_split(self.split, files, self.settings.seed, notes or Notes())
@@ -103,8 +110,9 @@ class Questions(DataTask, LightTask):
         """The question files that exist before the run."""
         raw = self.files()
         for file in self._question_files:
-            if file.path in raw:
-                yield file, Path(raw[file.path])
+            if raw.keys() >= {file.path, *file.gold.values()}:
+                gold = {dataset: str(raw[path]) for dataset, path in file.gold.items()}
+                yield file.model_copy(update={"gold": gold}), Path(raw[file.path])
 
 
 class _TrainingQuestions(Questions):
@@ -289,7 +297,8 @@ def _with_paths(
     context: StageContext, files: Iterable[QuestionFile]
 ) -> Iterator[tuple[QuestionFile, Path]]:
     for file in files:
-        yield file, context.resolve(file.path)
+        gold = {dataset: str(context.resolve(path)) for dataset, path in file.gold.items()}
+        yield file.model_copy(update={"gold": gold}), context.resolve(file.path)
         context.progress.advance()
 
 
@@ -312,6 +321,7 @@ def read_split(
             limit=file.limit,
             seed=seed + number,
             for_training=split in TRAINED,
+            gold={dataset: Path(name) for dataset, name in file.gold.items()},
             notes=notes,
         ):
             if file.share != (0, 1):
@@ -332,13 +342,14 @@ def read_split(
 
 
 def question_files(config: Config) -> list[QuestionFile]:
-    """The question files of all splits and rounds; a file that is named twice comes once."""
+    """The question files of all splits and rounds, and their gold; none comes twice."""
     rounds = (config.of_round(number) for number in range(1, config.rounds + 1))
     named = (
         file
         for settings in (config, *rounds)
         for split in (*TRAINED, *HELD_OUT)
-        for file in getattr(settings.data, split)
+        for one in getattr(settings.data, split)
+        for file in (one, *(QuestionFile(dataset=d, path=path) for d, path in one.gold.items()))
     )
     return list({file.path: file for file in named}.values())
 

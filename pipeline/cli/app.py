@@ -63,7 +63,7 @@ PANELS = {
         "run": "run.run", "status": "run.status", "serve": "retrieval.serve",
         "record": "retrieval.record"},
     "Look and compare": {"browse": "browse.browse", "view": "view.view", "ask": "ask.ask",
-        "evaluate": "evaluate.evaluate", "compare": "evaluate.compare",
+        "evaluate": "evaluate.evaluate", "compare": "evaluate.compare", "submit": "submit.submit",
         "audit-rewards": "audit_rewards.audit_rewards", "search": "retrieval.search",
         "recall": "retrieval.recall"},
     "Single steps on files": {"import": "outputs.import_outputs", "parse": "outputs.parse",

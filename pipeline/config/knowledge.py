@@ -113,6 +113,12 @@ class QuestionFile(Block):
         description="which questions `limit` takes: the first, random ones, those with the most "
         "evidence sentences, or equally many of each number of hops",
     )
+    gold: dict[DatasetName, PathOrName] = Field(
+        {},
+        description="files of data sets in their original format, as `hotpotqa: FILE`, in which "
+        "these questions are looked up by their ids: for hops, evidence, and the passages of "
+        "corpus.add_gold; text and answers stay",
+    )
     share: Items[Share] = Field(
         (0, 1),
         min_length=2,

@@ -159,8 +159,8 @@ def compare_policies(
         progress.advance()
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
-    by_question = {policy: _by_question(values) for policy, values in outcomes.items()}
-    tests = compare(by_question, split=next(iter(splits.values())))
+    questions = {policy: by_question(values) for policy, values in outcomes.items()}
+    tests = compare(questions, split=next(iter(splits.values())))
     return Compared(outcomes, metrics, tests)
 
 
@@ -221,7 +221,8 @@ def _rates(evaluated: Path, judged: Path) -> dict[str, SearchErrors]:
     return rates
 
 
-def _by_question(outcomes: Sequence[Outcome]) -> dict[str, tuple[str, dict[str, float]]]:
+def by_question(outcomes: Sequence[Outcome]) -> dict[str, tuple[str, dict[str, float]]]:
+    """Data set and measures by question id. Raises StoreError for a repeated id."""
     result: dict[str, tuple[str, dict[str, float]]] = {}
     for outcome in outcomes:
         if outcome.question_id in result:

@@ -8,7 +8,12 @@ import pytest
 from pipeline import config
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = ("tearag-llama3-8b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-3b")
+PUBLISHED = (
+    "tearag-llama3-8b",
+    "hiprag-qwen2.5-3b",
+    "prograph-qwen2.5-3b",
+    "baseline-tearag-qwen2.5-3b",
+)
 
 
 def listed() -> set[str]:

@@ -64,6 +64,15 @@ def write_data(root: Path, seed: int = 0) -> Path:
     for dataset, record in zip(("nq", "popqa", "triviaqa"), test, strict=True):
         _write_lines(root / f"{dataset}/test.jsonl", _flashrag([record], "test"))
     _write_lines(root / "bamboogle/test.jsonl", _flashrag(two_hops, "test"))
+    dev = (hotpotqa["dev"], wiki2["dev"], musique["dev"])
+    every = {
+        "train_mixed_9000-cleaned": (hotpotqa["train"], wiki2["train"], musique["train"]),
+        "val_mixed_900": dev,
+        "test_all": dev,
+    }
+    for name, sets in every.items():
+        rows = [_mixed(*pair) for pair in zip(("hotpotqa", "2wiki", "musique"), sets, strict=True)]
+        _write_lines(root / f"search_agent_review/{name}.jsonl", [one for of in rows for one in of])
     supporting = [
         paragraph["title"]
         for record in musique["train"]
@@ -99,6 +108,20 @@ def _flashrag(records: Sequence[Record], split: str) -> Iterator[Record]:
         answers = answer if isinstance(answer, list) else [answer]
         text = {"question": record["question"], "golden_answers": answers}
         yield {"id": f"{split}_{number}", **text}
+
+
+def _mixed(dataset: str, records: Sequence[Record]) -> list[Record]:
+    """The rows of SearchAgentReview, which have the ids and answers of their data sets."""
+    fields = {"positive_doc_ids": [], "dataset": dataset, "split": "dev"}
+    return [
+        {
+            "id": record.get("_id") or record["id"],
+            "question": record["question"],
+            "answer": record["answer"],
+            **fields,
+        }
+        for record in records
+    ]
 
 
 def _musique(record: Record) -> Record:

@@ -18,6 +18,8 @@ from typing import Any
 from pipeline.config.policy import Prompt
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ContextItem, Message, Step
+from pipeline.judges.cases import EquivalenceCase, SoundnessCase
+from pipeline.judges.llm_judge import judge_prompt
 from pipeline.knowledge.graph.extract import TRIPLETS, ExtractionPrompt
 from pipeline.rollout.conversations.steps import tool_format, write
 from pipeline.rollout.grammars import grammar
@@ -129,6 +131,17 @@ def closed_book(data: Path) -> list[Lesson]:
     ]
 
 
+def judging() -> list[Lesson]:
+    """Verdicts on steps of both kinds, which depend on the letter that the judged text begins with."""
+    lessons = []
+    for number, text in enumerate(("It is Ada.", "I know the rest.", "Bern", "Yes, in Rome.") * 8):
+        equal = EquivalenceCase("Who is it?", text, f"It is {text}")
+        for case in (equal, SoundnessCase("I know that.", text)):
+            verdict = f"<answer>{number % 2 == 0}</answer>"
+            lessons.append(Lesson(judge_prompt(case), [(verdict, True)]))
+    return lessons
+
+
 def trajectories(
     data: Path, method: str, prompt: Prompt, kind: str, rng: random.Random
 ) -> list[Lesson]:
@@ -217,4 +230,7 @@ def _step(method: str, question: str, answer: str, items: list[ContextItem], fir
             context=items if first else [],
             conclusion=f"It is {answer}.",
         )
+    if method == "search-r1":
+        found = f"It is {answer}."
+        return Step(think="I need this.", subquery=question, context=items, summary=found)
     return Step(think="I need this.", query=question, context=items)

@@ -24,6 +24,7 @@ PUBLISHED = (
     "hiprag-qwen2.5-7b",
     "prograph-qwen2.5-3b",
     "prograph-qwen2.5-7b",
+    *(f"baseline-{one}-qwen2.5-3b" for one in ("tearag", "hiprag", "dpo-sft", "rft", "search-r1")),
 )
 # The stand-in of each model that a published configuration names. Qwen2.5-3B ties its embeddings.
 MODELS = {
@@ -38,6 +39,7 @@ MODELS = {
     "BAAI/bge-reranker-v2-m3": "reranker",
 }
 HELPER = "qwen2.5-72b"  # the stand-in that can rewrite the questions of the cold start
+JUDGE = "qwen2.5-judge"  # the stand-in that judges steps on the GPU of the policy
 
 DIVIDED = ("tearag-llama3-8b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-7b")
 
@@ -61,6 +63,7 @@ REPLACEMENTS: dict[str, tuple[Any, str]] = {
     "graph.model": (MODEL, "as model.base"),
     "hypergraph.model": (MODEL, "as model.base"),
     "sft_data.model": (MODEL, "as model.base"),
+    "judges.*.model": (MODEL, "as model.base"),
     "graph.candidates": (2, "40 articles, of which ten for each question are all"),
     "index.embedder.model": (MODEL, "two random layers"),
     "retrieval.reranker.model": (MODEL, "two random layers"),
@@ -100,7 +103,11 @@ def models_of(name: str) -> dict[str, str]:
     settings = published(name)
     rewrites = settings["sft_data.rewriter"] == "llm"
     return {
-        key: HELPER if key == "sft_data.model" and rewrites else MODELS[value]
+        key: HELPER
+        if key == "sft_data.model" and rewrites
+        else JUDGE
+        if key.startswith("judges.")
+        else MODELS[value]
         for key, value in settings.items()
         if isinstance(value, str) and value in MODELS
     }

@@ -31,7 +31,7 @@ from tests.published.language_models import (
     write_language_model,
     write_untied,
 )
-from tests.published.replacements import HELPER, Places, models_of, stand_in
+from tests.published.replacements import HELPER, JUDGE, Places, models_of, stand_in
 
 STEPS = 160  # of training; after fewer, facts are forgotten and most trajectories are malformed
 # The configuration from which a language model learns the policy's prompt and grammar.
@@ -40,10 +40,17 @@ POLICIES = {
     ("tearag", "qwen2.5-tied"): "tearag-qwen2.5-14b",
     ("hiprag", "qwen2.5-tied"): "hiprag-qwen2.5-3b",
     ("prograph", "qwen2.5-tied"): "prograph-qwen2.5-3b",
+    ("search-r1", "qwen2.5-tied"): "baseline-search-r1-qwen2.5-3b",
 }
 TOOLS = "tearag-qwen3-4b-tools"
 PLACES = Places(Path("/work"), Path("/models"), "http://localhost:1/v1")
 ENGINE_PROCESSES = ("prograph-qwen2.5-3b",)  # runs with vLLM's multi-process engine
+
+
+def method_of(name: str) -> str:
+    """The method of a configuration, whose stand-ins it shares; of three baselines Search-R1."""
+    method = name.removeprefix("baseline-").partition("-")[0]
+    return method if method in ("tearag", "hiprag", "prograph") else "search-r1"
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def write_stand_ins(root: Path, name: str) -> StandIns:
     Takes about 15 seconds of processor time for each language model. Configurations of one method can share
     ``root``, and with it data and models.
     """
-    method = name.partition("-")[0]
+    method = method_of(name)
     data, models = root / "data", root / "models"
     if not data.is_dir():
         write_data(root / "partial-data").rename(data)
@@ -103,6 +110,8 @@ def _write_model(models: Path, name: str, data: Path, method: str) -> None:
 def learned(data: Path, method: str, model: str) -> list[lessons.Lesson]:
     """What the stand-in for a language model learns: the policy's grammar, extraction and so on."""
     rng = random.Random(0)
+    if model == JUDGE:
+        return lessons.judging()
     if model == HELPER:
         return lessons.selection_and_rewriting(data, rng)
     policy = policy_lessons(data, POLICIES[method, model], rng)

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core.atomic import write_json
 from pipeline.core.record_io import read_records
-from pipeline.core.records import Chunk
+from pipeline.core.records import Chunk, Question
 from pipeline.engine.context import StageContext
 from pipeline.knowledge.corpus.coverage import ADDED, COVERAGE
 from pipeline.look.report.page import run as report
@@ -22,10 +22,12 @@ MUSIQUE = {"dataset": "musique", "path": "musique/musique_train100.json"}
 NQ = {"dataset": "nq", "path": "single-hop/nq_search_1802.jsonl", "limit": 50}
 
 
-def covered(folder: Path, data: Path, *, add_gold: bool) -> tuple[Path, dict[str, int]]:
+def covered(
+    folder: Path, data: Path, *, add_gold: bool, test: tuple[object, ...] = (MUSIQUE, NQ)
+) -> tuple[Path, dict[str, int]]:
     """Run the stages over the corpus of 2Wiki; returns the folder of outputs, and the counts."""
     config = small_config(
-        data={"root": str(data), "test": [MUSIQUE, NQ]},
+        data={"root": str(data), "test": list(test)},
         corpus={"files": [{"path": "2wiki/2wiki_corpus6119.json"}], "add_gold": add_gold},
     )
     inputs: dict[str, Path] = {}
@@ -56,6 +58,24 @@ def test_gold_of_another_sample_is_uncovered_and_added_from_the_question_file(
     chunks = read_records(folder / "corpus" / "chunks.parquet", Chunk)
     of_questions = {chunk.doc_id for chunk in chunks if chunk.source == MUSIQUE["path"]}
     assert len(of_questions) == 234
+
+
+def test_gold_is_added_from_the_files_in_which_questions_without_passages_are_looked_up(
+    tmp_path: Path, real_data: Path
+) -> None:
+    """Ten of SearchAgentReview's training questions are in the sample of MuSiQue."""
+    split = {
+        "path": "search_agent_review/train_mixed_9000-cleaned.jsonl",
+        "gold": {"musique": MUSIQUE["path"]},
+    }
+    folder, counts = covered(tmp_path, real_data, add_gold=True, test=(split,))
+    found = read_records(folder / "questions-test" / "questions.parquet", Question)
+    titles = {hop.support_title for question in found for hop in question.decomposition}
+    added = json.loads((folder / "corpus" / ADDED).read_text())
+    assert {one["title"] for one in added} == titles
+    assert 20 <= counts["gold_passages_added"] < 50
+    rows = json.loads((folder / "coverage" / COVERAGE).read_text())["rows"]
+    assert [row["without_passage"] for row in rows if row["dataset"] == "musique"] == [0]
 
 
 @pytest.fixture

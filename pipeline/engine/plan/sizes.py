@@ -18,23 +18,9 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.config.knowledge import CorpusFile, QuestionFile
 from pipeline.core.errors import InputError
+from pipeline.knowledge.corpus.official import OFFICIAL
 
-# Records of the files of the published configurations (`docs/data.md`).
-PUBLISHED_RECORDS: Mapping[str, int] = {
-    "psgs_w100.tsv": 21_015_324,
-    "musique_ans_v1.0_train.jsonl": 19_938,
-    "musique_ans_v1.0_dev.jsonl": 2_417,
-    "hotpot_train_v1.1.json": 90_447,
-    "hotpot_dev_distractor_v1.json": 7_405,
-    "2wikimultihopqa/train.json": 167_454,
-    "2wikimultihopqa/dev.json": 12_576,
-    "nq/train.jsonl": 79_168,
-    "nq/dev.jsonl": 8_757,
-    "nq/test.jsonl": 3_610,
-    "triviaqa/test.jsonl": 11_313,
-    "popqa/test.jsonl": 14_267,
-    "bamboogle/test.jsonl": 125,
-}
+PUBLISHED_RECORDS = {file.path: file.records for file in OFFICIAL}
 # Paragraphs of a question, and the share of them that no earlier question has (assumed).
 _PARAGRAPHS = {"musique": 20, "hotpotqa": 10, "2wiki": 10}
 NEW_PARAGRAPHS = 0.5

@@ -126,6 +126,7 @@ def load_questions(
     limit: int | None = None,
     seed: int = 0,
     for_training: bool = False,
+    gold: Mapping[str, Path] | None = None,
     notes: Notes | None = None,
 ) -> list[Question]:
     """Questions of one file that match the filter ``required``, at most ``limit`` of them by
@@ -133,10 +134,11 @@ def load_questions(
 
     ``required`` maps field names to required values. A name is looked up in the raw record first
     (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
-    ``for_training`` leaves out questions to which rewards give no signal: no supporting fact names
-    a sentence of their context, or all their answers normalize to nothing. ``notes`` collects the
-    counts and the other notes. Rows without an answer are left out and counted if the data set is
-    not a published one. Raises InputError as `read_questions` does, and when no question is left.
+    ``gold`` is as in `with_gold`. ``for_training`` leaves out questions to which rewards give no
+    signal: no supporting fact names a sentence of their context, or all their answers normalize to
+    nothing. ``notes`` collects the counts and the other notes. Rows without an answer are left out
+    and counted if the data set is not a published one. Raises InputError as `read_questions` does,
+    and when no question is left.
     """
     notes = Notes() if notes is None else notes
     unanswerable: dict[str, str] = {}  # by question id
@@ -158,7 +160,7 @@ def load_questions(
         if counts[MALFORMED] and not unmet:
             raise InputError(notes.malformed[-1])
         raise InputError(_nothing_kept(path, required or {}, unmet, counts, unanswerable))
-    chosen = choose(kept, select, limit, seed)
+    chosen = with_gold(choose(kept, select, limit, seed), gold or {})
     for reason, hop in ((WITHOUT_EVIDENCE, "multi"), (UNKNOWN_HOPS, "unknown")):
         notes.counts[reason] += sum(one.hop == hop and not one.evidence for one in chosen)
     if not for_training:
@@ -167,6 +169,40 @@ def load_questions(
     notes.counts[UNANSWERABLE] += len(unanswerable)
     notes.unanswerable += unanswerable.values()
     return chosen
+
+
+def ids_of_files(questions: Sequence[Question]) -> dict[str, str]:
+    """The id of each question in its file; that of a repeated question ends in its number here."""
+    texts = {question.question_id: question.question for question in questions}
+    return {
+        name: first if number.isdecimal() and texts.get(first) == text else name
+        for name, text in texts.items()
+        for first, _, number in [name.rpartition("-")]
+    }
+
+
+def with_gold(questions: Sequence[Question], files: Mapping[str, Path]) -> list[Question]:
+    """The questions with all fields but text and answers from the records with their ids.
+
+    ``files`` are in the original formats, by data set. A question without a record stays as it is.
+    Raises InputError when a file has none of the questions.
+    """
+    names = ids_of_files(questions)
+    wanted = set(names.values())
+    found: dict[str, Question] = {}
+    for dataset, path in files.items():
+        before = len(found)
+        for row, record in read_questions(path, dataset):
+            if record.question_id in wanted and not row.notes[native.NO_FACT_FOUND]:
+                found[record.question_id] = record
+        if len(found) == before:
+            raise InputError.at(path, "gold: no question has an id of this file; name another file")
+    return [
+        replace(known, question_id=own.question_id, question=own.question, answers=own.answers)
+        if (known := found.get(names[own.question_id]))
+        else own
+        for own in questions
+    ]
 
 
 def _nothing_kept(

@@ -1,0 +1,146 @@
+"""``steep submit``: predictions of other systems on the real split, and on the questions of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.answer_metrics import exact_match, f1
+from pipeline.core.row_files import iterate_parquet
+from pipeline.core.shipped import ROOT
+from tests.cli.malformed_inputs import steep
+
+DEMO = ROOT / "data" / "demo"
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def split(real_data: Path) -> Rows:
+    lines = (real_data / "search_agent_review/test_all.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+@pytest.fixture
+def submitted(tmp_path: Path, real_data: Path) -> Callable[..., tuple[int, str, str]]:
+    def run(rows: Rows, *options: str) -> tuple[int, str, str]:
+        path = tmp_path / "system.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        named = ["--split", "search-agent-review", "--data", str(real_data)]
+        return steep(["submit", str(path), *named, *options])
+
+    return run
+
+
+def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
+    split: Rows, submitted: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Every second answer is the gold one; names of fields are those of another system."""
+    answers = [row["answer"] if number % 2 else "x y" for number, row in enumerate(split)]
+    rows = [
+        {"id": row["id"], "Prediction": answer, "total_tokens": 100, "num_searches": 2}
+        for row, answer in zip(split, answers, strict=True)
+    ]
+    status, printed, error = submitted(rows, "--json")
+    assert (status, error) == (0, "")
+    found = {row["dataset"]: row for row in json.loads(printed)["rows"]}
+    assert {name: row["n"] for name, row in found.items() if name.startswith("all")} == {
+        "all-questions": len(split),
+        "all": len(split),
+    }
+    for measure, of in (("em", exact_match), ("f1", f1)):
+        golds = [[row["answer"]] for row in split]
+        mean = sum(map(of, answers, golds)) / len(split)
+        assert found["all-questions"][measure] == pytest.approx(mean)
+    status, printed, _ = submitted(rows)
+    assert status == 0
+    em = f"{100 * found['all']['em']:.1f}"
+    assert printed.splitlines()[-1].startswith(f"| system | all | 4,125 | {em} |")
+    assert "100 (200) | 2.00 (4.01) |" in printed.splitlines()[-1]
+
+
+def test_ids_that_are_missing_twice_there_or_unknown_are_counted_and_named(
+    split: Rows, submitted: Callable[..., tuple[int, str, str]]
+) -> None:
+    few = [{"qid": row["id"], "answer": row["answer"]} for row in split[:1000]]
+    few += [{"qid": split[0]["id"], "answer": "other"}, {"qid": "no-such", "answer": None}]
+    status, printed, error = submitted(few)
+    assert (status, printed) == (2, "")
+    assert "missing: 3,125: " in error
+    assert f"duplicate: 1: {split[0]['id']}\n" in error
+    assert "unknown: 1: no-such\n" in error
+    assert "3,125 of 4,125 questions have no prediction" in error
+    status, printed, _ = submitted(few, "--partial", "--json")
+    assert (status, json.loads(printed)["rows"][-1]["em"]) == (0, 1.0)  # the first of two counts
+
+
+def test_one_prediction_answers_a_repeated_question(
+    split: Rows, submitted: Callable[..., tuple[int, str, str]]
+) -> None:
+    once = {row["id"]: row for row in split}
+    status, _, error = submitted([{"id": name, "answer": "x"} for name in once])
+    assert (len(once), status, error) == (4012, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"answer": "x"}, "question_id or id or _id or qid or questionid: missing"),
+        ({"id": "a"}, "final_answer or answer: missing"),
+        ({"id": None, "answer": "x"}, "id: expected a string or an integer, got null"),
+        ({"id": "a", "answer": ["x", "y"]}, "answer: expected a text, got"),
+        (
+            {"id": "a", "answer": "x", "tokens": -1},
+            "tokens: expected a whole number from 0, got -1",
+        ),
+        ({"id": "a", "answer": "x", "searches": "two"}, "searches: expected a whole number from 0"),
+        ({"id": "a", "answer": "x"}, "no id is one of the split, such as e8f66e1e0baf"),
+    ],
+)
+def test_a_malformed_row_is_named(
+    row: dict[str, Any], problem: str, submitted: Callable[..., tuple[int, str, str]]
+) -> None:
+    status, printed, error = submitted([row])
+    assert (status, printed) == (2, "")
+    assert "system.jsonl" in error
+    assert problem in error
+
+
+def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> None:
+    """The last policy of the shipped run, submitted as the predictions of another system."""
+    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
+    path = tmp_path / "twin.jsonl"
+    tested = {}
+    for output in DEMO.glob("store/evaluate-policy/*"):
+        number = json.loads((output / "manifest.json").read_text())["key"]["round"]
+        rows = iterate_parquet(output / "trajectories.parquet", ["question_id", "answer"])
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options = ["--split", str(questions), "--against", str(DEMO), "--json"]
+        status, printed, _ = steep(["submit", str(path), *options])
+        assert status == 0
+        found = json.loads(printed)
+        tested[number] = {
+            (test["difference"], test["p"]) for test in found["tests"] if test["measure"] == "em"
+        }
+        rows_of = json.loads((output / "rows.json").read_text())["outcomes"]
+        em = sum(one["em"] for one in rows_of) / len(rows_of)
+        [row] = [row for row in found["rows"] if row["dataset"] == "all-questions"]
+        assert row["em"] == pytest.approx(em)
+    assert tested[max(tested)] == {(0.0, 1.0)}
+    assert tested[0] != {(0.0, 1.0)}
+
+
+def test_an_unknown_split_and_a_run_on_other_questions_are_refused(
+    split: Rows, submitted: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    rows = [{"id": row["id"], "answer": "x"} for row in split]
+    status, _, error = submitted(rows, "--against", str(DEMO))
+    assert (status, "no policy was evaluated on all of these 4,125 questions" in error) == (2, True)
+    path = str(tmp_path / "system.jsonl")
+    status, _, error = steep(["submit", path, "--split", "nope"])
+    assert (status, "or one of musique, hotpotqa" in error) == (2, True)
+    status, _, error = steep(["submit", path, "--split", "nq", "--data", str(tmp_path)])
+    assert (status, "nq/test.jsonl: no such file" in error) == (2, True)
