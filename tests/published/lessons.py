@@ -183,7 +183,7 @@ def _drawn(
     for number in range(TRAJECTORIES):
         question, own = questions[number % len(questions)]
         items = _items(kind, rng.sample(passages, rng.choice((1, 2))))
-        subquery, answer = rng.choice(questions[:4])
+        subquery, answer = rng.choice(questions[2:6])  # two of NQ, two of HotpotQA
         if known and rng.random() < known:
             subquery, answer = question, own
         steps = [
