@@ -42,7 +42,7 @@ def submit(
     as_json: JsonOption = False,
     output: MarkdownOption = None,
 ) -> None:
-    """Measure predictions of any system on a split: question ids, answers, perhaps costs."""
+    """Measure predictions of any system on a split: question ids and answers."""
     check_markdown(output)
     from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, hop_count
     from pipeline.evaluation.compare import compare
