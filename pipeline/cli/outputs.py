@@ -26,6 +26,7 @@ from pipeline.cli.records import (
     read_each,
     read_trajectory,
 )
+from pipeline.core.answer_metrics import CoverMatch, cover_exact_match, exact_match, f1
 from pipeline.core.errors import InputError
 from pipeline.core.formats import CALL_TOOLS, DEFAULT_FORMAT, FormatName
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
@@ -131,13 +132,11 @@ def metrics(
         bool, typer.Option("--json", help="with --table: print rows as in metrics.json")
     ] = False,
     cem: Annotated[
-        Literal["words", "substring"],
+        CoverMatch,
         typer.Option(help="cover exact match, as the setting evaluation.cem"),
     ] = "words",
 ) -> None:
     """Add em, f1 and cem (cover exact match) of answer against answers."""
-    from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
-
     if table:
         from pipeline.cli.evaluate import metrics_table
 
@@ -158,7 +157,7 @@ def metrics(
     write_jsonl(output, extended(source, AnswerView, measured))
 
 
-def _averages(source: str, cem: Literal["words", "substring"]) -> list[Record]:
+def _averages(source: str, cem: CoverMatch) -> list[Record]:
     """The rows of metrics.json for the trajectories of a file."""
     from pipeline.evaluation.measured import RESAMPLES
     from pipeline.evaluation.metrics import Outcome, measure, metrics_rows

@@ -125,14 +125,14 @@ def _results(rows: Sequence[Mapping[str, Any]], average: str) -> Iterator[str]:
     sets = f"{averages[0]['n']:,} questions of {split} from {len(datasets)} data "
     sets += f"{'set' if len(datasets) == 1 else 'sets'}, "
     shown = [cells_of(row) for row in averages]
-    for name in (average, *{ALL, ALL_QUESTIONS} - {average}):
-        found = [row for row in main if row["dataset"] == name]
-        if name != average and [cells_of(row) for row in found] == shown:
+    for row_name in (average, *{ALL, ALL_QUESTIONS} - {average}):
+        found = [row for row in main if row["dataset"] == row_name]
+        if row_name != average and [cells_of(row) for row in found] == shown:
             continue
         for row in found:
             bounds = {name: interval_text(row["ci"][name], scale=100) for name in bounded}
             yield line(policy_title(row["policy"]), cells_of(row), bounds)
-        yield f"{sets}{AVERAGE_TITLES[name]}; words are those of the answer"
+        yield f"{sets}{AVERAGE_TITLES[row_name]}; words are those of the answer"
 
 
 @with_configuration
