@@ -1,6 +1,8 @@
 """Shared by all tests: no network, no deadlines, and where the real data is."""
 
+import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,21 @@ settings.load_profile("steep")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, so that no worker waits for them at the end."""
     items.sort(key=lambda item: not {"torture", "published"} & {*item.path.parts})
+
+
+_frozen = 0
+
+
+def pytest_runtest_setup() -> None:
+    """Freeze what tests have imported: every training looks for garbage in all of it, half a second."""
+    global _frozen
+    if len(sys.modules) > _frozen + 500:
+        _frozen = len(sys.modules)
+        gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # nanobind says at the end what is still alive
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -147,6 +148,7 @@ class Block(BaseModel):
         return value
 
     @classmethod
+    @cache
     def marked(cls, mark: type) -> frozenset[str]:
         """The names of the fields with a mark, such as `Execution`."""
         return frozenset(

@@ -156,6 +156,7 @@ def listed() -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in machine_gpus())
 
 
+@cache
 def torch_for_cpus() -> bool:
     """Whether the installed torch is a build for CPUs; torch is not imported."""
     try:

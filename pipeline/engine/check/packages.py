@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from importlib import metadata
 
 from pipeline.config import Config
@@ -15,6 +16,7 @@ Distributions = Callable[[], Collection[str]]
 _SETUP = "install the extra cpu or gpu (make setup, make setup-gpu)"
 
 
+@cache
 def distributions() -> frozenset[str]:
     """The names of all installed distributions, in lower case with hyphens."""
     names = (each.metadata["Name"] for each in metadata.distributions())
