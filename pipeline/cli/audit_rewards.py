@@ -8,7 +8,8 @@ own. Output: AUC and calibration of every reward, by step and by trajectory
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import closing
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -21,10 +22,17 @@ from pipeline.cli.options import (
     refuse_options,
     with_configuration,
 )
-from pipeline.cli.printing import check_markdown, show_tables
+from pipeline.cli.printing import (
+    check_markdown,
+    print_lines,
+    show_tables,
+    silence_model_loading,
+)
 from pipeline.cli.records import read_input, read_trajectory
 from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Trajectory
+
+Scored: TypeAlias = "Iterator[tuple[Trajectory, Mapping[str, Any]]]"
 
 
 @with_configuration
@@ -33,6 +41,14 @@ def audit_rewards(
     chosen: Chosen,
     source: OptionalSource = None,
     round: RoundOption = None,
+    likelihood: Annotated[
+        bool,
+        typer.Option(
+            "--likelihood",
+            help="also the likelihood of the gold answer under the round's policy, and what "
+            "retrievals add to it",
+        ),
+    ] = False,
     as_json: JsonOption = False,
     output: MarkdownOption = None,
 ) -> None:
@@ -43,7 +59,7 @@ def audit_rewards(
     """
     check_markdown(output)
     if source is not None:
-        refuse_options(context, ["round"], "with FILE; remove one of them")
+        refuse_options(context, ["round", "likelihood"], "with FILE; remove one of them")
     from pipeline.closed_world.truth import Truth
     from pipeline.core.trajectory_file import FILE
     from pipeline.evaluation.reward_audit import audit, audited, tables
@@ -57,14 +73,44 @@ def audit_rewards(
         )
     truth = Truth.of(chosen.finished("world"))
     source = source or str(chosen.finished("score", round) / FILE)
-    rows = audit(audited(_scored(source), truth))
+    scored = _scored(source)
+    if likelihood:
+        scored = _with_likelihood(chosen, round, scored)
+    rows = audit(audited(scored, truth))
     trained = method(config.grammar)
     of_steps = {f"step.{term}": f"{title}, step" for term, title in trained.step_titles.items()}
     shown = tables(rows, {**trained.reward_titles, **of_steps})
     show_tables(shown, output, [row.as_json() for row in rows] if as_json else None)
 
 
-def _scored(source: str) -> Iterator[tuple[Trajectory, Mapping[str, Any]]]:
+def _with_likelihood(chosen: Chosen, round: int | None, scored: Scored) -> Scored:
+    """The same with what the policy that sampled them thinks of the gold answers."""
+    from pipeline.evaluation.gold_likelihood import GoldLikelihood, add_likelihood
+    from pipeline.evaluation.information_gain import add_information_gain
+    from pipeline.llm.tokens import control_tokens
+    from pipeline.llm.transformers_engine import TransformersEngine
+    from pipeline.rollout.grammars import grammar
+    from pipeline.rollout.policy import read_policy
+    from pipeline.training.lora import load_tokenizer, locate_base
+    from tasks.policy import policy
+
+    sample = chosen.task("sample", round)
+    config = sample.settings
+    adapter = read_policy(chosen.done(policy(sample, sample.round - 1))).adapter
+    rewarded = [(trajectory, dict(rewards)) for trajectory, rewards in scored]
+    print_lines([f"{len(rewarded):,} trajectories are read by policy {sample.round - 1}"], err=True)
+    silence_model_loading()
+    base = locate_base(config.model.base)
+    with closing(TransformersEngine(config.engine, base, adapter=adapter)) as engine:
+        tokenizer = load_tokenizer(base, config.model)
+        form = grammar(config.grammar, special_tokens=control_tokens(tokenizer))
+        likelihood = GoldLikelihood(engine, tokenizer, form, config.prompt)
+        add_likelihood(rewarded, likelihood)
+        add_information_gain(rewarded, likelihood, config.seed)
+    return iter(rewarded)
+
+
+def _scored(source: str) -> Scored:
     """The trajectories with rewards; raises InputError if there is none."""
     found = False
     with Place(source) as place:

@@ -119,10 +119,13 @@ class Chosen:
 
         Raises StoreError, which names its command, if it is not done, or damaged.
         """
+        return self.done(self.task(stage, round))
+
+    def done(self, task: StageTask) -> Path:
+        """The output of a task; raises as `finished`."""
         from pipeline.engine.job import check_output, run_command
         from pipeline.engine.store import Depth
 
-        task = self.task(stage, round)
         if not task.complete():
             raise StoreError(f"{task.label} is not done; run: {run_command(task)}")
         check_output(task, Depth.SIZES)

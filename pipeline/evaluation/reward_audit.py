@@ -19,12 +19,17 @@ from pipeline.closed_world.truth import Truth
 from pipeline.core.answer_metrics import f1
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.comparison_tables import Table
+from pipeline.evaluation.gold_likelihood import LIKELIHOOD
+from pipeline.evaluation.information_gain import INFORMATION_GAIN
 from pipeline.evaluation.term_counts import Estimate, TermCounts
 
 OUTCOME = "em"
 TITLES = {
     OUTCOME: "Outcome: EM",
     "f1": "Outcome: F1",
+    LIKELIHOOD: "Likelihood of the gold answer",
+    f"step.{LIKELIHOOD}": "Added likelihood (IGPO), step",
+    f"step.{INFORMATION_GAIN}": "Information gain (IG-Search), step",
     "step.over": "No over-search, step",
     "step.under": "No under-search, step",
 }
@@ -99,7 +104,8 @@ def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth
         for step, terms in itertools.zip_longest(found.steps, of_steps):
             terms = terms or {}
             if "kind" in terms and "verdict" in terms:
-                terms = {str(terms["kind"]): terms["verdict"]}
+                terms = {**terms, str(terms["kind"]): terms["verdict"]}
+                del terms["verdict"]
             values = {f"step.{term}": value for term, value in _numbers(terms).items()}
             items["step"].append(
                 (own | values, {part: getattr(step, part) for part in TRUTHS["step"]})

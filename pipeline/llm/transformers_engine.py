@@ -24,6 +24,7 @@ from pipeline.llm.tokens import decode, segment_text
 if TYPE_CHECKING:
     import torch
 
+_ROWS = 16  # of a pass that reads; the batches that write took longer on a CPU
 _LEAST_TEMPERATURE = 0.01  # as in vLLM; logits divided by less overflow
 
 
@@ -94,6 +95,39 @@ class TransformersEngine(Engine):
 
     def unfinished(self) -> int:
         return len(self._waiting)
+
+    def logprobs(self, sequences: Sequence[tuple[list[int], int]]) -> list[list[float]]:
+        """Log-probabilities (nats) of the last tokens of sequences, each given with their number.
+
+        Sequences of similar length share a batch; logits are computed at these tokens alone.
+        """
+        import torch
+
+        order = sorted(range(len(sequences)), key=lambda number: len(sequences[number][0]))
+        found: dict[int, list[float]] = {}
+        for start in range(0, len(order), _ROWS):
+            numbers = order[start : start + _ROWS]
+            most = max(len(sequences[number][0]) for number in numbers)
+            kept = max(sequences[number][1] for number in numbers) + 1
+            ids_BT = torch.zeros((len(numbers), most), dtype=torch.long, device=self._device)
+            mask_BT = torch.zeros_like(ids_BT)
+            for row, number in enumerate(numbers):
+                ids = sequences[number][0]
+                ids_BT[row, most - len(ids) :] = torch.tensor(ids)
+                mask_BT[row, most - len(ids) :] = 1
+            with torch.inference_mode():
+                logits_BKV = self._model(
+                    input_ids=ids_BT,
+                    attention_mask=mask_BT,
+                    position_ids=(mask_BT.cumsum(-1) - 1).clamp(min=0),
+                    logits_to_keep=kept,
+                ).logits
+            logps_BKV = logits_BKV[:, :-1].float().log_softmax(-1)
+            targets_BK1 = ids_BT[:, most - kept + 1 :, None]
+            logps_BK = logps_BKV.gather(-1, targets_BK1)[..., 0].tolist()
+            for values, number in zip(logps_BK, numbers, strict=True):
+                found[number] = values[len(values) - sequences[number][1] :]
+        return [found[number] for number in range(len(sequences))]
 
     def close(self) -> None:
         self._waiting.clear()

@@ -99,6 +99,23 @@ def test_a_round_and_its_file_have_the_same_figures(directory: Path) -> None:
     assert hops[0] == sum(hops[1:])
 
 
+def test_the_likelihood_of_gold_answers_is_that_of_the_policy_that_sampled(directory: Path) -> None:
+    world = directory / task_for("world", "embedded").directory
+    commit(task_for("score", "embedded", ("start=base",), round=1), world_trajectories(world))
+    options = ("audit-rewards", "--likelihood", "--json", "--round", "1", "--set", "start=base")
+    status, _, complaint = steep([*options])
+    assert (status, complaint.partition(";")[0]) == (2, "error: start is not done")
+    run(task_for("start", "embedded", ("start=base",)))
+    status, printed, complaint = steep([*options])
+    assert (status, complaint) == (0, "20 trajectories are read by policy 0\n")
+    rows = {(r["level"], r["truth"], r["reward"], r["hops"]): r for r in json.loads(printed)}
+    for reward, level in (("likelihood", "trajectory"), ("step.information_gain", "step")):
+        assert rows[level, "right", reward, None]["n"] > 0
+    # The policy has read the passages of one of two samples of a question.
+    assert rows["trajectory", "right", "likelihood", None]["within"]["value"] > 0.5
+    assert "--likelihood cannot be used with FILE" in refused("scored.jsonl", "--likelihood")
+
+
 def test_the_tables_are_printed_and_written(directory: Path) -> None:
     status, printed, complaint = steep(["audit-rewards", "-o", "audit.md"])
     assert (status, complaint) == (0, "")
