@@ -230,6 +230,12 @@ class Config(Block):
                     f"{block} has backend closed-world, which needs data.closed_world; "
                     "add it or choose another backend"
                 )
+        answers = self.evaluation.answer_judge
+        if answers and answers.backend == "closed-world" and self.data.closed_world is None:
+            raise ValueError(
+                "evaluation.answer_judge has backend closed-world, which needs data.closed_world; "
+                "add it or choose another backend"
+            )
         return self
 
     @model_validator(mode="after")

@@ -27,7 +27,8 @@ class Judging:
     """Opens what the settings ``judges`` name.
 
     ``world`` is the directory of the closed world, if there is one. ``replies`` takes part in the
-    requests to the models: "over", "under" and "policy".
+    requests to the models: "over", "under" and "policy". ``key`` is the setting of a judge that is
+    not in the block ``judges``, for messages.
     """
 
     settings: Judges
@@ -35,6 +36,7 @@ class Judging:
     replies: ReplyExchange
     progress: Progress
     world: Path | None = None
+    key: str = ""
 
     def judges(self) -> tuple[Judge, Judge]:
         """The judges of over-search and under-search: one for both if their settings are equal."""
@@ -57,7 +59,7 @@ class Judging:
             judge = ClosedWorldJudge.of(self.world)
             judge.progress = self.progress
             return judge
-        chat = self.models.chat(f"judges.{kind}", model)
+        chat = self.models.chat(self.key or f"judges.{kind}", model)
         chat.progress = self.progress
         self.replies.attach(kind, chat)
         if model.endpoint is not None:
