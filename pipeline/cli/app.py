@@ -69,8 +69,7 @@ PANELS = {
     "Single steps on files": {"import": "outputs.import_outputs", "parse": "outputs.parse",
         "kag": "retrieval.kag", "hyper": "retrieval.hyper", "score": "score.score",
         "pair": "pair.pair", "mask": "outputs.mask", "metrics": "outputs.metrics",
-        "failures": "outputs.failures", "calibrate": "calibrate.calibrate",
-        "judge-answers": "judge_answers.judge_answers"},
+        "failures": "outputs.failures", "calibrate": "calibrate.calibrate"},
     "Store and settings": {"fork": "store.fork", "verify": "store.verify", "gc": "store.gc",
         "export": "export.app", "config": "config.app"},
 }  # fmt: skip

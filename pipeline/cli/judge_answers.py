@@ -1,4 +1,4 @@
-"""``steep judge-answers``: a judge's verdicts on final answers, and its agreement with the truth.
+"""``steep metrics --judge``: a judge's verdicts on final answers, and its agreement with the truth.
 
 Input: records with question, answers and answer, of any system. Output: the same records with
 ``judged``: yes, no, or unknown where the judge gave no readable verdict. The judge is a language
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.options import Chosen, Output, Source, with_configuration
+from pipeline.cli.options import Chosen
 from pipeline.cli.printing import console, silence_model_loading, table
 from pipeline.cli.records import parse_view, read_each
 from pipeline.config import Config
 from pipeline.config.evaluation import JudgeModel, Judges
-from pipeline.core.answer_metrics import cover_exact_match, exact_match
+from pipeline.core.answer_metrics import CoverMatch, answer_measures
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.verdicts import Ruling, Verdict
@@ -28,7 +28,7 @@ from pipeline.core.verdicts import Ruling, Verdict
 if TYPE_CHECKING:
     from rich.table import Table
 
-KEY = "evaluation.answer_judge"
+KEY = "answer_judge"
 Rulings = Sequence[Ruling]
 
 
@@ -41,17 +41,16 @@ class AnsweredView:
     answer: str | None = None
 
 
-@with_configuration
-def judge_answers(chosen: Chosen, source: Source, output: Output = "-") -> None:
-    """Add judged to each answer: yes, no or unknown, by evaluation.answer_judge.
+def judge_answers(chosen: Chosen, source: str, output: str, cem: CoverMatch) -> None:
+    """Write the records with ``judged`` and their answer measures, and print a table to stderr.
 
-    Without that setting the facts of the closed world decide. In a closed world the judge, EM and
-    CEM are also compared with these facts.
+    Without ``answer_judge`` the facts of the closed world decide. In a closed world the
+    judge, EM and CEM are also compared with these facts.
     """
     config = chosen.load()
     world = None if config.data.closed_world is None else chosen.finished("world")
     exact = JudgeModel(backend="closed-world")
-    judge = config.evaluation.answer_judge or (exact if world else None)
+    judge = config.answer_judge or (exact if world else None)
     if judge is None:
         raise InputError(
             f"{chosen.config} has neither {KEY} nor a closed world; set {KEY} to a model or an "
@@ -60,15 +59,12 @@ def judge_answers(chosen: Chosen, source: Source, output: Output = "-") -> None:
     rows = list(read_each(source, lambda record: parse_view(AnsweredView, record)))
     views = [view for _, view in rows]
     judged = _rulings(config, judge, world, views)
-    write_jsonl(output, (row | {"judged": one} for (row, _), one in zip(rows, judged, strict=True)))
-    measured: dict[str, Rulings] = {
-        "the judge": judged,
-        "EM": [_ruling(exact_match(view.answer, view.answers)) for view in views],
-        "CEM": [
-            _ruling(cover_exact_match(view.answer, view.answers, config.evaluation.cem))
-            for view in views
-        ],
-    }
+    measures = [answer_measures(view.answer, view.answers, cem) for view in views]
+    every = zip(rows, measures, judged, strict=True)
+    write_jsonl(output, (row | found | {"judged": one} for (row, _), found, one in every))
+    measured: dict[str, Rulings] = {"the judge": judged}
+    for name in ("em", "cem"):
+        measured[name.upper()] = ["yes" if found[name] else "no" for found in measures]
     truth = _rulings(config, exact, world, views) if world else None
     with contextlib.redirect_stdout(sys.stderr):
         console().print(_table(measured, truth))
@@ -98,10 +94,6 @@ def _rulings(
     with judging.judges()[0] as judge:
         found = dict(zip(asked, judge.decide(asked), strict=True))
     return [found[case].verdict if case in found else "no" for case in cases]
-
-
-def _ruling(score: float) -> Ruling:
-    return "yes" if score else "no"
 
 
 def _table(measured: dict[str, Rulings], truth: Rulings | None) -> Table:

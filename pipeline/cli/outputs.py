@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pipeline.cli.conversations import ConversationMasks, ConversationView, parsed_messages
-from pipeline.cli.options import Output, Source
+from pipeline.cli.options import Chosen, Output, Source, with_configuration
 from pipeline.cli.printing import console, print_json
 from pipeline.cli.records import (
     Record,
@@ -26,7 +26,7 @@ from pipeline.cli.records import (
     read_each,
     read_trajectory,
 )
-from pipeline.core.answer_metrics import CoverMatch, cover_exact_match, exact_match, f1
+from pipeline.core.answer_metrics import CoverMatch, answer_measures
 from pipeline.core.errors import InputError
 from pipeline.core.formats import CALL_TOOLS, DEFAULT_FORMAT, FormatName
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
@@ -122,7 +122,9 @@ def parse(
     write_jsonl(output, messages if calls_tools else extended(source, OutputView, parsed))
 
 
+@with_configuration
 def metrics(
+    chosen: Chosen,
     source: Source,
     output: Output = "-",
     table: Annotated[
@@ -135,8 +137,27 @@ def metrics(
         CoverMatch,
         typer.Option(help="cover exact match, as the setting evaluation.cem"),
     ] = "words",
+    judge: Annotated[
+        bool,
+        typer.Option(
+            "--judge",
+            help="add judged too (yes, no, unknown), by answer_judge of --config or by "
+            "its closed world, and print the agreement",
+        ),
+    ] = False,
 ) -> None:
     """Add em, f1 and cem (cover exact match) of answer against answers."""
+    if judge:
+        if table:
+            raise InputError("--table cannot be used with --judge; remove one of them")
+        from pipeline.cli.judge_answers import judge_answers
+
+        judge_answers(chosen, source, output, cem)
+        return
+    if chosen.given or chosen.overrides or chosen.data:
+        raise InputError(
+            "a configuration is read with --judge alone; add it, or remove the options"
+        )
     if table:
         from pipeline.cli.evaluate import metrics_table
 
@@ -148,11 +169,7 @@ def metrics(
         return
 
     def measured(view: AnswerView) -> Record:
-        return {
-            "em": exact_match(view.answer, view.answers),
-            "f1": f1(view.answer, view.answers),
-            "cem": cover_exact_match(view.answer, view.answers, cem),
-        }
+        return answer_measures(view.answer, view.answers, cem)
 
     write_jsonl(output, extended(source, AnswerView, measured))
 

@@ -14,7 +14,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pipeline.config.base import (
     AskedModel,
     Block,
-    Execution,
     Share,
     Temperature,
 )
@@ -120,11 +119,6 @@ class Evaluation(Block):
     )
     judges: Judges | None = Field(
         None, description="judges of evaluated policies; null: the judges of the rounds"
-    )
-    answer_judge: Annotated[JudgeModel | None, Execution()] = Field(
-        None,
-        description="judge of final answers (`steep judge-answers`); null: the facts of a closed "
-        "world",
     )
 
     @field_validator("sampling")

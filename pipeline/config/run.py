@@ -19,7 +19,7 @@ from pipeline.config.base import (
     Seed,
     shown,
 )
-from pipeline.config.evaluation import BASE, OVERRIDDEN, Evaluation, Judges
+from pipeline.config.evaluation import BASE, OVERRIDDEN, Evaluation, JudgeModel, Judges
 from pipeline.config.execution import Executor
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
@@ -136,6 +136,11 @@ class Config(Block):
     sft: Sft = Field(description="training of the cold start")
     sampling: Sampling = Field(Sampling(), description="sampling of trajectories")
     judges: Judges | None = Field(None, description="judges of steps, for rewards that count them")
+    answer_judge: Annotated[JudgeModel | None, Execution()] = Field(
+        None,
+        description="judge of final answers (`steep metrics --judge`); null: the facts of a closed "
+        "world",
+    )
     rewards: Rewards = Field(Rewards(), description="the reward of trajectories")
     objective: Literal["dpo", "grpo"] = Field("dpo", description="objective of the rounds")
     pairs: Pairs = Field(Pairs(), description="thresholds of preference pairs")
@@ -230,10 +235,10 @@ class Config(Block):
                     f"{block} has backend closed-world, which needs data.closed_world; "
                     "add it or choose another backend"
                 )
-        answers = self.evaluation.answer_judge
+        answers = self.answer_judge
         if answers and answers.backend == "closed-world" and self.data.closed_world is None:
             raise ValueError(
-                "evaluation.answer_judge has backend closed-world, which needs data.closed_world; "
+                "answer_judge has backend closed-world, which needs data.closed_world; "
                 "add it or choose another backend"
             )
         return self

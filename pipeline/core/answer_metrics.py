@@ -102,6 +102,14 @@ def cover_exact_match(
     return _best(answer, golds, lambda text, gold: float(f" {gold} " in f" {text} "))
 
 
+def answer_measures(
+    answer: str | None, golds: Sequence[str], match: CoverMatch
+) -> dict[str, float]:
+    """``em``, ``f1`` and ``cem``."""
+    cem = cover_exact_match(answer, golds, match)
+    return {"em": exact_match(answer, golds), "f1": f1(answer, golds), "cem": cem}
+
+
 def answer_words(answer: str | None) -> int:
     """The number of words of an answer, 0 without one; in scripts without spaces, of characters."""
     return len(spaced(answer or "").split())

@@ -1,4 +1,4 @@
-"""``steep judge-answers`` by the facts of the closed world and by an endpoint, and what it refuses."""
+"""``steep metrics --judge`` by the facts of the closed world and by an endpoint, and what it refuses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def judged(*options: str) -> tuple[list[str], str]:
-    status, printed, complaint = steep(["judge-answers", "answers.jsonl", *options])
+    status, printed, complaint = steep(["metrics", "answers.jsonl", "--judge", *options])
     assert status == 0, complaint
     return [json.loads(line)["judged"] for line in printed.splitlines()], complaint
 
@@ -52,6 +52,9 @@ def cells(table: str, name: str) -> list[str]:
 def test_the_facts_of_the_world_accept_other_words(directory: Path) -> None:
     rulings, table = judged()
     assert rulings == ["yes", "no", "no"] * 10
+    status, printed, _ = steep(["metrics", "answers.jsonl"])
+    measured = [json.loads(line) for line in printed.splitlines()]
+    assert (status, measured[0]["cem"], "judged" in measured[0]) == (0, 1.0, False)
     assert cells(table, "the judge") == ["10", "20", "0", "100.0", "100.0", "100.0"]
     assert cells(table, "EM") == ["0", "30", "0", "66.7", "–", "0.0"]  # whole sentences
     assert cells(table, "CEM") == ["10", "20", "0", "100.0", "100.0", "100.0"]
@@ -67,9 +70,7 @@ def test_a_model_s_verdicts_are_cached_and_measured(directory: Path) -> None:
 
     with FakeEndpoint(script) as server:
         endpoint = {"base_url": server.url, "model": "m", "retries": 0}
-        setting = (
-            f"evaluation.answer_judge={json.dumps({'backend': 'openai', 'endpoint': endpoint})}"
-        )
+        setting = f"answer_judge={json.dumps({'backend': 'openai', 'endpoint': endpoint})}"
         options = ("--set", setting, "--set", f"cache_dir={directory / 'cache'}")
         rulings, table = judged(*options)
         assert rulings == ["unknown", "unknown", "no", *["yes", "yes", "no"] * 9]
@@ -82,17 +83,21 @@ def test_a_model_s_verdicts_are_cached_and_measured(directory: Path) -> None:
 
 
 def refused(*arguments: str) -> str:
-    status, printed, complaint = steep(["judge-answers", *arguments])
+    status, printed, complaint = steep(["metrics", *arguments])
     assert (status, printed) == (2, "")
     assert complaint.count("\n") == 1
     return complaint
 
 
 def test_what_cannot_be_judged_is_refused(directory: Path) -> None:
-    assert "has neither evaluation.answer_judge nor a closed world" in refused(
-        "answers.jsonl", "-c", "musique-sample"
+    assert "has neither answer_judge nor a closed world" in refused(
+        "answers.jsonl", "--judge", "-c", "musique-sample"
     )
-    exact: Any = ("--set", "evaluation.answer_judge={backend: closed-world}")
-    assert "needs data.closed_world" in refused("answers.jsonl", "-c", "musique-sample", *exact)
+    exact: Any = ("--set", "answer_judge={backend: closed-world}")
+    assert "needs data.closed_world" in refused(
+        "answers.jsonl", "--judge", "-c", "musique-sample", *exact
+    )
+    assert "read with --judge alone" in refused("answers.jsonl", "-c", "embedded")
+    assert "--table cannot be used with --judge" in refused("answers.jsonl", "--judge", "--table")
     write_jsonl("bad.jsonl", [{"question": "q", "answers": ["a"]}, {"question": "q", "answers": 3}])
-    assert "bad.jsonl:2: answers" in refused("bad.jsonl")
+    assert "bad.jsonl:2: answers" in refused("bad.jsonl", "--judge")
