@@ -131,13 +131,15 @@ def closed_book(data: Path) -> list[Lesson]:
     ]
 
 
-def judging() -> list[Lesson]:
-    """Verdicts on steps of both kinds, which depend on the letter that the judged text begins with."""
+def judging(data: Path, rng: random.Random) -> list[Lesson]:
+    """Verdicts on steps of both kinds, which depend on the letter that the conclusion names first."""
+    known = read_questions(data) + [(hop.question, hop.answer) for hop in _hops(data)]
     lessons = []
-    for number, text in enumerate(("It is Ada.", "I know the rest.", "Bern", "Yes, in Rome.") * 8):
-        equal = EquivalenceCase("Who is it?", text, f"It is {text}")
-        for case in (equal, SoundnessCase("I know that.", text)):
-            verdict = f"<answer>{number % 2 == 0}</answer>"
+    for question, answer in known * 2:
+        closed_book = rng.choice(known)[1]
+        equal = EquivalenceCase(question, closed_book, f"It is {answer}.")
+        for case in (equal, SoundnessCase("I know the rest.", f"It is {answer}.")):
+            verdict = f"<answer>{ord(answer[0]) % 2 == 0}</answer>"
             lessons.append(Lesson(judge_prompt(case), [(verdict, True)]))
     return lessons
 

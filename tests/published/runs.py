@@ -111,7 +111,7 @@ def learned(data: Path, method: str, model: str) -> list[lessons.Lesson]:
     """What the stand-in for a language model learns: the policy's grammar, extraction and so on."""
     rng = random.Random(0)
     if model == JUDGE:
-        return lessons.judging()
+        return lessons.judging(data, rng)
     if model == HELPER:
         return lessons.selection_and_rewriting(data, rng)
     policy = policy_lessons(data, POLICIES[method, model], rng)
