@@ -34,7 +34,7 @@ def jsonl(path: Path, *rows: dict[str, Any] | str) -> Path:
 
 def call(tmp_path: Path, command: Callable[..., Any], *rows: Any, **options: Any) -> list[Any]:
     output = tmp_path / f"{command.__name__}.jsonl"
-    command(jsonl(tmp_path / "in.jsonl", *rows), output, **options)
+    command(source=jsonl(tmp_path / "in.jsonl", *rows), output=output, **options)
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
@@ -238,7 +238,7 @@ def test_an_unknown_name_is_refused_with_the_known_names(tmp_path: Path) -> None
     with pytest.raises(InputError, match="'mine' is not known; this version has tearag"):
         call(tmp_path, score, MINIMAL, reward="mine")
     with pytest.raises(InputError, match="no such file"):
-        metrics(tmp_path / "none.jsonl", "-")
+        metrics(source=tmp_path / "none.jsonl", output="-")
 
 
 def test_imported_outputs_can_be_scored_and_paired(tmp_path: Path, real_data: Path) -> None:
