@@ -42,7 +42,7 @@ def other_values(value: Any, name: str) -> list[Any]:
     if isinstance(value, int | float):
         return [value + 1, value / 2, value * 2]
     texts = ["cpu", "cuda", "ray", "local", "auto", "refuse", "http://localhost:2", "OTHER_KEY"]
-    return [*texts, 7, ["tensorboard"], ["--qos=high"]]
+    return [*texts, 7, ["tensorboard"], ["--qos=high"], {"backend": "closed-world"}]
 
 
 def changed(settings: Config, name: str) -> str:
