@@ -57,7 +57,7 @@ def changed(settings: Config, name: str) -> str:
             node = node[parent]
         node[last] = other
         try:
-            if execution_values(Config.model_validate(dumped))[name] != value:
+            if Config.model_validate(dumped) != settings:
                 return override
         except ValidationError:
             continue
