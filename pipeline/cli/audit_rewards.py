@@ -7,8 +7,9 @@ own. Output: AUC and calibration of every reward, by step and by trajectory
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -101,7 +102,10 @@ def _with_likelihood(chosen: Chosen, round: int | None, scored: Scored) -> Score
     print_lines([f"{len(rewarded):,} trajectories are read by policy {sample.round - 1}"], err=True)
     silence_model_loading()
     base = locate_base(config.model.base)
-    with closing(TransformersEngine(config.engine, base, adapter=adapter)) as engine:
+    with (
+        redirect_stdout(sys.stderr),  # what merging an adapter says is no table
+        closing(TransformersEngine(config.engine, base, adapter=adapter)) as engine,
+    ):
         tokenizer = load_tokenizer(base, config.model)
         form = grammar(config.grammar, special_tokens=control_tokens(tokenizer))
         likelihood = GoldLikelihood(engine, tokenizer, form, config.prompt)

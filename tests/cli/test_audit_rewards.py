@@ -15,6 +15,7 @@ from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.row_files import read_jsonl
 from pipeline.engine.resolved import write_resolved
 from pipeline.engine.run import run
+from pipeline.llm import transformers_engine
 from pipeline.training.sft_data.templates import fill
 from tasks import task_for
 from tests.cli.malformed_inputs import steep
@@ -99,7 +100,14 @@ def test_a_round_and_its_file_have_the_same_figures(directory: Path) -> None:
     assert hops[0] == sum(hops[1:])
 
 
-def test_the_likelihood_of_gold_answers_is_that_of_the_policy_that_sampled(directory: Path) -> None:
+def test_the_likelihood_of_gold_answers_is_that_of_the_policy_that_sampled(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what loading a policy says, as merging does, stays out of the JSON."""
+    found = transformers_engine.model_tokenizer
+    monkeypatch.setattr(
+        transformers_engine, "model_tokenizer", lambda path: print("merged") or found(path)
+    )
     world = directory / task_for("world", "embedded").directory
     commit(task_for("score", "embedded", ("start=base",), round=1), world_trajectories(world))
     options = ("audit-rewards", "--likelihood", "--json", "--round", "1", "--set", "start=base")
@@ -107,7 +115,7 @@ def test_the_likelihood_of_gold_answers_is_that_of_the_policy_that_sampled(direc
     assert (status, complaint.partition(";")[0]) == (2, "error: start is not done")
     run(task_for("start", "embedded", ("start=base",)))
     status, printed, complaint = steep([*options])
-    assert (status, complaint) == (0, "20 trajectories are read by policy 0\n")
+    assert (status, complaint) == (0, "20 trajectories are read by policy 0\nmerged\n")
     rows = {(r["level"], r["truth"], r["reward"], r["hops"]): r for r in json.loads(printed)}
     for reward, level in (("likelihood", "trajectory"), ("step.information_gain", "step")):
         assert rows[level, "right", reward, None]["n"] > 0
