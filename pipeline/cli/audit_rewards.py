@@ -85,7 +85,7 @@ def audit_rewards(
 
 
 def _with_likelihood(chosen: Chosen, round: int | None, scored: Scored) -> Scored:
-    """The same with what the policy that sampled them thinks of the gold answers."""
+    """The same with the likelihood of the gold answers under the policy that sampled them."""
     from pipeline.evaluation.gold_likelihood import GoldLikelihood, add_likelihood
     from pipeline.evaluation.information_gain import add_information_gain
     from pipeline.llm.tokens import control_tokens
@@ -103,7 +103,7 @@ def _with_likelihood(chosen: Chosen, round: int | None, scored: Scored) -> Score
     silence_model_loading()
     base = locate_base(config.model.base)
     with (
-        redirect_stdout(sys.stderr),  # what merging an adapter says is no table
+        redirect_stdout(sys.stderr),  # merging an adapter prints lines
         closing(TransformersEngine(config.engine, base, adapter=adapter)) as engine,
     ):
         tokenizer = load_tokenizer(base, config.model)
