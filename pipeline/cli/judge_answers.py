@@ -56,6 +56,8 @@ def judge_answers(chosen: Chosen, source: str, output: str, cem: CoverMatch) -> 
             f"{chosen.config} has neither {KEY} nor a closed world; set {KEY} to a model or an "
             "endpoint, as judges.over"
         )
+    if judge.model is not None:
+        silence_model_loading()
     rows = list(read_each(source, lambda record: parse_view(AnsweredView, record)))
     views = [view for _, view in rows]
     judged = _rulings(config, judge, world, views)
@@ -80,7 +82,6 @@ def _rulings(
     from pipeline.llm.models import Models
     from pipeline.llm.replies import ReplyExchange
 
-    silence_model_loading()
     files = config.cache_dir, config.hashes_file
     models = Models(config.model, config.engine, *files, config.seed)
     cases = [

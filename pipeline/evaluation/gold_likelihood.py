@@ -2,7 +2,7 @@
 
 Input: sampled trajectories with their rewards, and the policy that sampled them. Output: the same
 rewards with the mean log-probability of a gold answer's tokens, in nats, as if the policy answered
-after a step. IGPO rewards a turn by what it adds to it. Of several gold answers the first is taken.
+after a step. IGPO rewards a turn by the increase. Of several gold answers the first is taken.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GoldLikelihood:
 
 
 def add_likelihood(rewarded: Rewarded, likelihood: GoldLikelihood) -> None:
-    """Add the likelihood after the last step, and to every step what it adds to the one before."""
+    """Add the likelihood after the last step, and to each step the increase that it brings."""
     cases = [
         (trajectory, trajectory.steps[:count])
         for trajectory, _ in rewarded

@@ -29,24 +29,22 @@ def add_information_gain(rewarded: Rewarded, likelihood: GoldLikelihood, seed: i
     ]
     if len({question for question, _ in retrieved}) < 2:
         return
-    places, cases = [], []
+    cases = []
     for trajectory, _ in rewarded:
         for number, step in enumerate(trajectory.steps):
             if step.context:
                 others = _others(retrieved, trajectory.question_id, rng)
                 before = trajectory.steps[:number]
-                places.append((trajectory.trajectory_id, number))
                 cases += [
                     (trajectory, [*before, _seen(step, items)]) for items in (step.context, *others)
                 ]
     values = iter(likelihood.of(cases))
-    gains = {
-        place: next(values) - sum(next(values) for _ in range(DRAWS)) / DRAWS for place in places
-    }
     for trajectory, rewards in rewarded:
-        numbers = range(len(trajectory.steps))
-        own = [gains.get((trajectory.trajectory_id, number)) for number in numbers]
-        add_to_steps(rewards, INFORMATION_GAIN, own)
+        gains = [
+            next(values) - sum(next(values) for _ in range(DRAWS)) / DRAWS if step.context else None
+            for step in trajectory.steps
+        ]
+        add_to_steps(rewards, INFORMATION_GAIN, gains)
 
 
 def _others(

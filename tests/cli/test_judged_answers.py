@@ -1,4 +1,4 @@
-"""``steep metrics --judge`` by the facts of the closed world and by an endpoint, and what it refuses."""
+"""``steep metrics --judge``, by the facts of the closed world and by an endpoint; refused input."""
 
 from __future__ import annotations
 

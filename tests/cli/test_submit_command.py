@@ -97,7 +97,7 @@ def test_one_prediction_answers_a_repeated_question(
             "tokens: expected a whole number from 0, got -1",
         ),
         ({"id": "a", "answer": "x", "searches": "two"}, "searches: expected a whole number from 0"),
-        ({"id": "a", "answer": "x"}, "no id is one of the split, such as "),
+        ({"id": "a", "answer": "x"}, "no id is one of the split, such as {first}"),
     ],
 )
 def test_a_malformed_row_is_named(row: dict[str, Any], problem: str, tmp_path: Path) -> None:
@@ -107,7 +107,8 @@ def test_a_malformed_row_is_named(row: dict[str, Any], problem: str, tmp_path: P
     status, printed, error = steep(["submit", str(path), "--split", str(questions)])
     assert (status, printed) == (2, "")
     assert "system.jsonl" in error
-    assert problem in error
+    [first] = next(iter(iterate_parquet(questions, ["question_id"]))).values()
+    assert problem.format(first=first) in error
 
 
 def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> None:
