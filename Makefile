@@ -35,6 +35,9 @@ FITS    = import platform, sys; v = sys.version_info[:2]; name, c = platform.lib
   "error: this system has glibc " + c + "; steep needs 2.31 or newer; use a newer system, or a container" \
   if name == "glibc" and tuple(map(int, c.split("."))) < (2, 31) else 0)
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+# A fifth of the CPU packages' files is ever imported, and Python compiles those when they are. The environment of a
+# GPU server is compiled whole: its users may not be allowed to write into it.
+PIP_INSTALL = $(VENV)/bin/pip install -q --no-deps$(if $(filter cpu,$(LOCK)), --no-compile)
 
 .DEFAULT_GOAL := help
 TARGETS := help setup setup-gpu run status view browse clean-tmp check check-all check-nightly check-clients lint types test test-all docs \
@@ -87,10 +90,10 @@ endif
 	@echo $(LOCK) > $(KIND)
 ifeq ($(LOCK),cpu)
 	@t=$$(grep '^torch==' requirements/cpu.lock); \
-	  $(VENV)/bin/pip install -q --no-deps $$t || $(VENV)/bin/pip install -q --no-deps --index-url $(TORCH_CPU_INDEX) $$t
+	  $(PIP_INSTALL) $$t || $(PIP_INSTALL) --index-url $(TORCH_CPU_INDEX) $$t
 endif
-	@$(VENV)/bin/pip install -q --no-deps -r requirements/$(LOCK).lock
-	@PYTHONWARNINGS=ignore $(VENV)/bin/pip install -q --no-deps --no-build-isolation -e .
+	@$(PIP_INSTALL) -r requirements/$(LOCK).lock
+	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --no-build-isolation -e .
 	@touch $@
 
 ##@ Run
