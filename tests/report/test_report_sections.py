@@ -286,7 +286,9 @@ def test_the_control_of_a_reward_differs_in_the_reward_alone(
         assert command is None
         return
     assert changed in command
-    words = command.split()
+    fork, run_control = command.split("; ")
+    assert fork == f"steep fork runs/{file} {file}-control"
+    words = run_control.split()
     assert words[:4] == ["steep", "run", "--config", f"runs/{file}/config.yaml"]
     overrides = tuple(word for before, word in itertools.pairwise(words) if before == "--set")
     control = load(file, overrides)

@@ -134,14 +134,16 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
 
 
 def control(config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The command of the run with outcome and format rewards alone, if this run is not that run.
+    """The commands of the run with outcome and format rewards alone, if this run is not that run.
 
-    ``settings`` are the method's settings of such a run; without them there is no command.
+    It begins with the stages of this run that these rewards do not change. ``settings`` are the
+    method's settings of such a run; without them there is no command.
     """
-    differing = any(attrgetter(name)(config) != value for name, value in settings.items())
-    changed = {"name": f"{config.name}-control", **settings}
-    options = "".join(f" --set {name}={value}" for name, value in changed.items())
-    command = f"steep run --config {config.run_dir}/config.yaml{options}"
+    name = f"{config.name}-control"
+    differing = any(attrgetter(key)(config) != value for key, value in settings.items())
+    options = "".join(f" --set {key}={value}" for key, value in {"name": name, **settings}.items())
+    fork = f"steep fork {config.run_dir} {name}"
+    command = f"{fork}; steep run --config {config.run_dir}/config.yaml{options}"
     return {
         "is_control": bool(settings) and not differing,
         "control": command if differing and config.rounds else None,
