@@ -60,14 +60,15 @@ def judge_answers(chosen: Chosen, source: str, output: str, cem: CoverMatch) -> 
         silence_model_loading()
     rows = list(read_each(source, lambda record: parse_view(AnsweredView, record)))
     views = [view for _, view in rows]
-    judged = _rulings(config, judge, world, views)
+    with contextlib.redirect_stdout(sys.stderr):  # records may go to standard output
+        judged = _rulings(config, judge, world, views)
+        truth = _rulings(config, exact, world, views) if world else None
     measures = [answer_measures(view.answer, view.answers, cem) for view in views]
     every = zip(rows, measures, judged, strict=True)
     write_jsonl(output, (row | found | {"judged": one} for (row, _), found, one in every))
     measured: dict[str, Rulings] = {"the judge": judged}
     for name in ("em", "cem"):
         measured[name.upper()] = ["yes" if found[name] else "no" for found in measures]
-    truth = _rulings(config, exact, world, views) if world else None
     with contextlib.redirect_stdout(sys.stderr):
         console().print(_table(measured, truth))
 
