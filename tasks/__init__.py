@@ -31,7 +31,6 @@ from tasks.evaluate_policy import EvaluatePolicy as EvaluatePolicy
 from tasks.judge import Judge as Judge, JudgePolicy as JudgePolicy
 from tasks.score import Score as Score
 from tasks.pair import Pair as Pair
-from tasks.teach import Teach as Teach
 from tasks.train import Train as Train
 from tasks.evaluate import Evaluate as Evaluate
 from tasks.evaluate_any import EvaluateAny as EvaluateAny

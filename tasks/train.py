@@ -24,7 +24,6 @@ from tasks.policy import ADAPTER, policy, policy_files
 from tasks.questions import questions
 from tasks.score import Score
 from tasks.sft import Sft, tracking_of, trained_policy, write_policy, written_form
-from tasks.teach import Teach
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
@@ -61,8 +60,6 @@ class Train(RoundTask):
         }
         if not grpo and self.settings.dpo.reference == "sft":
             needs["sft"] = self.clone(Sft)
-        if not grpo and self.settings.dpo.loss == "distill":
-            needs["teach"] = self.clone(Teach)
         return needs
 
     def input_directories(self) -> dict[str, str]:
@@ -99,15 +96,15 @@ class Train(RoundTask):
     def work(self, clock: Clock) -> Work:
         settings, a = self.settings, clock.rates
         questions = clock.sizes.questions["sampling"]
-        grpo, one_sided = settings.objective == "grpo", settings.dpo.one_sided
+        grpo, chosen_alone = settings.objective == "grpo", settings.dpo.loss == "sft"
         if grpo:
             records = questions * settings.sampling.samples
         else:
             pairs = a.pairs_first if self.round == 1 else a.pairs_later
-            records = questions * pairs * (1 if one_sided else 2)
+            records = questions * pairs * (1 if chosen_alone else 2)
         epochs = settings.trainer.passes(self.round)
         trained = training(settings, settings.objective, settings.trainer)
-        referred = 0 if one_sided and not grpo else records
+        referred = 0 if chosen_alone and not grpo else records
         return Work(clock.training(trained, records * epochs, referred))
 
     def faults(self) -> Iterator[str]:
@@ -118,8 +115,7 @@ class Train(RoundTask):
         yield from over_long_faults(settings)
 
 
-_METHODS = {"sigmoid": "dpo+sft", "apo_zero": "apo-zero+sft", "sft": "rejection-sampling",
-            "distill": "self-distillation"}  # fmt: skip
+_METHODS = {"sigmoid": "dpo+sft", "apo_zero": "apo-zero+sft", "sft": "rejection-sampling"}
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -173,11 +169,11 @@ def train_round(context: StageContext) -> dict[str, int]:
     from pipeline.training.trainer_args import on_main, train
 
     config, number, settings = context.config, context.round or 1, context.config.trainer
-    by_grpo, one_sided = isinstance(settings, Grpo), config.dpo.one_sided
+    by_grpo, chosen_alone = isinstance(settings, Grpo), config.dpo.loss == "sft"
     data = TrainingData.read(context.checkpoint_dir)
     base, sha, parent = _parent(context)
     reference = _reference(context, parent, sha)
-    kind: Any = EncodedTrajectory if by_grpo else EncodedSft if one_sided else EncodedPair
+    kind: Any = EncodedTrajectory if by_grpo else EncodedSft if chosen_alone else EncodedPair
     records = EncodedFile(context.checkpoint_dir / TRAINING, kind)
     model = _previous_policy(context, base, max(records.lengths))
     tokenizer = load_tokenizer(base, config.model)
@@ -237,7 +233,7 @@ def _reference(context: StageContext, parent: Lineage, sha: str) -> Lineage | No
         reference = read_lineage(context.inputs["sft"])
         check_base(reference, sha)
         return reference
-    return None if config.dpo.one_sided else parent
+    return None if config.dpo.loss == "sft" else parent
 
 
 def _parent(context: StageContext) -> tuple[Path, str, Lineage]:

@@ -244,12 +244,11 @@ class Dpo(Trainer):
     Lists hold one value per round; the last value is used for all later rounds.
     """
 
-    loss: Literal["sigmoid", "apo_zero", "sft", "distill"] = Field(
+    loss: Literal["sigmoid", "apo_zero", "sft"] = Field(
         "sigmoid",
         description="loss beside the SFT term, by TRL's names: sigmoid is DPO (eq. 16); apo_zero "
         "is APO-zero (arXiv 2408.06266), which treats each side by itself; sft: none, which is "
-        "rejection-sampling fine-tuning (arXiv 2304.06767); distill: none, and the rejected sides "
-        "are trained towards the policy that reads the chosen ones (arXiv 2605.22511)",
+        "rejection-sampling fine-tuning (arXiv 2304.06767)",
     )
     beta: Above0 = Field(0.5, description="weight of the log-ratios to the reference")
     eta: AtLeastOne[Weight] = Field((1.0, 0.5, 0.25), description="weight of the SFT term")
@@ -266,20 +265,15 @@ class Dpo(Trainer):
 
     @model_validator(mode="after")
     def _loss_fits(self) -> Dpo:
-        if not self.one_sided:
+        if self.loss != "sft":
             return self
         if 0 in self.eta or self.eta_of == "sum" or self.reference == "sft":
             raise ValueError(
-                f"loss is {self.loss}, an SFT term alone, a mean over tokens without a reference, "
+                "loss is sft, which is the SFT term alone, a mean over tokens without a reference, "
                 f"and eta is {list(self.eta)}, eta_of {self.eta_of}, reference {self.reference}; "
                 "set every eta above 0, eta_of to mean and reference to previous"
             )
         return self
-
-    @property
-    def one_sided(self) -> bool:
-        """Whether one side of a pair is trained, by an SFT term without a reference."""
-        return self.loss in ("sft", "distill")
 
     def passes(self, round: int) -> float:
         """The passes over the data of a round, from 1."""

@@ -129,20 +129,6 @@ class TransformersEngine(Engine):
                 found[number] = values[len(values) - sequences[number][1] :]
         return [found[number] for number in range(len(sequences))]
 
-    def top(self, ids: list[int], count: int, kept: int) -> list[list[tuple[int, float]]]:
-        """The ``kept`` most probable tokens at the last ``count`` places of a sequence.
-
-        Each with its log-probability (nats), most probable first.
-        """
-        import torch
-
-        ids_1T = torch.tensor([ids], device=self._device)
-        with torch.inference_mode():
-            logits_1NV = self._model(input_ids=ids_1T, logits_to_keep=count + 1).logits[:, :-1]
-            top = logits_1NV[0].float().log_softmax(-1).topk(kept)
-        rows = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        return [list(zip(*row, strict=True)) for row in rows]
-
     def close(self) -> None:
         self._waiting.clear()
         del self._model

@@ -150,7 +150,7 @@ def dpo_trainer(
         disable_dropout=False,
     )  # fmt: skip
     check_processes(arguments, settings, "dpo")
-    assert settings.loss in ("sigmoid", "apo_zero"), "pipeline.training.sft trains one side alone"
+    assert settings.loss != "sft", "pipeline.training.sft trains the chosen sides alone"
     trainer_class = _recorded_ids_trainer(eta, settings.eta_of, settings.loss)
     trainer: DpoTrainer = sorted_steps(trainer_class, pairs, settings, seed)(
         model=model,

@@ -43,7 +43,6 @@ from pipeline.training.preflight import (
     DataFacts,
     table,
 )
-from pipeline.training.self_distillation import DRAWS, Taught, examples
 
 R = TypeVar("R")
 S = TypeVar("S", Pair, Trajectory)
@@ -127,8 +126,6 @@ def encode_pair_data(context: StageContext) -> None:
     if settings.loss == "sft":
         chosen = (pair.chosen_example() for pair in distinct(encoded))
         counts = write_encoded(target, EncodedSft, short(chosen))
-    elif settings.loss == "distill":
-        counts = write_encoded(target, EncodedSft, _taught(context, short(distinct(encoded))))
     else:
         counts = write_encoded(target, EncodedPair, short(distinct(encoded)))
     if not source.records:
@@ -148,19 +145,10 @@ def encode_pair_data(context: StageContext) -> None:
             f"round {number}: all {distinct.dropped} pairs have identical sides; sample again with "
             "a higher sampling.temperature"
         )
-    used = counts.records // (DRAWS if settings.loss == "distill" else 1)
-    left_out = source.records - used - distinct.dropped - short.dropped
-    own = {"pairs": used, "identical": distinct.dropped}
+    left_out = source.records - counts.records - distinct.dropped - short.dropped
+    own = {"pairs": counts.records, "identical": distinct.dropped}
     own |= {"control_tokens": left_out} if left_out else {}
     _keep(context, counts, short, own, source.policies)
-
-
-def _taught(context: StageContext, pairs: Iterable[EncodedPair]) -> Iterator[EncodedSft]:
-    """The rejected sides with labels of the teacher, whose rows are in the order of the pairs."""
-    rows = iterate_records(context.inputs["teach"] / "taught.parquet", Taught)
-    for pair in pairs:
-        teacher = next(row for row in rows if row.pair == pair.id)
-        yield from examples(pair, teacher, context.seed)
 
 
 def encode_trajectory_data(context: StageContext) -> None:
