@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,7 @@ QUESTIONS_READ = {"questions": ("questions.parquet",)}
 class Questions(DataTask, LightTask):
     """The questions of one split in one format."""
 
-    version = 3
+    version = 4  # limit counts what share and the held-out questions leave
     split: ClassVar[str]
 
     @property
@@ -280,17 +280,20 @@ def run(context: StageContext) -> dict[str, int]:
     files: Sequence[QuestionFile] = getattr(context.config.data, split)
     context.progress.start(len(files), "files")
     notes = Notes()
-    questions = read_split(split, _with_paths(context, files), context.seed, notes)
+    held = _HeldOut(context) if split in TRAINED else None
+    without = None if held is None else held.without
+    questions = read_split(split, _with_paths(context, files), context.seed, notes, without)
     for line in lines_of(f"data.{split}", notes, for_training=split in TRAINED):
         print(line)
     context.notes["questions"] = {name: count for name, count in notes.counts.items() if count}
-    if split not in TRAINED:
-        return {"questions": write_parquet(context.output / FILE, questions, Question)}
-    questions, dropped = _without_overlaps(context, split, questions)
-    write_parquet(context.output / FILE, questions, Question)
-    _write_overlaps(context.output / "overlap.json", split, dropped)
-    overlaps = sum(len(found) for found in dropped.values())
-    return {"questions": len(questions), "overlaps": overlaps}
+    if held is not None:
+        questions = held.without(questions)
+        held.report(split, questions)
+        _write_overlaps(context.output / "overlap.json", split, held.dropped)
+    written = {"questions": write_parquet(context.output / FILE, questions, Question)}
+    if held is not None:
+        written["overlaps"] = sum(map(len, held.dropped.values()))
+    return written
 
 
 def _with_paths(
@@ -303,11 +306,16 @@ def _with_paths(
 
 
 def read_split(
-    split: str, files: Iterable[tuple[QuestionFile, Path]], seed: int, notes: Notes
+    split: str,
+    files: Iterable[tuple[QuestionFile, Path]],
+    seed: int,
+    notes: Notes,
+    without: Callable[[list[Question]], list[Question]] | None = None,
 ) -> list[Question]:
     """The questions of the files of a split, in order; repeated questions are counted in ``notes``.
 
-    Raises InputError when a file is unusable or a question id is repeated.
+    A ``limit`` counts the questions in the file's share that ``without`` leaves. Raises InputError
+    when a file is unusable or a question id is repeated.
     """
     from pipeline.knowledge.corpus.questions.load import load_questions
 
@@ -321,14 +329,10 @@ def read_split(
             limit=file.limit,
             seed=seed + number,
             for_training=split in TRAINED,
+            keep=_kept(file, seed, without),
             gold={dataset: Path(name) for dataset, name in file.gold.items()},
             notes=notes,
         ):
-            if file.share != (0, 1):
-                text = " ".join(tokenize(question.question))
-                drawn = random.Random(f"{seed}:share:{text}").random()
-                if not file.share[0] <= drawn < file.share[1]:
-                    continue
             if question.question_id in by_id:
                 raise InputError.at(
                     path,
@@ -339,6 +343,29 @@ def read_split(
     questions = list(by_id.values())
     notes.count_repeats(questions)
     return questions
+
+
+def _kept(
+    file: QuestionFile, seed: int, without: Callable[[list[Question]], list[Question]] | None
+) -> Callable[[list[Question]], list[Question]] | None:
+    """What leaves out the questions outside the share of a file, and before a limit by ``without``.
+
+    Without it a random choice for training is a part of the random choice for the test of the same
+    file, and nothing is left of it. None if nothing can be left out.
+    """
+    without = without if file.limit is not None else None
+    if file.share == (0, 1):
+        return without
+
+    def shared(question: Question) -> bool:
+        text = " ".join(tokenize(question.question))
+        return file.share[0] <= random.Random(f"{seed}:share:{text}").random() < file.share[1]
+
+    def kept(questions: list[Question]) -> list[Question]:
+        found = [question for question in questions if shared(question)]
+        return found if without is None else without(found)
+
+    return kept
 
 
 def question_files(config: Config) -> list[QuestionFile]:
@@ -404,27 +431,39 @@ def supply_notes(config: Config, questions: Sequence[Question], *, whole: bool) 
         )
 
 
-def _without_overlaps(
-    context: StageContext, split: str, questions: list[Question]
-) -> tuple[list[Question], dict[str, list[Overlap]]]:
-    """The questions that repeat no held-out question, and the overlaps by held-out split."""
-    from pipeline.core.record_io import read_records
-    from pipeline.knowledge.corpus.overlap import find_overlaps
+class _HeldOut:
+    """The held-out questions, and the training questions that were left out for repeating one."""
 
-    dropped: dict[str, list[Overlap]] = {}
-    for heldout in HELD_OUT:
-        held = read_records(context.inputs[PREFIX + heldout] / FILE, Question)
-        dropped[heldout] = find_overlaps(questions, held) if questions and held else []
-        if count := len(dropped[heldout]):
-            print(f"data.{split}: {count:,} questions repeat one of data.{heldout}; left out")
-    ids = {overlap.question_id for overlaps in dropped.values() for overlap in overlaps}
-    kept = [question for question in questions if question.question_id not in ids]
-    if questions and not kept:
-        raise InputError(
-            f"data.{split}: every question repeats one of data.test or data.validation; "
-            "use other files, or fewer held-out questions of the same file (select: random)"
-        )
-    return kept, dropped
+    def __init__(self, context: StageContext) -> None:
+        from pipeline.core.record_io import read_records
+
+        self._sets = {
+            split: read_records(context.inputs[PREFIX + split] / FILE, Question)
+            for split in HELD_OUT
+        }
+        self.dropped: dict[str, list[Overlap]] = {split: [] for split in HELD_OUT}
+
+    def without(self, questions: list[Question]) -> list[Question]:
+        """The questions that repeat no held-out question."""
+        from pipeline.knowledge.corpus.overlap import find_overlaps
+
+        repeated = set[str]()
+        for split, held in self._sets.items():
+            found = find_overlaps(questions, held) if questions and held else []
+            self.dropped[split] += found
+            repeated.update(overlap.question_id for overlap in found)
+        return [question for question in questions if question.question_id not in repeated]
+
+    def report(self, split: str, questions: Sequence[Question]) -> None:
+        """Print how many were left out; raises InputError when no question is left."""
+        for name, found in self.dropped.items():
+            if found:
+                print(f"data.{split}: {len(found):,} questions repeat one of data.{name}; left out")
+        if any(self.dropped.values()) and not questions:
+            raise InputError(
+                f"data.{split}: every question repeats one of data.test or data.validation; "
+                "use other files, or fewer held-out questions of the same file (select: random)"
+            )
 
 
 def _write_overlaps(path: Path, split: str, dropped: Mapping[str, list[Overlap]]) -> None:

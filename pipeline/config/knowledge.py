@@ -103,7 +103,11 @@ class QuestionFile(Block):
         "answers or golden_answers",
     )
     path: PathOrName = Field(description="the file, relative to data.root")
-    limit: Positive | None = Field(None, description="number of questions to take; null: all")
+    limit: Positive | None = Field(
+        None,
+        description="number of questions to take, of those that share and, for training, the "
+        "held-out questions leave; null: all",
+    )
     filter: dict[str, FilterValue] = Field(
         default_factory=dict,
         description="values of fields; questions with other values are left out",
@@ -123,7 +127,7 @@ class QuestionFile(Block):
         (0, 1),
         min_length=2,
         max_length=2,
-        description="the part of these that is used, by the seed and the text: [0, 0.4] and "
+        description="the part that is used, by the seed and the text: [0, 0.4] and "
         "[0.4, 1] of one file have no question in common",
     )
 

@@ -1,5 +1,6 @@
 """The stages of the questions drop overlapping training questions and report them."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -58,6 +59,29 @@ def test_other_test_questions_leave_the_training_questions_as_they_are(tmp_path:
         stage, _ = run_questions(values, folder, "sampling")
         written.append((stage.output / "questions.parquet").read_bytes())
     assert written[0] == written[1] != written[2]
+
+
+def test_a_limit_counts_what_share_and_held_out_questions_leave(tmp_path: Path) -> None:
+    """Random choices of one file for test and training were parts of each other."""
+    of_file = "dataset: nq, path: all.jsonl, select: random"
+    test, training = f"data.test=[{{{of_file}, limit: 30}}]", f"{of_file}, share: [0.5, 1]"
+    names = [f"who wrote {name}" for name in map("".join, itertools.product("abcd", repeat=3))]
+    lines = [json.dumps({"question": name, "answer": ["x"]}) + "\n" for name in names]
+
+    def taken(limit: int) -> tuple[set[str], set[str], int]:
+        values = settings(tmp_path, test, f"data.sampling=[{{{training}, limit: {limit}}}]")
+        (tmp_path / "all.jsonl").write_text("".join(lines))
+        stage, counts = run_questions(values, tmp_path, "sampling")
+        report = json.loads((stage.output / "overlap.json").read_text())
+        assert counts["overlaps"] == len(report["dropped"])
+        held = {row.question for row in read(tmp_path / "questions-test")}
+        return {row.question for row in read(stage.output)}, held, counts["overlaps"]
+
+    every, held, left_out = taken(64)
+    assert 0 < left_out < len(held) == 30
+    few, _, _ = taken(8)
+    assert few < every - held
+    assert len(few) == 8
 
 
 def test_training_on_the_test_questions_raises_input_error(tmp_path: Path) -> None:

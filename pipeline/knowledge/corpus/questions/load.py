@@ -126,11 +126,12 @@ def load_questions(
     limit: int | None = None,
     seed: int = 0,
     for_training: bool = False,
+    keep: Callable[[list[Question]], list[Question]] | None = None,
     gold: Mapping[str, Path] | None = None,
     notes: Notes | None = None,
 ) -> list[Question]:
     """Questions of one file that match the filter ``required``, at most ``limit`` of them by
-    ``select``.
+    ``select``; ``keep`` may leave out others before.
 
     ``required`` maps field names to required values. A name is looked up in the raw record first
     (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
@@ -153,14 +154,16 @@ def load_questions(
             if for_training:
                 continue
         kept.append(question)
-        if select == "first" and len(kept) == limit:
+        if keep is None and select == "first" and len(kept) == limit:
             break
     if not kept:
         counts = notes.counts - before
         if counts[MALFORMED] and not unmet:
             raise InputError(notes.malformed[-1])
         raise InputError(_nothing_kept(path, required or {}, unmet, counts, unanswerable))
-    chosen = with_gold(choose(kept, select, limit, seed), gold or {})
+    kept = kept if keep is None else keep(kept)
+    chosen = choose(kept, select, limit, seed)
+    chosen = with_gold(chosen, gold or {}) if chosen else chosen
     for reason, hop in ((WITHOUT_EVIDENCE, "multi"), (UNKNOWN_HOPS, "unknown")):
         notes.counts[reason] += sum(one.hop == hop and not one.evidence for one in chosen)
     if not for_training:
