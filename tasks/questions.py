@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,7 @@ from tasks.world import DataTask
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
     from pipeline.knowledge.corpus.overlap import Overlap
-    from pipeline.knowledge.corpus.questions.load import Notes
+    from pipeline.knowledge.corpus.questions.load import Keep, Notes
 
 # Later stages read this file; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}
@@ -310,7 +310,7 @@ def read_split(
     files: Iterable[tuple[QuestionFile, Path]],
     seed: int,
     notes: Notes,
-    without: Callable[[list[Question]], list[Question]] | None = None,
+    without: Keep | None = None,
 ) -> list[Question]:
     """The questions of the files of a split, in order; repeated questions are counted in ``notes``.
 
@@ -345,13 +345,13 @@ def read_split(
     return questions
 
 
-def _kept(
-    file: QuestionFile, seed: int, without: Callable[[list[Question]], list[Question]] | None
-) -> Callable[[list[Question]], list[Question]] | None:
-    """What leaves out the questions outside the share of a file, and before a limit by ``without``.
+def _kept(file: QuestionFile, seed: int, without: Keep | None) -> Keep | None:
+    """The filter that runs before the limit of a file: its share, then ``without``.
 
-    Without it a random choice for training is a part of the random choice for the test of the same
-    file, and nothing is left of it. None if nothing can be left out.
+    ``without`` is used only with a limit; without a limit the caller applies it to all files at
+    once. The order matters: with one seed, the random choice for training is a part of the random
+    choice for the test of the same file, so removing the test questions later left none. Returns
+    None if nothing can be left out.
     """
     without = without if file.limit is not None else None
     if file.share == (0, 1):

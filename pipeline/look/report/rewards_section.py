@@ -136,8 +136,8 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
 def control(config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The commands of the run with outcome and format rewards alone, if this run is not that run.
 
-    It begins with the stages of this run that these rewards do not change. ``settings`` are the
-    method's settings of such a run; without them there is no command.
+    The first command links the stages of this run that these rewards do not change. ``settings``
+    are the settings with which the method trains on these rewards; a method may have none.
     """
     name = f"{config.name}-control"
     differing = any(attrgetter(key)(config) != value for key, value in settings.items())

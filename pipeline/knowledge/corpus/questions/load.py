@@ -42,6 +42,8 @@ NO_ANSWER_IN_TEXT = "questions that their passages do not answer, which are left
 UNANSWERABLE = "questions whose answers are articles and punctuation alone"
 
 DATASETS = (*native.NATIVE, OWN)
+Keep = Callable[[list[Question]], list[Question]]
+"""Leaves out some of the questions of a file."""
 
 
 @dataclass
@@ -126,7 +128,7 @@ def load_questions(
     limit: int | None = None,
     seed: int = 0,
     for_training: bool = False,
-    keep: Callable[[list[Question]], list[Question]] | None = None,
+    keep: Keep | None = None,
     gold: Mapping[str, Path] | None = None,
     notes: Notes | None = None,
 ) -> list[Question]:
