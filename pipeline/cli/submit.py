@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
     from pipeline.config import QuestionFile
+    from pipeline.core.records import Question
 
 _NAMED = 5  # ids in a message
 _KINDS = ("missing", "duplicate", "unknown")
@@ -33,9 +34,11 @@ def submit(
     data: Annotated[Path | None, typer.Option("--data", help="directory of the data files")] = None,
     against: Annotated[
         list[str] | None,
-        typer.Option(help="run that was evaluated on the same questions; repeatable"),
+        typer.Option(
+            help="run that was evaluated on the same questions, or a file of predictions for them; "
+            "repeatable"
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="the system's name; default: FILE's")] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="measure the answered questions alone")
     ] = False,
@@ -64,10 +67,12 @@ def submit(
             f"{len(found.missing):,} of {len(questions):,} questions have no prediction; add them, "
             "or measure the others with --partial"
         )
-    title, own, tests = name or Path(source).stem, by_question(found.outcomes), []
+    title, own, tests = Path(source).stem, by_question(found.outcomes), []
     for place in against or ():
-        pair = {place: _evaluated(place, own.keys()), title: own}
-        tests += compare(pair, split=split)
+        other, costs = _evaluated(place, questions, own.keys())
+        measures = {"em", "f1", "cem", *costs}.intersection(("em", "f1", "cem", *found.costs))
+        tested = compare({place: other, title: own}, split=split)
+        tests += [test for test in tested if test["measure"] in measures]
     rows = metrics_rows(title, split, found.outcomes, {}, resamples=RESAMPLES, seed=0)
     rows = [row for row in rows if row["split"] == split and hop_count(row["dataset"]) is None]
     cells = [
@@ -77,13 +82,12 @@ def submit(
         for row in rows
     ]
     shown = [Table("Predictions", _HEADER, cells, "in brackets: for each right answer")]
-    tested = [
+    lines = [
         [test["after"], test["before"], test["dataset"], *test_cells(test)]
         for test in tests
         if test["dataset"] in (ALL, ALL_QUESTIONS)
-        and test["measure"] in ("em", "f1", "cem", *found.costs)
     ]
-    shown += [Table("Paired tests", _TESTS, tested, "two-sided paired t-test")] if tested else []
+    shown += [Table("Paired tests", _TESTS, lines, "two-sided paired t-test")] if lines else []
     value = {"rows": rows, "tests": tests, **{kind: getattr(found, kind) for kind in _KINDS}}
     show_tables(shown, output, value if as_json else None)
     if not as_json and output is None:  # the last row as Markdown
@@ -122,18 +126,28 @@ def _files(split: str, data: Path | None) -> list[tuple[QuestionFile, Path]]:
     return list(zip(files.values(), paths, strict=True))
 
 
-def _evaluated(place: str, asked: Set[str]) -> dict[str, tuple[str, dict[str, float]]]:
-    """The measures of the last policy of a run that was evaluated on all of these questions."""
-    from pipeline.engine.store import read_manifest
-    from pipeline.evaluation.measured import ROWS, by_question, read_outcomes
-    from pipeline.look.report.finished_run import find_run
+def _evaluated(
+    place: str, questions: Sequence[Question], asked: Set[str]
+) -> tuple[dict[str, tuple[str, dict[str, float]]], list[str]]:
+    """The measures of a file of predictions, or of the last policy of a run, and which costs it
+    has. Raises InputError unless each of the questions ``asked`` has an answer."""
+    from pipeline.evaluation.measured import by_question
+    from pipeline.evaluation.policy_names import of_run
+    from pipeline.evaluation.submission import COSTS, read_submission
+    from pipeline.look.report.finished_run import find_run, read_run
 
-    found = [file.parent for file in find_run(place).glob(f"store/evaluate-*/*/{ROWS}")]
-    for one in sorted(found, key=lambda one: read_manifest(one)["key"]["round"] or 0, reverse=True):
-        evaluated = by_question(read_outcomes(one).outcomes)
-        if evaluated.keys() >= asked:
-            return {name: evaluated[name] for name in asked}
+    if Path(place).is_file():
+        stored = read_submission(place, questions)
+        outcomes, costs = stored.outcomes, stored.costs
+    else:
+        run = read_run(find_run(place), place).outcomes
+        outcomes, costs = list(run[of_run(run)[-1]].values()), list(COSTS)
+    evaluated = by_question(outcomes)
+    if evaluated.keys() >= asked:
+        return {name: evaluated[name] for name in asked}, costs
+    lacking = asked - evaluated.keys()
     raise InputError(
-        f"--against {place}: no policy was evaluated on all of these {len(asked):,} questions, "
-        f"such as {min(asked)}; do it with steep evaluate --questions"
+        f"--against {place} has no answer to {len(lacking):,} of these {len(asked):,} questions, "
+        f"such as {min(lacking)}; name a run that was evaluated on them, or a file of predictions "
+        "(trajectories.parquet of an evaluation)"
     )

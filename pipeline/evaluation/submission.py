@@ -20,6 +20,7 @@ from pipeline.knowledge.corpus.raw_records import RawRecord, read_rows
 _ID = ("question_id", "id", "_id", "qid", "questionid")
 _ANSWER = ("prediction", "pred", "predicted_answer", "model_answer", "final_answer", "answer")
 _TOKENS = ("tokens", "total_tokens", "num_tokens", "n_tokens")
+COSTS = ("total", "searches")
 _SEARCHES = ("searches", "num_searches", "n_searches", "search_count")
 
 
@@ -75,7 +76,7 @@ def read_submission(path: Path | str, questions: Sequence[Question]) -> Submissi
     if not given:
         raise InputError.at(path, f"no id is one of the split, such as {questions[0].question_id}")
     costs = zip(*(costs for _, costs in given.values()), strict=True)
-    found.costs = [name for name in ("total", "searches") if None not in next(costs)]
+    found.costs = [name for name in COSTS if None not in next(costs)]
     return found
 
 
@@ -88,6 +89,9 @@ def _answer(row: RawRecord) -> str | None:
 
 def _count(row: RawRecord, *names: str) -> int | None:
     name, value = row.first(*names)
+    match value:
+        case {"thinking": int(written), "retrieved": int(read)}:  # of a trajectory
+            value = written + read
     if isinstance(value, str | float) and str(value).removesuffix(".0").isdecimal():
         value = int(float(value))  # of a table
     if value == "" or value is None:

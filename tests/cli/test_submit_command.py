@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -112,7 +114,18 @@ def test_a_malformed_row_is_named(row: dict[str, Any], problem: str, tmp_path: P
 
 
 def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> None:
-    """The last policy of the shipped run, submitted as the predictions of another system."""
+    """The last policy of the shipped run, submitted as the predictions of another system.
+
+    The run also holds outputs of other settings, as a fork does: they do not stand for it.
+    """
+    run = tmp_path / "run"
+    shutil.copytree(DEMO, run)
+    for output in DEMO.glob("store/evaluate-policy/*"):
+        manifest = json.loads((output / "manifest.json").read_text())
+        if manifest["key"]["round"] == 0:
+            foreign = shutil.copytree(output, run / "store/evaluate-policy" / ("0" * 16))
+            manifest["key"]["round"] = 9
+            (foreign / "manifest.json").write_text(json.dumps(manifest))
     [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
     path = tmp_path / "twin.jsonl"
     tested = {}
@@ -120,7 +133,7 @@ def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> 
         number = json.loads((output / "manifest.json").read_text())["key"]["round"]
         rows = iterate_parquet(output / "trajectories.parquet", ["question_id", "answer"])
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        options = ["--split", str(questions), "--against", str(DEMO), "--json"]
+        options = ["--split", str(questions), "--against", str(run), "--json"]
         status, printed, _ = steep(["submit", str(path), *options])
         assert status == 0
         found = json.loads(printed)
@@ -135,12 +148,42 @@ def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> 
     assert tested[0] != {(0.0, 1.0)}
 
 
+def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
+    """Tokens are tested where both files have them, here also of trajectories as stages write them."""
+    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
+    of_round = {
+        json.loads((output / "manifest.json").read_text())["key"]["round"]: output
+        for output in DEMO.glob("store/evaluate-policy/*")
+    }
+    files = [of_round[number] / "trajectories.parquet" for number in (0, max(of_round))]
+    means = []
+    for file in files:
+        rows = list(iterate_parquet(file, ["answer", "answers", "tokens"]))
+        counts = [row["tokens"]["thinking"] + row["tokens"]["retrieved"] for row in rows]
+        means.append((fmean(exact_match(r["answer"], r["answers"]) for r in rows), fmean(counts)))
+    split = ["--split", str(questions), "--json"]
+    status, printed, _ = steep(["submit", str(files[1]), "--against", str(files[0]), *split])
+    assert status == 0
+    tests = {
+        test["measure"]: test["difference"]
+        for test in json.loads(printed)["tests"]
+        if test["dataset"] == "all-questions"
+    }
+    assert tests.keys() == {"em", "f1", "cem", "total"}
+    assert tests["em"] == pytest.approx(means[1][0] - means[0][0])
+    assert tests["total"] == pytest.approx(means[1][1] - means[0][1])
+    part = tmp_path / "part.jsonl"
+    part.write_text(json.dumps(next(iterate_parquet(files[0], ["question_id", "answer"]))))
+    status, printed, error = steep(["submit", str(files[1]), "--against", str(part), *split])
+    assert (status, printed, "part.jsonl has no answer to" in error) == (2, "", True)
+
+
 def test_an_unknown_split_and_a_run_on_other_questions_are_refused(
     split: Rows, submitted: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     rows = [{"id": row["id"], "answer": "x"} for row in split]
     status, _, error = submitted(rows, "--against", str(DEMO))
-    assert (status, "no policy was evaluated on all of these 4,125 questions" in error) == (2, True)
+    assert (status, "has no answer to 4,125 of these 4,125 questions" in error) == (2, True)
     path = str(tmp_path / "system.jsonl")
     status, _, error = steep(["submit", path, "--split", "nope"])
     assert (status, "or one of musique, hotpotqa" in error) == (2, True)
