@@ -196,7 +196,7 @@ def _append_step(text: Text, number: int, step: Step, whole: bool) -> None:
     searched = step.asked
     title = "no search" if searched is None else f"search: {one_line(searched, 500)}"
     text.append(f"step {number}  {title}\n", style="bold")
-    if step.entities:
+    if step.entities and step.entities != [searched]:
         text.append(f"  entities: {one_line(', '.join(step.entities), 300)}\n")
     for thought in (step.reasoning, step.think):
         if thought.strip():
@@ -205,7 +205,7 @@ def _append_step(text: Text, number: int, step: Step, whole: bool) -> None:
         text.append(f"  {_item(item, whole)}\n", style="dim")
     if searched is not None and not step.context:
         text.append("  nothing was found\n", style="dim")
-    for result in (step.summary, step.conclusion):
+    for result in dict.fromkeys((step.summary, step.conclusion)):
         if result.strip():
             text.append(f"  → {one_line(result, 500)}\n", style="green")
 

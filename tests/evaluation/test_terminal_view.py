@@ -13,9 +13,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Pair, Trajectory
+from pipeline.core.records import Pair, Step, Trajectory
 from pipeline.core.text import visible
-from pipeline.evaluation.terminal import view
+from pipeline.evaluation.terminal import steps_text, view
 from tests.stages.fabricated_run import preference_pair, trajectory
 
 GREEN, DIM, END = "\x1b[32m", "\x1b[2m", "\x1b[0m"
@@ -78,3 +78,23 @@ def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # the colors are ours
     assert visible(shown) == shown
     assert "[red]markup[/red]" in shown
+
+
+def test_a_text_that_stands_for_several_fields_of_a_step_is_shown_once() -> None:
+    """An untrained model's search is its question, and its output is summary and conclusion."""
+    asked, text = "Who founded Ostar?", "Vell founded Ostar."
+    made = replace(
+        trajectory("q", "Vell"),
+        steps=[Step(entities=[asked], search=asked, summary=text, conclusion=text)],
+    )
+    lines = steps_text(made).plain.splitlines()
+    assert lines[0] == f"step 1  search: {asked}"
+    assert [line for line in lines if "entities" in line] == []
+    assert [line for line in lines if "→" in line] == [f"  → {text}"]
+    made.steps[0] = replace(made.steps[0], entities=["Ostar"], summary="It is a city.")
+    lines = steps_text(made).plain.splitlines()
+    assert [line.strip() for line in lines if "→" in line or "entities" in line] == [
+        "entities: Ostar",
+        "→ It is a city.",
+        f"→ {text}",
+    ]
