@@ -432,8 +432,8 @@ class Run:
         config, report = self._settings(round), self._opened()
         task: StageTask = report.clone(STAGES[stage], round=round)
         inputs = {
-            name: self.stage(upstream.label)
-            for name, upstream in task.needed().items()
+            name: self.stage(needed.label)
+            for name, needed in task.needed().items()
             if name not in replaced
         }
         output, checkpoint_dir = folder / "output", folder / "checkpoints"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import InputError
@@ -51,7 +52,8 @@ class Candidates(Explorable):
     version = 2
     reads = ("graph.candidates", "index.embedder", "sft_data.rejection_sampling")
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         needs = {"corpus": self.clone(Corpus), "passages": self.clone(PassageIndex)}
         if not self.explored:
             return {**needs, **question_sets(self)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,12 +54,13 @@ class Corpus(DataTask):
 
         return (*documents, *(file.path for file in question_files(self.settings)))
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         """The closed world; with ``corpus.add_gold`` also all questions."""
         from tasks.questions import question_sets  # it is declared after this stage
 
         questions = question_sets(self) if self.settings.corpus.add_gold else {}
-        return {**super().upstream(), **questions}
+        return {**super().inputs, **questions}
 
     def files(self) -> dict[str, Path | str]:
         """The files of documents; a missing package is one too, so its installation is noticed."""

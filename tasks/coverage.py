@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipeline.core.atomic import write_json
@@ -27,7 +28,8 @@ class Coverage(LightTask):
     help = "questions whose gold passages or answers the corpus lacks"
     reads = ()
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), **question_sets(self)}
 
     def notes(self) -> Iterator[str]:

@@ -5,6 +5,7 @@ Output: the files of `pipeline.evaluation.measured.merge_policies`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ class Evaluate(LightTask):
     version = 7  # both averages
     reads = ("seed",)
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         last = self.settings.rounds
         names = {number: self.settings.policy_name(number) for number in range(last + 1)}
         needs: dict[str, StageTask] = {

@@ -59,7 +59,8 @@ class EvaluateAny(RollOutTask):
     def facts(self) -> dict[str, int]:
         return {"samples": self.samples}
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         """The indexes; policy and questions are files."""
         return searched(self)
 

@@ -69,7 +69,8 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
     def variant(self) -> str | None:
         return f"{self.number}-{self.settings.evaluation.split}" if self.final else super().variant
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {
             **searched(self),
             "questions": questions(self, self.settings.evaluation.split),

@@ -5,6 +5,8 @@ A run has this stage if ``graph.scope`` is ``candidates``. It runs as ``evaluate
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.stage import StageTask
@@ -31,7 +33,8 @@ class Explore(RollOutTask):
     def variant(self) -> str | None:
         return str(self.split)
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {
             **knowledge(self, explored=False),
             "questions": questions(self, self.split),

@@ -10,6 +10,7 @@ language model ``chat.json`` (calls, tokens, cost).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -56,8 +57,9 @@ class FactsTask(DataTask, DivisibleTask):
     def paths(self) -> tuple[str, ...]:
         return (str(self.source.path),) if self.source.source in self.file_sources else ()
 
-    def upstream(self) -> dict[str, StageTask]:
-        return {"corpus": self.clone(Corpus), **super().upstream()}
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
+        return {"corpus": self.clone(Corpus), **super().inputs}
 
     def files(self) -> dict[str, Path | str]:
         if self.runs_model:
@@ -116,8 +118,9 @@ class Graph(Explorable, FactsTask):
     file_sources = ("annotated", "openie")
     fact_kind, fact_bytes = "triplets", TRIPLET_BYTES
 
-    def upstream(self) -> dict[str, StageTask]:
-        needs = super().upstream()
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
+        needs = super().inputs
         if self.settings.graph.scope == "candidates":
             needs["candidates"] = self.clone(STAGES["candidates"])
         return needs

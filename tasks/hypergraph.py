@@ -9,6 +9,7 @@ reasons), and for a language model ``chat.json`` (calls, tokens, cost).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import InputError
@@ -35,9 +36,10 @@ class Hypergraph(FactsTask):
     file_sources = ("annotated",)
     fact_kind, fact_bytes = "hyperedges", HYPEREDGE_BYTES
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         of_triplets = self.settings.hypergraph.source == "triplets"
-        return {**super().upstream(), **({"graph": self.clone(Graph)} if of_triplets else {})}
+        return {**super().inputs, **({"graph": self.clone(Graph)} if of_triplets else {})}
 
 
 def run(context: StageContext) -> dict[str, int]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,8 @@ class Index(Explorable, Indexing):
     help = "embeddings and indexes of passages, entities and triplets"
     version = 8
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         """Passages that are embedded before the graph exists are not embedded again."""
         needs: dict[str, StageTask] = {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}
         if self.settings.graph.scope == "candidates":
@@ -113,7 +115,8 @@ class HyperIndex(Indexing):
     help = "embeddings and indexes of hyperedges and their entities"
     version = 4
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), "graph": self.clone(Hypergraph)}
 
     def work(self, clock: Clock) -> Work:

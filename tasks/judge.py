@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -112,7 +113,8 @@ class Judge(_Judging, RoundTask):
     help = "verdicts on the steps of a round"
     reads_at_times = ("judges",)
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return self.judged(self.clone(Sample), policy(self, self.round - 1))
 
     def trajectories(self, clock: Clock) -> float:
@@ -133,7 +135,8 @@ class JudgePolicy(PolicyTask, _Judging):
     def trajectories(self, clock: Clock) -> float:
         return clock.sizes.questions[self.settings.evaluation.split]
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return self.judged(self.clone(EvaluatePolicy), policy(self, int(self.number)))
 
 

@@ -13,6 +13,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,8 @@ class Pair(RoundTask, LightTask):
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
         return {"score": TRAJECTORIES}
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {"score": self.clone(Score)}
 
 

@@ -5,6 +5,8 @@ A run has this stage if ``graph.scope`` is ``candidates``.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from pipeline.engine.opened import Work
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import LINK_BYTES
@@ -23,7 +25,8 @@ class PassageIndex(Indexing):
     help = "embeddings and indexes of passages, to choose those with triplets"
     version = 2
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus)}
 
     def work(self, clock: Clock) -> Work:

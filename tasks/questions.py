@@ -118,9 +118,10 @@ class Questions(DataTask, LightTask):
 class _TrainingQuestions(Questions):
     """The questions of a split that trains, except repetitions of held-out questions."""
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         heldout = (QuestionsValidation, QuestionsTest)
-        return {**super().upstream(), **{task.stage: self.clone(task) for task in heldout}}
+        return {**super().inputs, **{task.stage: self.clone(task) for task in heldout}}
 
 
 class QuestionsSft(_TrainingQuestions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.writing import differing_settings
@@ -39,7 +40,8 @@ class Report(LightTask):
     def facts(self) -> dict[str, Any]:
         return {"differing": differing_settings(self.config, tuple(self.overrides), self.data)}
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {
             **searched(self.clone(EvaluatePolicy)),  # evaluation may search where training does not
             **searched(self),

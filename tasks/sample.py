@@ -97,13 +97,13 @@ class RollOutTask(DivisibleTask):
         return {**QUESTIONS_READ, "policy": policy_files(self.inputs["policy"])}
 
     def needed(self) -> dict[str, StageTask]:
-        """The upstream tasks that a roll-out needs in this store.
+        """The inputs that a roll-out needs in this store.
 
         With a retrieval service the corpus, the graph and the index may be on its machine. The
         client compares their fingerprints with the fingerprints of this task.
         """
         remote = ("corpus", "graph", "index") if self.settings.retrieval.service else ()
-        return {name: needed for name, needed in self.upstream().items() if name not in remote}
+        return {name: needed for name, needed in self.inputs.items() if name not in remote}
 
     def files(self) -> dict[str, Path | str]:
         return roll_out_files(self.settings)
@@ -144,7 +144,8 @@ class Sample(RoundTask, RollOutTask):
         files = super().input_files
         return files if self.recorded is None else {"policy": files["policy"]}
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         before = {"policy": policy(self, self.round - 1)}
         if self.recorded is not None:
             return before
@@ -187,7 +188,8 @@ class SftSample(RollOutTask):
     def _own(self) -> RejectionSampling:
         return self.run_settings.sft_data.rejection_sampling or RejectionSampling()
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {
             **searched(self),
             "questions": questions(self, "sft"),

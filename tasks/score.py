@@ -17,6 +17,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import compress, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,8 @@ class Score(RoundTask, DivisibleTask):
             files["policy"] = policy_files(self.inputs["policy"])
         return files
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"sample": self.clone(Sample)}
         if self.settings.judged:
             needs["judge"] = self.clone(Judge)

@@ -15,6 +15,7 @@ hold what the retrieval shows, so the stage needs its index.
 
 If the corpus lacks a gold paragraph, the question's own paragraph takes its place
 (`sft_data.paragraphs`). A model extracts its triplets: the model of ``graph`` if the triplets come
+from functools import cached_property
 from there, else the model of ``sft_data``.
 """
 
@@ -25,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +92,8 @@ class SftData(DivisibleTask):
         chosen = self.settings.sft_data.rejection_sampling
         return None if chosen is None else chosen.file
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         if self._teacher_file is not None:
             return {"questions": questions(self, "sft")}
         if self._rejects:

@@ -10,6 +10,7 @@ trajectories (ProGraph-R1, eq. 16). The data is encoded once
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ class Train(RoundTask):
             "sft": ADAPTER,
         }
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         grpo = self.settings.objective == "grpo"
         needs: dict[str, StageTask] = {
             "score" if grpo else "pair": self.clone(Score if grpo else Pair),

@@ -41,7 +41,8 @@ class DataTask(StageTask):
         """The data files that the stage reads, as the configuration names them."""
         raise NotImplementedError
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {"world": self.clone(World)} if self._of_world else {}
 
     @property

@@ -63,7 +63,7 @@ def preview(
     own = task_for("pair", file, run_dir, chosen.root, number)
     changes = [_for_round(override, number, own.settings) for override in chosen.overrides]
     settings = task_for("pair", file, (*run_dir, *changes), chosen.root, number).settings
-    score = own.upstream()["score"]
+    score = own.inputs["score"]
     if not score.complete():
         raise StoreError(
             f"{score.label} with the settings of {file} is not complete in {directory}; name the "

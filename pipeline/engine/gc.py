@@ -98,7 +98,7 @@ class Names:
 
 def _needed(task: StageTask) -> Iterator[StageTask]:
     """A task and all tasks below it, including tasks with output on another machine."""
-    return walk(task, lambda one: {**one.upstream(), **one.requires()})
+    return walk(task, lambda one: {**one.inputs, **one.requires()})
 
 
 def _further(report: StageTask, known: set[str]) -> Iterator[StageTask]:

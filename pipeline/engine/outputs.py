@@ -90,8 +90,8 @@ class Outputs:
 
     def _contents_of(self, task: StoredTask) -> dict[str, str] | None:
         contents = {}
-        for name, upstream in task.inputs.items():
-            output = self.of(upstream)
+        for name, read in task.inputs.items():
+            output = self.of(read)
             manifest = None if output is None else manifest_of(output.directory)
             if manifest is None:
                 return None

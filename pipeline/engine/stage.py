@@ -164,14 +164,10 @@ class StageTask(Task):
         """The round from 1, the number of a policy from 0, or None."""
         return None
 
-    def upstream(self) -> dict[str, StageTask]:
-        """Tasks whose output this task reads, by the name that the stage function uses."""
-        return {}
-
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
-        """The tasks of `upstream`, made once."""
-        return self.upstream()
+        """Tasks whose output this task reads, by the name that the stage function uses."""
+        return {}
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
@@ -225,8 +221,8 @@ class StageTask(Task):
         return self.store.directory(self.key) if output is None else output.directory
 
     def needed(self) -> dict[str, StageTask]:
-        """The upstream tasks whose output must be in this store before this task runs."""
-        return self.upstream()
+        """The inputs whose output must be in this store before this task runs."""
+        return self.inputs
 
     def requires(self) -> dict[str, StageTask]:
         return self.needed()

@@ -80,7 +80,7 @@ def serve(
         asked = [] if policy == NO_POLICY else asked_policies(asking, names)
         if policy == NO_POLICY:
             run(index)
-        stages = {**index.upstream(), "index": index}
+        stages = {**index.inputs, "index": index}
         directories = finished(stages)
         identity = RetrievalIdentity.from_settings(
             settings.retrieval,

@@ -50,7 +50,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run whose stage ``score`` of round 2 is complete, with its configuration."""
     monkeypatch.chdir(tmp_path)
     pair = task_for("pair", "embedded", OWN, round=2)
-    commit(pair.upstream()["score"], scored())
+    commit(pair.inputs["score"], scored())
     write_resolved(pair.run_settings)
     return pair.run_settings.run_dir
 

@@ -237,7 +237,7 @@ def test_the_commands_of_the_page_about_rewards_run(
     monkeypatch.chdir(tmp_path)
     pair = task_for("pair", "embedded", round=1)
     write_resolved(pair.run_settings)
-    commit(pair.upstream()["score"], scored())
+    commit(pair.inputs["score"], scored())
     (tmp_path / "searches.py").write_text(program)
     step = {"subquery": "Who?", "entities": [], "summary": "It is so.", "context": []}
     row = {

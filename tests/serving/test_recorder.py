@@ -560,7 +560,7 @@ def test_recorded_trajectories_stand_in_for_sampling_and_are_scored_and_paired(
     monkeypatch.chdir(tmp_path)
     named = ("start=base", "sampling.recorded=t.jsonl")
     task = task_for("sample", "embedded-search-r1", named, round=1)
-    assert (set(task.upstream()), task.files(), [*task.opens()]) == (
+    assert (set(task.inputs), task.files(), [*task.opens()]) == (
         {"policy"}, {"recorded": Path("t.jsonl")}, [],
     )  # fmt: skip
     (tmp_path / "policy").mkdir()

@@ -103,7 +103,7 @@ def task(workspace: Path, model: Path, server: FakeEndpoint, **settings: object)
 
 def fabricate_round(judge: Judge, workspace: Path, model: Path) -> None:
     """Commit a random policy and its trajectories to the store as finished stages."""
-    for name, stage in judge.upstream().items():
+    for name, stage in judge.inputs.items():
         written = workspace / name
         written.mkdir()
         if name == "policy":

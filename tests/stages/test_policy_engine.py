@@ -71,7 +71,7 @@ def test_every_stage_that_reads_the_template_has_its_content_in_its_fingerprint(
     waiting = [report]
     while waiting:
         task = waiting.pop()
-        waiting += task.upstream().values()
+        waiting += task.inputs.values()
         if "model" in task.reading():
             assert task.files()["chat template"] == template, task.stage
             assert "model" not in str(task.slice().get("model")), task.stage  # not by its path

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,7 +38,8 @@ class Second(Counting):
     entry = "counting_stages:second"
     reads = ("retrieval.tau",)
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         return {"first": self.clone(First)}
 
 
@@ -66,7 +68,8 @@ class FollowsTens(Counting):
     def input_files(self):
         return {"rounded": ("tens.txt",)}
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         return {"rounded": self.clone(Rounded)}
 
 
@@ -87,7 +90,8 @@ class FollowsTwice(Counting):
     entry = "counting_stages:first"
     reads = ("seed",)
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         return {"follows": self.clone(FollowsTens)}
 
 
@@ -129,7 +133,8 @@ class FollowsComplaint(Counting):
     entry = "counting_stages:first"
     reads = ("seed",)
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         return {"complains": self.clone(Complains)}
 
 
@@ -164,7 +169,8 @@ class FollowsBothComplaints(Counting):
     entry = "counting_stages:first"
     reads = ("seed",)
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         return {"one": self.clone(Complains), "other": self.clone(ComplainsToo)}
 
 
@@ -199,7 +205,8 @@ class Numbers(Counting, DivisibleTask):
     entry = "counting_stages:part"
     reads = ("retrieval.top_k",)
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         return {"first": self.clone(First)}
 
 

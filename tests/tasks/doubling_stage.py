@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from pipeline.engine.context import StageContext
 from pipeline.engine.opened import Opened, Work, policy_engine
@@ -18,7 +19,8 @@ class Doubles(StageTask):
     help = "twice the number of the first stage"
     reads = ("engine", "name")
 
-    def upstream(self) -> dict[str, StageTask]:
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
         return {"first": self.clone(First)}
 
     def opens(self) -> Iterator[Opened]:

@@ -1,6 +1,7 @@
 """Tasks of the stage functions in `leasing_stages`, which ask for GPUs and do not use them."""
 
 import json
+from functools import cached_property
 from pathlib import Path
 
 import luigi
@@ -36,7 +37,8 @@ class Pairs(Counting):
     entry = "leasing_stages:shows"
     reads = ("name",)
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         return {str(number): self.clone(Samples, number=number) for number in range(8)}
 
 

@@ -22,12 +22,12 @@ def train(*overrides: str, config: Path = EMBEDDED):  # type: ignore[no-untyped-
 @pytest.mark.parametrize("config", [EMBEDDED, HIPRAG])
 def test_grpo_trains_on_the_cached_batch_without_pairs(config: Path) -> None:
     dpo, grpo = train(config=config), train(*GRPO, config=config)
-    assert set(dpo.upstream()) == {"pair", "policy"}
-    assert set(grpo.upstream()) == {"score", "policy"}
-    assert grpo.upstream()["score"].key == dpo.upstream()["pair"].upstream()["score"].key
+    assert set(dpo.inputs) == {"pair", "policy"}
+    assert set(grpo.inputs) == {"score", "policy"}
+    assert grpo.inputs["score"].key == dpo.inputs["pair"].inputs["score"].key
     report = task_for("report", str(config), GRPO)
     assert not [task.label for task in walk(report) if task.stage == "pair"]
-    assert {"train-3", "score-3"} <= report.upstream().keys()
+    assert {"train-3", "score-3"} <= report.inputs.keys()
 
 
 def test_training_reads_only_the_settings_of_its_objective() -> None:
@@ -44,7 +44,7 @@ def test_a_loss_makes_another_policy_of_the_same_pairs() -> None:
     for loss in ("apo_zero", "sft"):
         other = train(f"dpo.loss={loss}")
         assert other.key != dpo.key
-        assert other.upstream()["pair"].key == dpo.upstream()["pair"].key
+        assert other.inputs["pair"].key == dpo.inputs["pair"].key
 
 
 @pytest.mark.parametrize(

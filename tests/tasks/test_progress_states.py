@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from functools import cached_property
 
 import pytest
 
@@ -141,7 +142,8 @@ class Diamond(Second):
     stage = "diamond"
     entry = "counting_stages:first"
 
-    def upstream(self):
+    @cached_property
+    def inputs(self):
         kinds = {"a": First, "b": Second, "c": SecondToo}
         return {name: self.clone(kind) for name, kind in kinds.items()}
 

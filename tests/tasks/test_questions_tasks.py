@@ -82,7 +82,7 @@ def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
     file = "questions.parquet"
     assert read_manifest(first)["files"][file] == read_manifest(second)["files"][file]
     sample = task("sample", configuration)
-    assert sample.upstream()["questions"].directory == first
+    assert sample.inputs["questions"].directory == first
     assert sample.input_files["questions"] == (file,)
 
 
@@ -97,7 +97,7 @@ def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> N
     for text in QUESTIONS["test.jsonl"]:
         file.write_text(json.dumps({"question": text, "answer": ["x"]}) + "\n")
         questions = task("questions-test", ROOT / "configs" / "embedded.yaml", *overrides)
-        assert (questions.upstream(), questions.input_files) == ({}, {})
+        assert (questions.inputs, questions.input_files) == ({}, {})
         contents.append(content_of(questions.settings, questions.files()))
     assert contents[0].keys() == contents[1].keys() == {str(file)}
     assert contents[0] != contents[1]

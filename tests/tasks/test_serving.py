@@ -136,7 +136,7 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
         assert set(local.requires()) - set(served.requires()) == {"corpus", "graph", "index"}
 
         client = open_remote_retriever(served.settings, served.key)
-        directories = [local.upstream()[name].directory for name in ("corpus", "graph", "index")]
+        directories = [local.inputs[name].directory for name in ("corpus", "graph", "index")]
         retriever = open_retriever(
             local.settings.retrieval, local.settings.index, *directories,
             cache_dir=local.settings.cache_dir,

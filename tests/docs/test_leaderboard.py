@@ -1,0 +1,47 @@
+"""The rows of the closed world's leaderboard: their EM follows from the predictions that ship with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.malformed_inputs import steep
+
+ROOT = Path(__file__).resolve().parents[2]
+PREDICTIONS = ROOT / "data" / "leaderboard"
+
+
+def rows() -> Iterator[tuple[str, list[str], str]]:
+    """The directory, the options, and the EM of every seed of each row of docs/evaluation.md."""
+    for line in (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8").splitlines():
+        if found := re.match(
+            r"\| [^|]*\(`(tearag-[a-z-]+)`\) \| `([^`]+)` \| ([0-9., ]+) \|", line
+        ):
+            yield found[1], found[2].split(), found[3]
+
+
+@pytest.mark.parametrize(
+    "number", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 6))]
+)
+def test_a_row_is_what_its_predictions_give(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = list(rows())
+    assert sorted(name for name, *_ in found) == sorted(p.name for p in PREDICTIONS.iterdir())
+    file = f"seed-{number}.jsonl"
+    for name, options, values in found:
+        world = ["--set", f"seed={number}", "--set", f"data.closed_world.seed=3{number}"]
+        status, _, error = steep(["run", "questions-test", *options, *world])
+        assert status == 0, error
+        [questions] = tmp_path.glob("runs/*/store/questions-test/*/questions.parquet")
+        first, other = PREDICTIONS / name / file, PREDICTIONS / found[0][0] / file
+        command = ["submit", str(first), "--split", str(questions), "--against", str(other)]
+        status, printed, error = steep([*command, "--json"])
+        assert (status, error) == (0, "")
+        [em] = [row["em"] for row in json.loads(printed)["rows"] if row["dataset"] == "all"]
+        assert 100 * em == pytest.approx(float(values.split(", ")[number - 1]), abs=0.051), name
