@@ -60,7 +60,7 @@ class Corpus(DataTask):
         from tasks.questions import question_sets  # it is declared after this stage
 
         questions = question_sets(self) if self.settings.corpus.add_gold else {}
-        return {**super().inputs, **questions}
+        return {**self.world(), **questions}
 
     def files(self) -> dict[str, Path | str]:
         """The files of documents; a missing package is one too, so its installation is noticed."""

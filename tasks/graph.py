@@ -57,10 +57,6 @@ class FactsTask(DataTask, DivisibleTask):
     def paths(self) -> tuple[str, ...]:
         return (str(self.source.path),) if self.source.source in self.file_sources else ()
 
-    @cached_property
-    def inputs(self) -> dict[str, StageTask]:
-        return {"corpus": self.clone(Corpus), **super().inputs}
-
     def files(self) -> dict[str, Path | str]:
         if self.runs_model:
             return {"model": model_identity(self.source.model)} if self.source.model else {}
@@ -120,7 +116,7 @@ class Graph(Explorable, FactsTask):
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
-        needs = super().inputs
+        needs = {"corpus": self.clone(Corpus), **self.world()}
         if self.settings.graph.scope == "candidates":
             needs["candidates"] = self.clone(STAGES["candidates"])
         return needs

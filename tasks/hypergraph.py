@@ -17,6 +17,7 @@ from pipeline.core.progress import counted
 from pipeline.core.records import Chunk, Triplet
 from pipeline.engine.plan.sizes import HYPEREDGE_BYTES
 from pipeline.engine.stage import StageTask
+from tasks.corpus import Corpus
 from tasks.graph import FactsTask, Graph, write_statistics
 
 if TYPE_CHECKING:
@@ -38,8 +39,10 @@ class Hypergraph(FactsTask):
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
-        of_triplets = self.settings.hypergraph.source == "triplets"
-        return {**super().inputs, **({"graph": self.clone(Graph)} if of_triplets else {})}
+        needs = {"corpus": self.clone(Corpus), **self.world()}
+        if self.settings.hypergraph.source == "triplets":
+            needs["graph"] = self.clone(Graph)
+        return needs
 
 
 def run(context: StageContext) -> dict[str, int]:

@@ -121,7 +121,7 @@ class _TrainingQuestions(Questions):
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
         heldout = (QuestionsValidation, QuestionsTest)
-        return {**super().inputs, **{task.stage: self.clone(task) for task in heldout}}
+        return {**self.world(), **{task.stage: self.clone(task) for task in heldout}}
 
 
 class QuestionsSft(_TrainingQuestions):

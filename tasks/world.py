@@ -41,9 +41,13 @@ class DataTask(StageTask):
         """The data files that the stage reads, as the configuration names them."""
         raise NotImplementedError
 
+    def world(self) -> dict[str, StageTask]:
+        """The closed world by its name among the inputs, if it has a file that the stage reads."""
+        return {"world": self.clone(World)} if self._of_world else {}
+
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
-        return {"world": self.clone(World)} if self._of_world else {}
+        return self.world()
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:

@@ -166,7 +166,11 @@ class StageTask(Task):
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
-        """Tasks whose output this task reads, by the name that the stage function uses."""
+        """Tasks whose output this task reads, by the name that the stage function uses.
+
+        An override must not read `super().inputs`: both values are kept under one name, and another
+        thread would meanwhile see the first.
+        """
         return {}
 
     @property
