@@ -80,19 +80,28 @@ class Questions(DataTask, LightTask):
         """
         from pipeline.knowledge.corpus.questions.load import Notes
 
-        questions = self.small(notes := Notes())
+        held = self.held_out()
+        questions = self.small(notes := Notes(), held)
         if questions is not None:
             yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
+            if held is not None:
+                yield from held.lines(self.split, questions)
         yield from self.about(questions)
 
     def about(self, questions: Sequence[Question] | None) -> Iterator[str]:
         """Further notes about the questions; None if they were not read."""
         return iter(())
 
-    def small(self, notes: Notes | None = None) -> list[Question] | None:
+    def held_out(self) -> HeldOut | None:
+        """The held-out questions, as far as `small` reads them; None for these themselves."""
+        return None
+
+    def small(
+        self, notes: Notes | None = None, held: HeldOut | None = None
+    ) -> list[Question] | None:
         """The questions, unless a file has more than 64 MiB or is not written yet.
 
-        The training splits still have the repetitions of held-out questions. Raises InputError.
+        Repetitions of the questions in ``held`` are left out. Raises InputError.
         """
         from pipeline.knowledge.corpus.first_records import is_small
         from pipeline.knowledge.corpus.questions.load import Notes
@@ -104,7 +113,9 @@ class Questions(DataTask, LightTask):
         ]
         if len(files) < len(self._question_files):
             return None
-        return read_split(self.split, files, self.settings.seed, notes or Notes())
+        without = None if held is None else held.without
+        found = read_split(self.split, files, self.settings.seed, notes or Notes(), without)
+        return found if without is None else without(found)
 
     def _raw_questions(self) -> Iterator[tuple[QuestionFile, Path]]:
         """The question files that exist before the run."""
@@ -122,6 +133,9 @@ class _TrainingQuestions(Questions):
     def inputs(self) -> dict[str, StageTask]:
         heldout = (QuestionsValidation, QuestionsTest)
         return {**self.world(), **{task.stage: self.clone(task) for task in heldout}}
+
+    def held_out(self) -> HeldOut:
+        return HeldOut({split: self.clone(SPLITS[split]).small() or [] for split in HELD_OUT})
 
 
 class QuestionsSft(_TrainingQuestions):
@@ -274,14 +288,17 @@ def run(context: StageContext) -> dict[str, int]:
     file is unusable, a question id is repeated, or all questions of a split that trains repeat
     held-out questions.
     """
-    from pipeline.core.record_io import write_parquet
+    from pipeline.core.record_io import read_records, write_parquet
     from pipeline.knowledge.corpus.questions.load import Notes
 
     split = context.stage.removeprefix(PREFIX)
     files: Sequence[QuestionFile] = getattr(context.config.data, split)
     context.progress.start(len(files), "files")
     notes = Notes()
-    held = _HeldOut(context) if split in TRAINED else None
+    held = None
+    if split in TRAINED:
+        outputs = {name: context.inputs[PREFIX + name] / FILE for name in HELD_OUT}
+        held = HeldOut({name: read_records(path, Question) for name, path in outputs.items()})
     without = None if held is None else held.without
     questions = read_split(split, _with_paths(context, files), context.seed, notes, without)
     for line in lines_of(f"data.{split}", notes, for_training=split in TRAINED):
@@ -289,7 +306,8 @@ def run(context: StageContext) -> dict[str, int]:
     context.notes["questions"] = {name: count for name, count in notes.counts.items() if count}
     if held is not None:
         questions = held.without(questions)
-        held.report(split, questions)
+        for line in held.lines(split, questions):
+            print(line)
         _write_overlaps(context.output / "overlap.json", split, held.dropped)
     written = {"questions": write_parquet(context.output / FILE, questions, Question)}
     if held is not None:
@@ -432,16 +450,12 @@ def supply_notes(config: Config, questions: Sequence[Question], *, whole: bool) 
         )
 
 
-class _HeldOut:
+class HeldOut:
     """The held-out questions, and the training questions that were left out for repeating one."""
 
-    def __init__(self, context: StageContext) -> None:
-        from pipeline.core.record_io import read_records
-
-        self._sets = {
-            split: read_records(context.inputs[PREFIX + split] / FILE, Question)
-            for split in HELD_OUT
-        }
+    def __init__(self, sets: Mapping[str, Sequence[Question]]) -> None:
+        """``sets`` are the questions of each split of `HELD_OUT`."""
+        self._sets = sets
         self.dropped: dict[str, list[Overlap]] = {split: [] for split in HELD_OUT}
 
     def without(self, questions: list[Question]) -> list[Question]:
@@ -455,11 +469,11 @@ class _HeldOut:
             repeated.update(overlap.question_id for overlap in found)
         return [question for question in questions if question.question_id not in repeated]
 
-    def report(self, split: str, questions: Sequence[Question]) -> None:
-        """Print how many were left out; raises InputError when no question is left."""
+    def lines(self, split: str, questions: Sequence[Question]) -> Iterator[str]:
+        """How many were left out; raises InputError when none of the ``questions`` is left."""
         for name, found in self.dropped.items():
             if found:
-                print(f"data.{split}: {len(found):,} questions repeat one of data.{name}; left out")
+                yield f"data.{split}: {len(found):,} questions repeat one of data.{name}; left out"
         if any(self.dropped.values()) and not questions:
             raise InputError(
                 f"data.{split}: every question repeats one of data.test or data.validation; "

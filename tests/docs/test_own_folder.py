@@ -34,12 +34,14 @@ def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
     assert (status, complaint) == (0, "")
     notes = " ".join(printed.split())
     assert "corpus.files: docs: 1 file skipped: .png, which is not read" in notes
-    assert "data.sampling: grammar search-r1 fits: 0 of 60 questions have evidence" in notes
+    left = 48  # of 60, without the 12 that are held out
+    assert "data.sampling: 12 questions repeat one of data.test; left out" in notes
+    assert f"data.sampling: grammar search-r1 fits: 0 of {left} questions have evidence" in notes
     status, printed, _ = steep(["check", *OPTIONS, "--set", "grammar=tearag"])
     notes = " ".join(printed.split())
-    assert "data.sampling: grammar is tearag, and search-r1 fits: 0 of 60" in notes
+    assert f"data.sampling: grammar is tearag, and search-r1 fits: 0 of {left}" in notes
     assert (
-        "data.sampling: 60 of 60 questions have neither hops nor evidence, so grammar tearag "
+        f"data.sampling: {left} of {left} questions have neither hops nor evidence, so grammar tearag "
         "counts outcome and format alone for them" in notes
     )
     assert steep(["search", "Brasprel", *OPTIONS])[2].endswith("first\n")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from pipeline.core.errors import InputError
 from pipeline.engine.fingerprint import content_of
 from pipeline.engine.run import run, walk
 from pipeline.engine.stage import StageTask
@@ -125,3 +127,32 @@ def test_a_check_before_a_run_says_what_the_corpus_lacks(configuration: Path) ->
     ]
     world = task("coverage", configuration, "data={closed_world: {}}")
     assert list(world.notes()) == []  # its files are not written yet
+
+
+@pytest.mark.parametrize(
+    ("sampling", "test", "lines", "refused"),
+    [
+        ("{path: train.jsonl", "{path: test.jsonl", {"1 questions repeat", "0 of 2 questions"}, False),
+        ("{path: train.jsonl", "{path: train.jsonl, limit: 2", {"2 questions repeat"}, False),
+        ("{path: train.jsonl", "{path: train.jsonl", {"3 questions repeat"}, True),
+        ("{path: train.jsonl, limit: 2", "{path: train.jsonl, limit: 1", {"1 questions repeat", "0 of 2 questions"}, False),
+        ("{path: train.jsonl, share: [0, 0.001]", "{path: test.jsonl", set(), False),
+    ],
+)  # fmt: skip
+def test_a_check_before_a_run_says_which_questions_repeat_held_out_ones(
+    configuration: Path, sampling: str, test: str, lines: set[str], refused: bool
+) -> None:
+    overrides = [
+        f"data.{split}=[{file}, dataset: nq}}]"
+        for split, file in (("sampling", sampling), ("test", test))
+    ]
+    notes = task("questions-sampling", configuration, *overrides).notes()
+    said = []
+    with pytest.raises(InputError, match="every question repeats") if refused else nullcontext():
+        said += notes
+    text = "\n".join(said)
+    if not refused:
+        assert all(line in text for line in lines), text
+        assert ("repeat one of data.test; left out" in text) == any(
+            "repeat" in one for one in lines
+        )

@@ -15,7 +15,11 @@ HOTPOTQA = {
     "supporting_facts": [["A", 1], ["B", 0]],
     "context": [["A", ["Long.", " A is a river."]], ["B", ["B is a river."]]],
 }
-SINGLE = ["nq/train", "nq/dev", "nq/test", "triviaqa/test", "popqa/test", "bamboogle/test"]
+SINGLE = {  # no question of one file repeats one of another
+    "nq/train": "What is", "nq/dev": "Who built", "nq/test": "Where lies", "triviaqa/test": "When began",
+    "popqa/test": "Why fell", "bamboogle/test": "How tall was",
+}  # fmt: skip
+HELD_OUT = {"question": "Do both lakes lie in one country?"}
 
 
 def musique(number: int, hops: int) -> dict:
@@ -41,17 +45,17 @@ def write_published_files(root: Path, *, decomposed: int = 1000) -> Path:
         root / "musique_ans_v1.0_train.jsonl",
         [musique(number, hops) for number in range(decomposed) for hops in (2, 3, 4)],
     )
-    write_lines(root / "musique_ans_v1.0_dev.jsonl", [musique(n, 2) for n in range(3)])
-    hotpotqa = [HOTPOTQA | {"_id": f"h{n}"} for n in range(3)]
-    for name in ("hotpot_train_v1.1.json", "hotpot_dev_distractor_v1.json"):
-        (root / name).write_text(json.dumps(hotpotqa))
+    write_lines(root / "musique_ans_v1.0_dev.jsonl", [musique(10_000 + n, 2) for n in range(3)])
+    for name, own in (("hotpot_train_v1.1", {}), ("hotpot_dev_distractor_v1", HELD_OUT)):
+        hotpotqa = [HOTPOTQA | own | {"_id": f"h{n}"} for n in range(3)]
+        (root / f"{name}.json").write_text(json.dumps(hotpotqa))
     (root / "2wikimultihopqa").mkdir()
     triples = [["A", "mouth", "X"], ["B", "mouth", "Y"]]
-    for split in ("train", "dev"):
-        wiki2 = [HOTPOTQA | {"_id": f"w{n}", "evidences": triples} for n in range(3)]
+    for split, own in (("train", {}), ("dev", HELD_OUT)):
+        wiki2 = [HOTPOTQA | own | {"_id": f"w{n}", "evidences": triples} for n in range(3)]
         (root / f"2wikimultihopqa/{split}.json").write_text(json.dumps(wiki2))
-    for name in SINGLE:
-        questions = [{"question": f"What is {n}?", "golden_answers": ["x"]} for n in range(3)]
+    for name, asked in SINGLE.items():
+        questions = [{"question": f"{asked} {n}?", "golden_answers": ["x"]} for n in range(3)]
         write_lines(root / f"{name}.jsonl", questions)
     rows = [f'{n}\t"Text {n}."\t"T{n}"' for n in range(1, 30)]
     (root / "psgs_w100.tsv").write_text("\n".join(["id\ttext\ttitle", *rows, ""]))
