@@ -30,18 +30,19 @@ def rows() -> Iterator[tuple[str, list[str], str]]:
 def test_a_row_is_what_its_predictions_give(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     found = list(rows())
     assert sorted(name for name, *_ in found) == sorted(p.name for p in PREDICTIONS.iterdir())
-    file = f"seed-{number}.jsonl"
     for name, options, values in found:
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
         world = ["--set", f"seed={number}", "--set", f"data.closed_world.seed=3{number}"]
         status, _, error = steep(["run", "questions-test", *options, *world])
         assert status == 0, error
-        [questions] = tmp_path.glob("runs/*/store/questions-test/*/questions.parquet")
-        first, other = PREDICTIONS / name / file, PREDICTIONS / found[0][0] / file
-        command = ["submit", str(first), "--split", str(questions), "--against", str(other)]
-        status, printed, error = steep([*command, "--json"])
+        [questions] = folder.glob("runs/*/store/questions-test/*/questions.parquet")
+        file = str(PREDICTIONS / name / f"seed-{number}.jsonl")
+        command = ["submit", file, "--split", str(questions), "--against", file, "--json"]
+        status, printed, error = steep(command)
         assert (status, error) == (0, "")
         [em] = [row["em"] for row in json.loads(printed)["rows"] if row["dataset"] == "all"]
         assert 100 * em == pytest.approx(float(values.split(", ")[number - 1]), abs=0.051), name
