@@ -25,6 +25,7 @@ OPTIONS = $(if $(VARIANT),--variant $(VARIANT)) $(if $(CONFIG),--config $(CONFIG
   $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force) $(ARGS)
 STAMP  := $(VENV)/.from-lock
+UNFINISHED := $(VENV)/.unfinished
 # The lock that builds, or built, the environment: cpu or gpu. It is written before the first package.
 KIND   := $(VENV)/.lock-name
 LOCK   := $(or $(shell cat $(KIND) 2>/dev/null),$(if $(wildcard $(VENV)/lib/python*/site-packages/faiss_gpu-*),gpu),cpu)
@@ -79,7 +80,8 @@ export PYTHONPATH := $(CURDIR)
 endif
 
 # For CPUs, torch is installed first: where PyPI has no CPU wheel, PyTorch's index has it. uv then installs the others
-# for a third of pip's CPU seconds. It does not read pip's settings, so pip installs what uv cannot find.
+# for a third of pip's CPU seconds. It does not read pip's settings, so pip installs what uv cannot find. A kill of uv
+# leaves packages that look installed and lack files, so it installs all again after one.
 $(STAMP): $(if $(LINKED),,requirements/$(LOCK).lock pyproject.toml)
 	@echo "building $(VENV) from requirements/$(LOCK).lock: about $(if $(filter gpu,$(LOCK)),ten,two) minutes"
 	@test -x $(VENV)/bin/python || $(PYTHON) -c '$(FITS)'
@@ -93,7 +95,9 @@ ifeq ($(LOCK),cpu)
 	@t=$$(grep '^torch==' requirements/cpu.lock); \
 	  $(PIP_INSTALL) $$t || $(PIP_INSTALL) --index-url $(TORCH_CPU_INDEX) $$t
 	@$(PIP_INSTALL) $$(grep '^uv==' requirements/cpu.lock)
-	@$(VENV)/bin/uv pip install -q --python $(VENV)/bin/python --no-deps -r requirements/cpu.lock 2> /dev/null || true
+	@again=; test ! -e $(UNFINISHED) || again=--reinstall; touch $(UNFINISHED); \
+	  grep -vE '^(torch|uv|pip|setuptools)==' requirements/cpu.lock | $(VENV)/bin/uv pip install -q $$again \
+	  --python $(VENV)/bin/python --no-deps -r - 2> /dev/null && rm $(UNFINISHED) || true
 endif
 	@$(PIP_INSTALL) -r requirements/$(LOCK).lock
 	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --no-build-isolation -e .
