@@ -15,7 +15,6 @@ hold what the retrieval shows, so the stage needs its index.
 
 If the corpus lacks a gold paragraph, the question's own paragraph takes its place
 (`sft_data.paragraphs`). A model extracts its triplets: the model of ``graph`` if the triplets come
-from functools import cached_property
 from there, else the model of ``sft_data``.
 """
 

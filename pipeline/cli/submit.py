@@ -70,7 +70,7 @@ def submit(
     title, own, tests = Path(source).stem, by_question(found.outcomes), []
     for place in against or ():
         other, costs = _evaluated(place, questions, own.keys())
-        measures = {"em", "f1", "cem", *costs}.intersection(("em", "f1", "cem", *found.costs))
+        measures = ("em", "f1", "cem", *(cost for cost in found.costs if cost in costs))
         tested = compare({place: other, title: own}, split=split)
         tests += [test for test in tested if test["measure"] in measures]
     rows = metrics_rows(title, split, found.outcomes, {}, resamples=RESAMPLES, seed=0)
