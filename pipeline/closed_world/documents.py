@@ -15,9 +15,9 @@ from itertools import chain
 
 from pipeline.closed_world.names import draw_phrase
 from pipeline.closed_world.schema import (
-    NARY_RELATIONS,
-    RELATIONS,
+    ALL_RELATIONS,
     VOCABULARY,
+    AnyFact,
     Document,
     Entity,
     Fact,
@@ -49,40 +49,28 @@ class _Writer:
         self.entities = entities
         self.names = {entity.id: entity.name for entity in entities.values()}
         # Facts by the id of their head, and by the ids of all their other entities.
-        self.facts_by_head: dict[str, list[Fact | NaryFact]] = {key: [] for key in entities}
-        self.facts_by_other: dict[str, list[Fact | NaryFact]] = {key: [] for key in entities}
-        for fact in facts:
+        self.facts_by_head: dict[str, list[AnyFact]] = {key: [] for key in entities}
+        self.facts_by_other: dict[str, list[AnyFact]] = {key: [] for key in entities}
+        all_facts: list[AnyFact] = [*facts, *nary]
+        for fact in all_facts:
             self.facts_by_head[fact.head].append(fact)
-            # For a marriage, the spouse has an equivalent fact.
-            if fact.tail in entities and fact.relation != "spouse":
-                self.facts_by_other[fact.tail].append(fact)
-        for nary_fact in nary:
-            head = nary_fact.id.rsplit("/", 1)[0]
-            self.facts_by_head[head].append(nary_fact)
-            for _, value in nary_fact.arguments:
-                if value in entities and value != head:
-                    self.facts_by_other[value].append(nary_fact)
-        all_facts: list[Fact | NaryFact] = [*facts, *nary]
+            for _, value in fact.arguments:
+                # For a marriage, the spouse has an equivalent fact.
+                if value in entities and value != fact.head and fact.relation != "spouse":
+                    self.facts_by_other[value].append(fact)
         self.first_wording = {
-            fact.id: int(rng.random() * len(self._wordings(fact))) for fact in all_facts
+            fact.id: int(rng.random() * len(_wordings(fact))) for fact in all_facts
         }
         self.restated: set[str] = set()
         self.max_restated = int(RESTATED_SHARE * len(self.first_wording))
 
-    def _wordings(self, fact: Fact | NaryFact) -> tuple[str, ...]:
-        if isinstance(fact, NaryFact):
-            return NARY_RELATIONS[fact.relation].statements
-        return RELATIONS[fact.relation].statements
-
-    def sentence(self, fact: Fact | NaryFact, wording: str, head: str | None = None) -> str:
+    def sentence(self, fact: AnyFact, wording: str, head: str | None = None) -> str:
         """The fact in a wording; `head` is an alias for the head's name."""
-        names = self.names
-        if isinstance(fact, NaryFact):
-            return wording.format_map({role: names.get(v, v) for role, v in fact.arguments})
-        return wording.format(head=head or names[fact.head], tail=names.get(fact.tail, fact.tail))
+        surfaces = {role: self.names.get(value, value) for role, value in fact.arguments}
+        return wording.format_map(surfaces | {"head": head or self.names[fact.head]})
 
     def _first_statements(
-        self, entity: Entity, facts: Sequence[Fact | NaryFact]
+        self, entity: Entity, facts: Sequence[AnyFact]
     ) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The page's facts in their first wordings; some sentences join two facts."""
         rng = self.rng
@@ -107,10 +95,10 @@ class _Writer:
             if entity.aliases and rng.random() < _ALIAS_SHARE:
                 head = entity.aliases[0]
 
-    def _first_wording(self, fact: Fact | NaryFact) -> str:
-        return self._wordings(fact)[self.first_wording[fact.id]]
+    def _first_wording(self, fact: AnyFact) -> str:
+        return _wordings(fact)[self.first_wording[fact.id]]
 
-    def _joinable(self, fact: Fact | NaryFact) -> bool:
+    def _joinable(self, fact: AnyFact) -> bool:
         """Whether the first wording starts with "{head} <verb>" and can therefore follow "and"."""
         wording = self._first_wording(fact)
         return wording.startswith("{head} ") and not wording.startswith("{head} and")
@@ -141,7 +129,7 @@ class _Writer:
             return None
         fact = options[int(self.rng.random() * len(options))]
         self.restated.add(fact.id)
-        wordings = self._wordings(fact)
+        wordings = _wordings(fact)
         step = 1 + int(self.rng.random() * (len(wordings) - 1))
         wording = wordings[(self.first_wording[fact.id] + step) % len(wordings)]
         return self.sentence(fact, wording), (fact.id,)
@@ -151,9 +139,7 @@ class _Writer:
         template = self.rng.choice(_FILLERS[entity.type])
         return template.format(head=entity.name, phrase=draw_phrase(self.rng)), ()
 
-    def page(
-        self, entity: Entity, facts: Sequence[Fact | NaryFact]
-    ) -> list[tuple[str, tuple[str, ...]]]:
+    def page(self, entity: Entity, facts: Sequence[AnyFact]) -> list[tuple[str, tuple[str, ...]]]:
         """The sentences of one page, each with the ids of the facts that it states."""
         sentences = list(self._first_statements(entity, facts))
         stated = {fact.id for fact in facts}
@@ -166,6 +152,10 @@ class _Writer:
             sentences.append((text, ids))
             words += text.count(" ") + 1
         return sentences
+
+
+def _wordings(fact: AnyFact) -> tuple[str, ...]:
+    return ALL_RELATIONS[fact.relation].statements
 
 
 def write_documents(

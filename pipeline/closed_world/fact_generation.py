@@ -196,7 +196,6 @@ class FactGenerator:
         self.pools: dict[str, list[str]] = {kind: [] for kind in ENTITY_TYPES}
         for entity in (*other_tails, *entities):
             self.pools[entity.type].append(entity.id)
-        self.names = {entity.id: entity.name for entity in (*other_tails, *entities)}
         persons = [entity.id for entity in entities if entity.type == "person"]
         # Four generations: a father belongs to the previous generation, a spouse to the same one.
         self.generation = {person: index % 4 for index, person in enumerate(persons)}
@@ -282,9 +281,7 @@ class FactGenerator:
                 continue
             room[fact.head] = 0
             arguments = tuple(zip(_ROLES[key], self._arguments(key, fact), strict=True))
-            surfaces = {role: self.names.get(value, value) for role, value in arguments}
-            text = NARY_RELATIONS[key].statements[0].format_map(surfaces)
-            nary_facts.append(NaryFact(f"{fact.head}/{key}", key, arguments, text))
+            nary_facts.append(NaryFact(f"{fact.head}/{key}", key, arguments))
         return nary_facts
 
     def _arguments(self, key: str, fact: Fact) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.closed_world.questions import Question, involved_entities
-from pipeline.closed_world.schema import Document, Fact, NaryFact
+from pipeline.closed_world.schema import AnyFact, Document, Fact, NaryFact
 from pipeline.closed_world.world import World
 
 MUSIQUE_PARAGRAPHS = 20
@@ -34,42 +34,30 @@ class Formatter:
         self._mentioning: dict[str, dict[str, Document]] = {}
         for document in world.documents:
             for fact_id in (key for keys in document.facts for key in keys):
-                for entity in self._entities_of(fact_id):
+                for entity in world.entities_of(world.fact(fact_id)):
                     self._mentioning.setdefault(entity, {})[document.id] = document
 
-    def _entities_of(self, fact_id: str) -> tuple[str, ...]:
-        fact = self.world.facts.get(fact_id)
-        if fact is not None:
-            return (fact.head, fact.tail) if fact.tail in self.world.entities else (fact.head,)
-        values = (value for _, value in self.world.nary[fact_id].arguments)
-        return tuple(value for value in values if value in self.world.entities)
-
-    def support(self, fact: Fact) -> tuple[Document, int]:
+    def support(self, fact: AnyFact) -> tuple[Document, int]:
         """The first document about the fact's head that states it, and the index of its sentence.
+
+        An n-ary fact may be in any document.
 
         Raises:
             LookupError: no document about the head states the fact.
         """
         title = self.world.entities[fact.head].name
         for document in self.world.documents_of(fact.id):
-            if document.title == title:
+            if document.title == title or isinstance(fact, NaryFact):
                 sentence = next(i for i, keys in enumerate(document.facts) if fact.id in keys)
                 return document, sentence
         raise LookupError(f"fact {fact.id} is in no document about {title}")
 
-    def evidence(self, fact: Fact | NaryFact) -> str:
+    def evidence(self, fact: AnyFact) -> str:
         """The sentence that states a fact, prefixed with its subject if it does not name it."""
-        if isinstance(fact, Fact):
-            document, sentence = self.support(fact)
-        else:
-            document = self.world.documents_of(fact.id)[0]
-            sentence = next(i for i, keys in enumerate(document.facts) if fact.id in keys)
+        document, sentence = self.support(fact)
         text = document.sentences[sentence]
-        return (
-            text
-            if document.title in text or not isinstance(fact, Fact)
-            else f"{document.title}: {text}"
-        )
+        is_named = document.title in text or isinstance(fact, NaryFact)
+        return text if is_named else f"{document.title}: {text}"
 
     def _distractors(
         self, rng: random.Random, question: Question, number: int, *, titles_once: bool

@@ -35,13 +35,20 @@ _LITERALS = {
 }
 
 
+def fixed_part(wording: str) -> str:
+    """The longest part of a wording between placeholders, in lower case.
+
+    Looking for it in a text is far cheaper than matching a pattern.
+    """
+    return max(re.split(r"\{\w+\}", wording), key=len).casefold()
+
+
 class _Wording:
     """Matches texts in one wording, ignoring case; the final punctuation mark is optional."""
 
     def __init__(self, wording: str) -> None:
         plain = wording.rstrip(".?")
-        # Substring test for the wording's longest fixed part; far cheaper than the pattern.
-        self._key = max(re.split(r"\{\w+\}", plain), key=len).casefold()
+        self._key = fixed_part(plain)
         body = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(plain))
         self._pattern = re.compile(rf"{body} ?[.?]?", re.IGNORECASE)
 
@@ -60,9 +67,7 @@ def _patterns() -> tuple[Binary, Binary, Binary, Nary, Nary]:
     binary = RELATIONS.values()
     return (
         tuple(
-            (relation, _Wording(wording))
-            for relation in binary
-            for wording in (*relation.statements, f"{{head}} {relation.triplet} {{tail}}")
+            (relation, _Wording(wording)) for relation in binary for wording in relation.readable
         ),
         tuple(
             (relation, _Wording(wording))
@@ -92,23 +97,15 @@ class Oracle:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._neighbors: dict[str, dict[str, None]] = {}
+        self._neighbors: dict[str, set[str]] = {}
         self._nary: dict[tuple[str, str, str], list[NaryFact]] = {}
-        for fact in world.facts.values():
-            if fact.tail in world.entities:
-                self._connect((fact.head, fact.tail))
+        for key in (*world.facts, *world.nary):
+            connected = world.entities_of(world.fact(key))
+            for entity in connected:
+                self._neighbors.setdefault(entity, set()).update(connected)
         for nary_fact in world.nary.values():
-            values = [value for _, value in nary_fact.arguments]
-            self._connect([value for value in values if value in world.entities])
             for role, value in nary_fact.arguments:
                 self._nary.setdefault((nary_fact.relation, role, value), []).append(nary_fact)
-
-    def _connect(self, entities: Sequence[str]) -> None:
-        """Make all pairs of the entities neighbors."""
-        for entity in entities:
-            for other in entities:
-                if entity != other:
-                    self._neighbors.setdefault(entity, {})[other] = None
 
     def _named(self, surface: str, kind: str) -> tuple[str, ...]:
         """Ids of the entities of a type with this name, or without any, with this alias."""

@@ -16,6 +16,7 @@ from pipeline.closed_world.schema import (
     NARY_RELATIONS,
     RELATIONS,
     VOCABULARY,
+    AnyFact,
     Fact,
     NaryFact,
     Relation,
@@ -44,7 +45,7 @@ class Step:
     """One hop: a question, in which #k is the answer of step k, with its fact and answer."""
 
     question: str
-    fact: Fact | NaryFact
+    fact: AnyFact
     answer: str
 
 
@@ -96,13 +97,7 @@ def accepted_answers(world: World, tail: str) -> tuple[str, ...]:
 
 def involved_entities(world: World, question: Question) -> frozenset[str]:
     """Ids of all entities in the facts of the question's steps."""
-    values: set[str] = set()
-    for step in question.steps:
-        if isinstance(step.fact, Fact):
-            values.update((step.fact.head, step.fact.tail))
-        else:
-            values.update(value for _, value in step.fact.arguments)
-    return frozenset(values & world.entities.keys())
+    return frozenset(entity for step in question.steps for entity in world.entities_of(step.fact))
 
 
 def _ask(relation: Relation, rng: random.Random, head: str) -> str:
@@ -166,29 +161,52 @@ def comparison_question(
 
     Both facts must have the same relation, one of `RANKED` or `SAME`.
     """
-    key = first.relation
     steps = (_step(world, rng, first), _step(world, rng, second))
-    surfaces = {"a": world.surface(first.head), "b": world.surface(second.head)}
-    if key in SAME:
-        text = rng.choice(SAME[key]).format_map(surfaces)
+    key, facts = first.relation, (first, second)
+    same, ranked = SAME.get(key), RANKED.get(key, [])
+    return _compared(world, rng, "comparison", facts, facts, steps, same, ranked)
+
+
+def _compared(
+    world: World,
+    rng: random.Random,
+    kind: str,
+    facts: tuple[Fact, Fact],
+    ends: tuple[Fact, Fact],
+    steps: tuple[Step, ...],
+    same: list[str] | None,
+    ranked: list[tuple[str, bool]],
+) -> Question | None:
+    """Compares the heads of two facts by the tails of two others; None for a tie.
+
+    Args:
+        world: the world of the facts.
+        rng: source of randomness.
+        kind: of the question.
+        facts: whose heads are compared.
+        ends: whose tails decide.
+        steps: of the question.
+        same: wordings that ask whether the tails are the same; None to ask which one ranks first.
+        ranked: wordings that ask which one ranks first, and whether the greater one wins.
+    """
+    relation, (first, second) = RELATIONS[facts[0].relation], ends
+    surfaces = {
+        "type": relation.head_type,
+        "role": relation.key,
+        "a": world.surface(facts[0].head),
+        "b": world.surface(facts[1].head),
+    }
+    if same is not None:
+        text = rng.choice(same).format_map(surfaces)
         answer = "yes" if first.tail == second.tail else "no"
-        return Question("comparison", text, answer, (), None, steps)
-    template, greater = rng.choice(RANKED[key])
-    winner = _winner(first, second, greater=greater)
-    if winner is None:
-        return None
-    return _with_answer(
-        world, "comparison", template.format_map(surfaces), (first, second)[winner].head, steps
-    )
-
-
-def _winner(first: Fact, second: Fact, *, greater: bool) -> int | None:
-    """0 for the first fact, 1 for the second; None for a tie."""
-    kind = RELATIONS[first.relation].tail_type
-    first_rank, second_rank = literal_rank(kind, first.tail), literal_rank(kind, second.tail)
+        return Question(kind, text, answer, (), None, steps)
+    template, greater = rng.choice(ranked)
+    tail_type = RELATIONS[first.relation].tail_type
+    first_rank, second_rank = (literal_rank(tail_type, end.tail) for end in ends)
     if first_rank == second_rank:
         return None
-    return int((first_rank < second_rank) == greater)
+    winner = facts[(first_rank < second_rank) == greater]
+    return _with_answer(world, kind, template.format_map(surfaces), winner.head, steps)
 
 
 def bridge_comparison_question(
@@ -202,31 +220,15 @@ def bridge_comparison_question(
         bridges: two facts of the same relation of `BRIDGES`.
         key: relation of the persons that is compared: "birth_date" or one of BRIDGE_SAME.
     """
-    ends = world.fact_of(bridges[0].tail, key), world.fact_of(bridges[1].tail, key)
-    first, second = ends
+    first, second = (world.fact_of(bridge.tail, key) for bridge in bridges)
     if first is None or second is None or bridges[0].tail == bridges[1].tail:
         return None
-    relation = RELATIONS[bridges[0].relation]
-    surfaces = {
-        "type": relation.head_type,
-        "role": relation.key,
-        "a": world.surface(bridges[0].head),
-        "b": world.surface(bridges[1].head),
-    }
     steps = (
         _step(world, rng, bridges[0]),
         _step(world, rng, bridges[1]),
         _step(world, rng, first, "#1"),
         _step(world, rng, second, "#2"),
     )
-    if key in BRIDGE_SAME:
-        text = rng.choice(BRIDGE_SAME[key]).format_map(surfaces)
-        answer = "yes" if first.tail == second.tail else "no"
-        return Question("bridge_comparison", text, answer, (), None, steps)
-    template, greater = rng.choice(BRIDGE_RANKED)
-    winner = _winner(first, second, greater=greater)
-    if winner is None:
-        return None
-    return _with_answer(
-        world, "bridge_comparison", template.format_map(surfaces), bridges[winner].head, steps
-    )
+    same = BRIDGE_SAME.get(key)
+    ends = first, second
+    return _compared(world, rng, "bridge_comparison", bridges, ends, steps, same, BRIDGE_RANKED)

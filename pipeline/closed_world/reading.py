@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.closed_world.oracle import Oracle
+from pipeline.closed_world.oracle import Oracle, fixed_part
 from pipeline.closed_world.schema import MONTHS, NARY_RELATIONS, RELATIONS
 from pipeline.closed_world.world import World
 
@@ -220,16 +220,11 @@ def _literal_kind(surface: str) -> str:
     return next((kind for kind, pattern in _LITERALS if pattern.fullmatch(surface)), "word")
 
 
-def _wordings() -> Iterator[str]:
-    for relation in RELATIONS.values():
-        yield from relation.statements
-        yield f"{{head}} {relation.triplet} {{tail}}"
-
-
-# (longest fixed part, wording) of every wording; the fixed part is a cheap filter.
+# (fixed part, wording) of every wording
 _KEYED_WORDINGS = tuple(
-    (max(re.split(r"\{\w+\}", wording.rstrip(".")), key=len).casefold(), wording.rstrip("."))
-    for wording in _wordings()
+    (fixed_part(wording.rstrip(".")), wording.rstrip("."))
+    for relation in RELATIONS.values()
+    for wording in relation.readable
 )
 
 

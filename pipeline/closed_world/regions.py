@@ -20,10 +20,9 @@ from pipeline.closed_world.questions import (
     bridge_comparison_question,
     chain_question,
     comparison_question,
-    involved_entities,
     nary_question,
 )
-from pipeline.closed_world.schema import Fact
+from pipeline.closed_world.schema import AnyFact, Fact
 from pipeline.closed_world.world import World
 
 ATTEMPTS = 40
@@ -42,21 +41,13 @@ class Region:
         self.world = world
         self.held_out = held_out
         self.entities = entities
-        self.facts = [
-            fact
-            for fact in world.facts.values()
-            if fact.head in entities and (fact.tail not in world.entities or fact.tail in entities)
-        ]
+        self.facts = [fact for fact in world.facts.values() if self._contains(fact)]
         self.famous = [fact for fact in self.facts if world.entities[fact.head].famous]
         famous = {entity for entity in entities if world.entities[entity].famous}
         self.near_famous = sorted(
             famous | {fact.head for fact in self.facts if fact.tail in famous}
         )
-        self.nary = [
-            fact
-            for fact in world.nary.values()
-            if all(value in entities for _, value in fact.arguments if value in world.entities)
-        ]
+        self.nary = [fact for fact in world.nary.values() if self._contains(fact)]
         self.by_relation: dict[str, list[Fact]] = {}
         self.by_tail: dict[tuple[str, str], list[Fact]] = {}
         for fact in self.facts:
@@ -147,11 +138,11 @@ class Region:
             if pair and not ranked and rng.random() < 0.5:
                 pair = self._pair_with_same_end(rng, pair[0], key)
             question = pair and bridge_comparison_question(self.world, rng, pair, key)
-            if question and self._contains(question):
+            if question and all(self._contains(step.fact) for step in question.steps):
                 yield question
 
-    def _contains(self, question: Question) -> bool:
-        return involved_entities(self.world, question) <= self.entities
+    def _contains(self, fact: AnyFact) -> bool:
+        return self.entities.issuperset(self.world.entities_of(fact))
 
     def _pair_with_same_end(
         self, rng: random.Random, bridge: Fact, key: str

@@ -53,15 +53,27 @@ class Fact:
     relation: str
     tail: str
 
+    @property
+    def arguments(self) -> tuple[tuple[str, str], ...]:
+        """The roles and their values, as of an n-ary fact."""
+        return ("head", self.head), ("tail", self.tail)
+
 
 @dataclass(frozen=True, slots=True)
 class NaryFact:
-    """A fact with several arguments, each (role, entity id or literal); `text` states it."""
+    """A fact with several arguments, each (role, entity id or literal)."""
 
     id: str
     relation: str
     arguments: tuple[tuple[str, str], ...]
-    text: str
+
+    @property
+    def head(self) -> str:
+        """The id of the entity whose page states the fact."""
+        return self.id.rsplit("/", 1)[0]
+
+
+AnyFact = Fact | NaryFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,16 @@ class Relation:
         """Whether the tail is a literal (year, date, number or word) and not an entity."""
         return self.tail_type in LITERAL_TYPES
 
+    @property
+    def triplets(self) -> tuple[tuple[str, str, str], ...]:
+        """(role, phrase, role), as of an n-ary relation."""
+        return (("head", self.triplet, "tail"),)
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """The statements, and the triplet as a sentence."""
+        return (*self.statements, f"{{head}} {self.triplet} {{tail}}")
+
 
 @dataclass(frozen=True, slots=True)
 class NaryRelation:
@@ -146,6 +168,7 @@ RELATIONS: dict[str, Relation] = {
 NARY_RELATIONS: dict[str, NaryRelation] = {
     key: NaryRelation(key, **_fields(table)) for key, table in VOCABULARY["nary_relations"].items()
 }
+ALL_RELATIONS: dict[str, Relation | NaryRelation] = {**RELATIONS, **NARY_RELATIONS}
 RELATIONS_OF: dict[str, tuple[Relation, ...]] = {
     kind: tuple(relation for relation in RELATIONS.values() if relation.head_type == kind)
     for kind in ENTITY_TYPES

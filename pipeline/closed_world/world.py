@@ -25,7 +25,7 @@ from pipeline.closed_world.fact_generation import (
     make_entities,
 )
 from pipeline.closed_world.names import NameGenerator
-from pipeline.closed_world.schema import RELATIONS, Document, Entity, Fact, NaryFact
+from pipeline.closed_world.schema import RELATIONS, AnyFact, Document, Entity, Fact, NaryFact
 from pipeline.core.errors import InputError
 
 __all__ = ["Document", "Entity", "Fact", "NaryFact", "World", "generate_world"]
@@ -83,9 +83,13 @@ class World:
         """The fact with this head (entity id) and relation key; None when there is none."""
         return self.facts.get(f"{head}/{relation}")
 
-    def facts_about(self, entity: str) -> tuple[Fact, ...]:
-        """All binary facts whose head is the entity with this id."""
-        return self._facts_about.get(entity, ())
+    def fact(self, key: str) -> AnyFact:
+        """The binary or n-ary fact with this id."""
+        return self.facts.get(key) or self.nary[key]
+
+    def entities_of(self, fact: AnyFact) -> tuple[str, ...]:
+        """Ids of the entities among the arguments of a fact, in their order."""
+        return tuple(value for _, value in fact.arguments if value in self.entities)
 
     def documents_of(self, fact: str) -> tuple[Document, ...]:
         """The documents that state the binary or n-ary fact with this id, in corpus order."""

@@ -19,7 +19,7 @@ from pipeline.closed_world.fact_generation import NO_NEAR_MISSES, NearMisses
 from pipeline.closed_world.formats import Formatter
 from pipeline.closed_world.oracle import Oracle
 from pipeline.closed_world.questions import Question
-from pipeline.closed_world.schema import NARY_RELATIONS, RELATIONS, Fact
+from pipeline.closed_world.schema import ALL_RELATIONS, Fact
 from pipeline.closed_world.splits import UNSEEN_SHARE, DrawnQuestions, draw_questions
 from pipeline.closed_world.world import World, generate_world
 from pipeline.core.atomic import write_json
@@ -63,13 +63,9 @@ def triplet_records(world: World) -> Iterator[dict[str, Any]]:
 
 def triplets_of(world: World, key: str) -> list[tuple[str, str, str]]:
     """(head, relation, tail) of the fact with this id; an n-ary fact has several."""
-    fact = world.facts.get(key)
-    if fact is not None:
-        phrase = RELATIONS[fact.relation].triplet
-        return [(world.surface(fact.head), phrase, world.surface(fact.tail))]
-    nary = world.nary[key]
-    surfaces = {role: world.surface(value) for role, value in nary.arguments}
-    patterns = NARY_RELATIONS[nary.relation].triplets
+    fact = world.fact(key)
+    surfaces = {role: world.surface(value) for role, value in fact.arguments}
+    patterns = ALL_RELATIONS[fact.relation].triplets
     return [(surfaces[head], phrase, surfaces[tail]) for head, phrase, tail in patterns]
 
 
@@ -79,16 +75,9 @@ def hyperedge_records(world: World) -> Iterator[dict[str, Any]]:
         for text, fact_ids in zip(document.sentences, document.facts, strict=True):
             if not fact_ids:
                 continue
-            entities: dict[str, None] = {}
-            for key in fact_ids:
-                fact = world.facts.get(key)
-                values = (
-                    (value for _, value in world.nary[key].arguments)
-                    if fact is None
-                    else (fact.head, fact.tail)
-                )
-                entities.update(dict.fromkeys(world.surface(value) for value in values))
-            yield {"text": text, "entities": list(entities), "doc_id": document.id}
+            values = (value for key in fact_ids for _, value in world.fact(key).arguments)
+            entities = list(dict.fromkeys(map(world.surface, values)))
+            yield {"text": text, "entities": entities, "doc_id": document.id}
 
 
 def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> int:
@@ -104,14 +93,13 @@ def _note(oracle: Oracle, question: Question, record: dict[str, Any]) -> dict[st
     chain = [step.fact for step in question.steps if isinstance(step.fact, Fact)]
     # Comparisons and n-ary facts are not chains; all their facts are needed.
     is_chain = bool(chain) and not question.kind.endswith("comparison")
-    heads = [key.rsplit("/", 1)[0] for key in question.facts]
     return {
         "id": record["_id"] if "_id" in record else record["id"],
         "kind": question.kind,
         "facts": list(question.facts),
         "hops": len(question.steps),
         "shortest_path": oracle.shortest_path(chain) if is_chain else len(question.steps),
-        "famous": all(world.entities[head].famous for head in heads),
+        "famous": all(world.entities[step.fact.head].famous for step in question.steps),
     }
 
 

@@ -54,7 +54,7 @@ def world() -> World:
     }
     facts = {f"{head}/{key}": Fact(f"{head}/{key}", head, key, tail) for head, key, tail in FACTS}
     arguments = (("actor", "olim"), ("character", "Zorn"), ("film", "lantern"))
-    cast = NaryFact("lantern/cast", "cast", arguments, "Olim Barro played Zorn in Silver Lantern.")
+    cast = NaryFact("lantern/cast", "cast", arguments)
     return World(0, entities, facts, {cast.id: cast}, ())
 
 
