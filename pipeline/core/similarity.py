@@ -19,11 +19,7 @@ Floats = NDArray[np.floating]
 
 
 class Similarity(Protocol):
-    """sim(query, text) as a probability, and the raw score whose sigmoid it is."""
-
-    def raw(self, query: str, texts: Sequence[str]) -> Floats:
-        """Raw scores [t] of the texts for one query."""
-        ...
+    """sim(query, text) as a probability."""
 
     def matrix(self, queries: Sequence[str], texts: Sequence[str]) -> Floats:
         """Probabilities [q, t] in [0, 1]."""
@@ -36,13 +32,6 @@ class Similarity(Protocol):
 
 class Lexical:
     """sim(g, t) = |words(g) ∩ words(t)| / |words(g)|, 0 for an empty g (`core.text.tokenize`)."""
-
-    def raw(self, query: str, texts: Sequence[str]) -> Floats:
-        """Logits of the similarity: -inf for 0, inf for 1."""
-        probability_T = self.matrix([query], texts)[0]
-        with np.errstate(divide="ignore"):
-            logit_T: Floats = np.log(probability_T) - np.log1p(-probability_T)
-        return logit_T
 
     def matrix(self, queries: Sequence[str], texts: Sequence[str]) -> Floats:
         """Similarities [q, t] in [0, 1]; not symmetric."""

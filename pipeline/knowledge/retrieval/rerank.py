@@ -280,10 +280,6 @@ class RerankerSimilarity:
     def __init__(self, reranker: Reranker) -> None:
         self._reranker = reranker
 
-    def raw(self, query: str, texts: Sequence[str]) -> Doubles:
-        """Raw scores [t] of every text for one query."""
-        return self._reranker.score([(query, text) for text in texts])
-
     def matrix(self, queries: Sequence[str], texts: Sequence[str]) -> Doubles:
         """Probabilities [q, t] in [0, 1]."""
         scores = self.pairs([(query, text) for query in queries for text in texts])
