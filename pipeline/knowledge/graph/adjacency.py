@@ -130,7 +130,7 @@ def write_csr(folder: Path, keyed: Callable[[], Iterable[KeyedRows]], keys: int)
     for key_M, row_M in keyed():
         touched, count = np.unique(key_M, return_counts=True)
         free_E[touched + 1] += count
-        rows = max(rows, int(row_M.max(initial=-1)) + 1)
+        rows = max(rows, int(row_M.max(initial=0)) + 1)
     np.cumsum(free_E, out=free_E)
     total = int(free_E[-1])
     np.save(folder / OFFSETS, free_E.astype(_smallest_dtype(total)))

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from pipeline.core.errors import StoreError
 from pipeline.core.text import QUALIFIER, WORD, fold
-from pipeline.knowledge.graph.adjacency import OFFSETS, ROWS, Adjacency
+from pipeline.knowledge.graph.adjacency import Adjacency, write_csr
 
 LINKS = "links"  # directory below the index stage's output
 MAX_DF = 50  # a name of more passages is too common to link them
@@ -154,12 +154,14 @@ def write_links(
     rarity_E = (1 - np.log(df_E) / np.log(max(count, 2))) ** 2
     np.save(folder / "rarity.npy", rarity_E.astype(np.float32))
     linking_M = (df_M > 1) & (df_M <= MAX_DF)
-    _write_table(folder / "passages", name_M[linking_M], row_M[linking_M], len(key_E))
+    linking = name_M[linking_M], row_M[linking_M]
+    write_csr(folder / "passages", lambda: [linking], len(key_E))
     shared_M = df_M > 1
-    order_M = np.argsort(row_M[shared_M], kind="stable")
-    _write_table(folder / "names", row_M[shared_M][order_M], name_M[shared_M][order_M], count)
+    shared = row_M[shared_M], name_M[shared_M]
+    write_csr(folder / "names", lambda: [shared], count)
     title_T, titled_T = _sorted_pairs(titles, titled)
-    _write_table(folder / "titles", np.searchsorted(key_E, title_T), titled_T, len(key_E))
+    title_rows = np.searchsorted(key_E, title_T), titled_T
+    write_csr(folder / "titles", lambda: [title_rows], len(key_E))
     return len(key_E)
 
 
@@ -171,13 +173,6 @@ def _sorted_pairs(keys: array[int], rows: array[int]) -> tuple[Keys, Numbers]:
     new_M = np.ones(len(key_M), dtype=bool)
     new_M[1:] = (key_M[1:] != key_M[:-1]) | (row_M[1:] != row_M[:-1])
     return key_M[new_M], row_M[new_M]
-
-
-def _write_table(folder: Path, group_M: Numbers, value_M: Numbers, groups: int) -> None:
-    """A CSR table of pairs that are sorted by group."""
-    folder.mkdir(exist_ok=True)
-    np.save(folder / OFFSETS, np.searchsorted(group_M, np.arange(groups + 1)).astype(np.uint32))
-    np.save(folder / ROWS, value_M.astype(np.uint32))
 
 
 class Links:
