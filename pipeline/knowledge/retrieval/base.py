@@ -100,22 +100,6 @@ class ChunkRetriever(Protocol):
         ...
 
 
-class TripletRetriever(Protocol):
-    """Retrieves scored triplets for subqueries with key entities."""
-
-    def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredTriplet]]:
-        """The triplets of each query, best first."""
-        ...
-
-
-class HyperedgeRetriever(Protocol):
-    """Retrieves scored hyperedges for queries."""
-
-    def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]:
-        """The hyperedges of each query, best first."""
-        ...
-
-
 def top_positions(scores_N: NDArray[np.floating], k: int) -> NDArray[np.int64]:
     """Positions of the k highest scores [N], best first, ties by position."""
     import numpy as np

@@ -42,15 +42,14 @@ from pipeline.core.records import ContextItem
 from pipeline.knowledge.index.embed import Embedder
 from pipeline.knowledge.retrieval.base import (
     ChunkRetriever,
-    HyperedgeRetriever,
     Query,
     ScoredChunk,
     ScoredHyperedge,
     ScoredTriplet,
-    TripletRetriever,
 )
 from pipeline.knowledge.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansion
-from pipeline.knowledge.retrieval.graph import entity_queries
+from pipeline.knowledge.retrieval.graph import GraphRetrieval, entity_queries
+from pipeline.knowledge.retrieval.hypergraph import HypergraphRetrieval
 from pipeline.knowledge.retrieval.kag import Candidates, RankedNode, rank_all, sigmoid
 
 T = TypeVar("T")
@@ -72,14 +71,14 @@ class VariantRetriever:
 
     variant: Variant
     semantic: ChunkRetriever | None
-    graph: TripletRetriever | None
+    graph: GraphRetrieval | None
     top_k: int = 5
     tau: float = 0.2
     alpha: float = 0.5
     show: Show = "nodes"
     key_entities: KeyEntityExpansion | None = None
     linked_chunks: LinkedChunkExpansion | None = None
-    hypergraph: HyperedgeRetriever | None = None
+    hypergraph: HypergraphRetrieval | None = None
     later: ChunkRetriever | None = None
     embedder: Embedder | None = None
 
@@ -123,17 +122,14 @@ class VariantRetriever:
         if not queries or self.variant == "none":
             return [[] for _ in queries]
         if self.hypergraph is not None:
-            hypergraph = self.hypergraph
-            hyperedges = self._timed(
-                "graph", lambda: _retry_once("graph", lambda: hypergraph.retrieve(queries))
-            )
+            hyperedges = self._run("graph", partial(self.hypergraph.retrieve, queries))
             return [[_hyperedge_item(edge) for edge in of_query] for of_query in hyperedges]
         if self.key_entities is not None:
             queries = [self.key_entities.extend(query) for query in queries]
         if self.embedder is not None:
-            self._timed("semantic", partial(_retry_once, "semantic", partial(self._embed, queries)))
-        chunks = self._threads.submit(self._timed, "semantic", lambda: self._chunks(queries))
-        triplets = self._threads.submit(self._timed, "graph", lambda: self._triplets(queries))
+            self._run("semantic", partial(self._embed, queries))
+        chunks = self._threads.submit(self._run, "semantic", lambda: self._chunks(queries))
+        triplets = self._threads.submit(self._run, "graph", lambda: self._triplets(queries))
         candidates = [
             Candidates(query.entities, of_chunks, of_triplets)
             for query, of_chunks, of_triplets in zip(
@@ -142,19 +138,15 @@ class VariantRetriever:
         ]
         if self.variant == "ppr":
             if self.linked_chunks is not None:
-                candidates = self._timed(
+                candidates = self._run(
                     "graph", lambda: self._with_linked_chunks(queries, candidates)
                 )
-            return self._timed("ppr", lambda: self._best_nodes(candidates))
-        if self.variant in ("fused", "linked"):
-            return [
-                [_chunk_item(chunk, chunk.score) for chunk in of_query.chunks[: self.top_k]]
-                for of_query in candidates
-            ]
+            return self._run("ppr", lambda: self._best_nodes(candidates))
+        shown = float if self.variant in ("fused", "linked") else sigmoid
         return [
-            [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in of_query.chunks[: self.top_k]]
+            [_chunk_item(chunk, shown(chunk.score)) for chunk in of_query.chunks[: self.top_k]]
             + [
-                _triplet_item(triplet, sigmoid(triplet.score))
+                _triplet_item(triplet, shown(triplet.score))
                 for triplet in of_query.triplets[: self.top_k]
             ]
             for of_query in candidates
@@ -173,24 +165,22 @@ class VariantRetriever:
         for later, retrieval in ((False, self.semantic), (True, self.later)):
             subqueries = list(dict.fromkeys(q.subquery for q in queries if q.later == later))
             if retrieval is not None and subqueries:
-                chunks = _retry_once("semantic", partial(retrieval.retrieve, subqueries))
+                chunks = retrieval.retrieve(subqueries)
                 found.update(zip(((text, later) for text in subqueries), chunks, strict=True))
         return [found[query.subquery, query.later] for query in queries]
 
     def _triplets(self, queries: list[Query]) -> list[list[ScoredTriplet]]:
         if self.variant == "semantic" or self.graph is None:
             return [[] for _ in queries]
-        graph = self.graph
-        return _retry_once("graph", lambda: graph.retrieve(queries))
+        return self.graph.retrieve(queries)
 
     def _with_linked_chunks(
         self, queries: list[Query], candidates: list[Candidates]
     ) -> list[Candidates]:
         assert self.linked_chunks is not None
-        expansion = self.linked_chunks
         triplets = [of_query.triplets for of_query in candidates]
         ids = [[chunk.id for chunk in of_query.chunks] for of_query in candidates]
-        linked = _retry_once("graph", lambda: expansion.retrieve(queries, triplets, ids))
+        linked = self.linked_chunks.retrieve(queries, triplets, ids)
         return [
             Candidates(of_query.entities, [*of_query.chunks, *chunks], of_query.triplets)
             for of_query, chunks in zip(candidates, linked, strict=True)
@@ -210,10 +200,25 @@ class VariantRetriever:
             )
         ]
 
-    def _timed(self, part: str, work: Callable[[], T]) -> T:
+    def _run(self, part: str, work: Callable[[], T]) -> T:
+        """The result of ``work()``, which is timed, and tried again once.
+
+        Raises RetrievalError after the second failure, so that no failure becomes context.
+        """
         start = perf_counter()
         try:
-            return work()
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    return work()
+                except SteepError:
+                    raise  # these errors name their remedy, and a second attempt would fail too
+                except _RETRIED as error:
+                    if attempt == _ATTEMPTS:
+                        raise RetrievalError(
+                            f"{part} retrieval failed {_ATTEMPTS} times: "
+                            f"{type(error).__name__}: {error}"
+                        ) from error
+            raise AssertionError("unreachable")
         finally:
             self._seconds[part] += perf_counter() - start
 
@@ -229,24 +234,6 @@ def _selectable(step: Candidates, ranking: list[RankedNode], show: Show) -> list
         source = node.id if node.kind == "chunk" else step.triplets[node.position].chunk_id
         of_passage.setdefault(source or node.id, node)
     return list(of_passage.values())
-
-
-def _retry_once(part: str, work: Callable[[], T]) -> T:
-    """The result of ``work()``, which is tried again once.
-
-    Raises RetrievalError after the second failure, so that no failure becomes context.
-    """
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return work()
-        except SteepError:
-            raise  # these errors name their remedy, and a second attempt would fail too
-        except _RETRIED as error:
-            if attempt == _ATTEMPTS:
-                raise RetrievalError(
-                    f"{part} retrieval failed {_ATTEMPTS} times: {type(error).__name__}: {error}"
-                ) from error
-    raise AssertionError("unreachable")
 
 
 def _chunk_item(chunk: ScoredChunk, score: float) -> ContextItem:
