@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STDOUT = "-"
+WriteBlock = Callable[[Mapping[str, Sequence[Any]]], None]
 _READ = 1 << 26  # bytes of a file that is there
 
 
@@ -219,3 +220,26 @@ def parquet_writer(path: Path, schema: Any) -> Iterator[Any]:
         pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
     ):
         yield writer
+
+
+@contextmanager
+def open_table(folder: Path, name: str, schema: Any, mapped: Sequence[str]) -> Iterator[WriteBlock]:
+    """A function that appends a block of columns to ``<name>.parquet`` and ``<name>.arrow``.
+
+    The Parquet file has all columns of ``schema``, compressed; the Arrow file has the columns
+    ``mapped``, uncompressed for memory-mapping.
+    """
+    import pyarrow as pa
+
+    with (
+        parquet_writer(folder / f"{name}.parquet", schema) as packed,
+        pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file,
+        pa.ipc.new_file(file, pa.schema([schema.field(column) for column in mapped])) as plain,
+    ):
+
+        def write(columns: Mapping[str, Sequence[Any]]) -> None:
+            table = pa.table(columns, schema=schema)
+            packed.write_table(table)
+            plain.write_table(table.select(list(mapped)))
+
+        yield write

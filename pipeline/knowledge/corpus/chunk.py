@@ -16,7 +16,7 @@ from hashlib import blake2b
 from itertools import islice, pairwise
 from pathlib import Path
 
-from pipeline.core.atomic import parquet_writer
+from pipeline.core.atomic import open_table
 from pipeline.core.records import Chunk
 from pipeline.core.text import PIECE, SPACELESS
 from pipeline.knowledge.corpus.raw_records import Document
@@ -113,17 +113,9 @@ def write_chunks(folder: Path, chunks: Iterable[Chunk]) -> int:
     names = [field.name for field in dataclasses.fields(Chunk)]
     schema = pa.schema([(name, pa.string()) for name in names])
     folder.mkdir(parents=True, exist_ok=True)
-    total = 0
-    with (
-        parquet_writer(folder / "chunks.parquet", schema) as packed,
-        pa.OSFile(str(folder / "chunks.arrow"), "wb") as file,
-        pa.ipc.new_file(file, schema) as plain,
-    ):
-        remaining = iter(chunks)
+    total, remaining = 0, iter(chunks)
+    with open_table(folder, "chunks", schema, names) as write:
         while group := list(islice(remaining, _ROWS)):
-            columns = {name: [getattr(chunk, name) for chunk in group] for name in names}
-            table = pa.table(columns, schema=schema)
-            packed.write_table(table)
-            plain.write_table(table)
+            write({name: [getattr(chunk, name) for chunk in group] for name in names})
             total += len(group)
     return total

@@ -19,15 +19,13 @@ written.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pipeline.core.atomic import parquet_writer
+from pipeline.core.atomic import WriteBlock, open_table
 from pipeline.core.records import Hyperedge, Triplet
 from pipeline.knowledge.graph.adjacency import KeyedRows, write_csr
 from pipeline.knowledge.graph.build import Edge
@@ -39,7 +37,6 @@ MEMBERS, NEIGHBOURS = "members", "neighbours"  # directories of the CSR tables
 HYPEREDGE_COLUMNS = ("id", "text", "chunk_id")  # of hyperedges.arrow
 _TRIPLET_COLUMNS = [field.name for field in dataclasses.fields(Triplet)]
 _NUMBERS = "ends.tmp"  # pairs (row, entity) of the rows written so far
-WriteBlock = Callable[[Mapping[str, Sequence[Any]]], None]
 
 
 def write_triplets(
@@ -131,29 +128,6 @@ def write_entities(folder: Path, entities: EntityTable, block: int) -> None:
             rows = slice(start, start + block)
             keys, names = entities.keys[rows], entities.names[rows]
             write({"id": range(start, start + len(keys)), "key": keys, "name": names})
-
-
-@contextmanager
-def open_table(folder: Path, name: str, schema: Any, mapped: Sequence[str]) -> Iterator[WriteBlock]:
-    """A function that appends a block of columns to ``<name>.parquet`` and ``<name>.arrow``.
-
-    The Parquet file has all columns of ``schema``, compressed; the Arrow file has the columns
-    ``mapped``, uncompressed for memory-mapping.
-    """
-    import pyarrow as pa
-
-    with (
-        parquet_writer(folder / f"{name}.parquet", schema) as packed,
-        pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file,
-        pa.ipc.new_file(file, pa.schema([schema.field(column) for column in mapped])) as plain,
-    ):
-
-        def write(columns: Mapping[str, Sequence[Any]]) -> None:
-            table = pa.table(columns, schema=schema)
-            packed.write_table(table)
-            plain.write_table(table.select(list(mapped)))
-
-        yield write
 
 
 def _read_numbers(folder: Path, block: int) -> Iterator[KeyedRows]:
