@@ -8,13 +8,14 @@ import pytest
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Hyperedge
 from pipeline.knowledge.graph.build import Extracted
-from pipeline.knowledge.graph.facts import build_facts
+from pipeline.knowledge.graph.facts import Facts
 
 BORN = ["Ann was  born in Rome in 1900.", ["Ann", "Rome", "1900", '"ann"']]
 
 
 def test_hyperedge_keeps_sentence_entities_and_chunk(tmp_path: Path) -> None:
-    facts, hyperedges = build_facts(
+    facts = Facts()
+    edges = facts.edges(
         [
             Extracted("c1", "T", BORN),
             Extracted("c2", "T", BORN),
@@ -22,6 +23,7 @@ def test_hyperedge_keeps_sentence_entities_and_chunk(tmp_path: Path) -> None:
             Extracted("c1", "T", ["ann was born in rome in 1900.", ["1900", "ROME", "Ann"]]),
         ]
     )
+    hyperedges = [edge.hyperedge for edge in edges]
     assert hyperedges == [
         Hyperedge("c1:f0", "Ann was born in Rome in 1900.", ["Ann", "Rome", "1900"], "c1"),
         Hyperedge("c2:f0", "Ann was born in Rome in 1900.", ["Ann", "Rome", "1900"], "c2"),
@@ -58,7 +60,8 @@ def test_hyperedge_keeps_sentence_entities_and_chunk(tmp_path: Path) -> None:
     ],
 )
 def test_rejects_keep_their_reason(value: Any, reason: str) -> None:
-    facts, hyperedges = build_facts([Extracted("c", "T", value), Extracted("c", "T", BORN)])
+    facts = Facts()
+    hyperedges = list(facts.edges([Extracted("c", "T", value), Extracted("c", "T", BORN)]))
     assert [(item.chunk_id, item.reason, item.value) for item in facts.rejects] == [
         ("c", reason, value)
     ]

@@ -98,12 +98,6 @@ class Facts:
         }
 
 
-def build_facts(extracted: Iterable[Extracted]) -> tuple[Facts, list[Hyperedge]]:
-    """The hypergraph and all its hyperedges in memory; for small inputs."""
-    facts = Facts()
-    return facts, [fact.hyperedge for fact in facts.edges(extracted)]
-
-
 def fact_fault(value: Any) -> str | None:
     """The reason why a value is not an n-ary fact; None when it is one."""
     if not isinstance(value, list | tuple):
