@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeVar
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import parse_json
 from pipeline.core.record_io import as_json
-from pipeline.core.records import ChatMessage, Pair, SftExample, Span
+from pipeline.core.records import ChatMessage, Pair, SftExample, Span, Writer
 from pipeline.core.spans import cover_error, extend, pieces
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode, plain_ids, prompt_text
@@ -182,9 +182,11 @@ def _from_text(tokenizer: Tokenizer, example: SftExample, name: str) -> EncodedS
     text = prompt_text(tokenizer, example.prompt)
     [prompt] = _ids(tokenizer, [text])
     check_prompt(tokenizer, prompt, text, name)
-    parts = {
-        writer: iter(tokenized(tokenizer, pieces(example.completion, example.spans, writer)))
-        for writer, tokenized in (("model", _ids), ("observation", plain_ids))
+    written = pieces(example.completion, example.spans, "model")
+    observed = pieces(example.completion, example.spans, "observation")
+    parts: dict[Writer, Iterator[list[int]]] = {
+        "model": iter(_ids(tokenizer, written)),
+        "observation": iter(plain_ids(tokenizer, observed)),
     }
     ids: list[int] = []
     mask: list[int] = []

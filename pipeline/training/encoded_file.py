@@ -63,8 +63,12 @@ def write_encoded(path: Path, kind: type[E], records: Iterable[E]) -> EncodedCou
     return counts
 
 
-class EncodedFile(Sequence[E], Generic[E]):
-    """The records of a file of `write_encoded`, read on demand."""
+class EncodedFile(Generic[E]):
+    """The records of a file of `write_encoded`, read on demand.
+
+    ``lengths`` are the `Encoded.length` and ``tokens`` the `Encoded.tokens` of every record, [N],
+    at 8 bytes each; ``dataset`` has the fields of the records as columns.
+    """
 
     def __init__(self, path: Path, kind: type[E]) -> None:
         import datasets
@@ -75,34 +79,14 @@ class EncodedFile(Sequence[E], Generic[E]):
         self.tokens: array[int] = array("q", stored.data.column(_TOKENS).to_pylist())
         self.dataset: Dataset = stored.remove_columns([_LENGTH, _TOKENS])
 
-    def column(self, name: str) -> list[str]:
-        """All values of a text field."""
-        return list(self.dataset[name])
-
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> E:  # type: ignore[override]  # slices are not needed
-        if index >= len(self):
-            raise IndexError(index)
+    def __getitem__(self, index: int) -> E:
         return self._kind(**self.dataset[index])
 
     def __iter__(self) -> Iterator[E]:
         return (self._kind(**row) for row in self.dataset)
-
-
-def lengths_of(records: Sequence[Encoded]) -> array[int]:
-    """The length of every record in tokens, [N]; 8 bytes each."""
-    if isinstance(records, EncodedFile):
-        return records.lengths
-    return array("q", (record.length for record in records))
-
-
-def tokens_of(records: Sequence[Encoded]) -> array[int]:
-    """The tokens of every record, [N], of a pair those of both sides; 8 bytes each."""
-    if isinstance(records, EncodedFile):
-        return records.tokens
-    return array("q", (record.tokens for record in records))
 
 
 def _schema(kind: type[Encoded]) -> pa.Schema:
