@@ -232,7 +232,7 @@ def encode_pairs(
 
 def _writes_control_tokens(tokenizer: Tokenizer, pair: Pair) -> bool:
     """Whether the policy sampled a control token into the chosen trajectory before its end."""
-    recorded = "".join(message.content for message in pair.chosen)
+    recorded = _text_of(pair.chosen)
     body = _without_closing(tokenizer, pair.chosen_ids, pair.chosen_spans, recorded)
     every = checked_ids(body, pair.chosen_spans, sampled=False)
     retrieved = checked_ids(body, pair.chosen_spans, sampled=True)
@@ -245,33 +245,30 @@ def _encode_pair(
 ) -> EncodedPair:
     name = f"{name} {pair.chosen_id} > {pair.rejected_id}"
     check_ids(pair.prompt_ids, vocabulary, f"{name}: prompt", _REPAIR)
+    sides = {
+        "chosen": (pair.chosen_ids, pair.chosen_spans, pair.chosen),
+        "rejected": (pair.rejected_ids, pair.rejected_spans, pair.rejected),
+    }
+    chosen_mask, rejected_mask = (
+        _mask(
+            tokenizer, pair.prompt_ids, ids, spans, _text_of(messages), vocabulary,
+            f"{name}: {side}",
+            remedy=_REPAIR, sampled=side == "rejected", turns=messages if pair.tools else (),
+        )
+        for side, (ids, spans, messages) in sides.items()
+    )  # fmt: skip
     return EncodedPair(
         f"{pair.chosen_id}>{pair.rejected_id}",
         pair.prompt_ids,
         pair.chosen_ids,
         pair.rejected_ids,
-        _side_mask(tokenizer, pair, "chosen", vocabulary, name),
-        _side_mask(tokenizer, pair, "rejected", vocabulary, name),
+        chosen_mask,
+        rejected_mask,
     )
 
 
-def _side_mask(
-    tokenizer: Tokenizer,
-    pair: Pair,
-    side: Literal["chosen", "rejected"],
-    vocabulary: int | None,
-    name: str,
-) -> list[int]:
-    ids, spans, messages = (
-        (pair.chosen_ids, pair.chosen_spans, pair.chosen)
-        if side == "chosen"
-        else (pair.rejected_ids, pair.rejected_spans, pair.rejected)
-    )
-    recorded = "".join(message.content for message in messages)
-    return _mask(
-        tokenizer, pair.prompt_ids, ids, spans, recorded, vocabulary, f"{name}: {side}",
-        remedy=_REPAIR, sampled=side == "rejected", turns=messages if pair.tools else (),
-    )  # fmt: skip
+def _text_of(messages: Sequence[ChatMessage]) -> str:
+    return "".join(message.content for message in messages)
 
 
 def _mask(
