@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -47,19 +48,17 @@ def write_encoded(path: Path, kind: type[E], records: Iterable[E]) -> EncodedCou
     for incomplete in path.parent.glob(f".{path.name}.*.tmp"):
         incomplete.unlink()
     schema = _schema(kind)
-    counts = EncodedCounts()
-    batch: list[E] = []
+    counts, waiting = EncodedCounts(), iter(records)
     with replacing(path) as temporary, pa.ipc.new_stream(str(temporary), schema) as writer:
-        for record in records:
-            counts.records += 1
-            counts.tokens += record.tokens
-            counts.trained_tokens += record.trained_tokens
-            batch.append(record)
-            if len(batch) == _ROWS:
-                writer.write_batch(_record_batch(batch, schema))
-                batch.clear()
-        if batch:
-            writer.write_batch(_record_batch(batch, schema))
+        while batch := list(islice(waiting, _ROWS)):
+            counts.records += len(batch)
+            counts.tokens += sum(record.tokens for record in batch)
+            counts.trained_tokens += sum(record.trained_tokens for record in batch)
+            columns = [
+                pa.array([getattr(record, field.name) for record in batch], type=field.type)
+                for field in schema
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     return counts
 
 
@@ -103,16 +102,4 @@ def _schema(kind: type[Encoded]) -> pa.Schema:
             (_LENGTH, pa.int64()),
             (_TOKENS, pa.int64()),
         ]
-    )
-
-
-def _record_batch(records: Sequence[Encoded], schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([getattr(record, field.name) for record in records], type=field.type)
-            for field in schema
-        ],
-        schema=schema,
     )
