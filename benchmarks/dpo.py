@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_check.training import in_file
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
 from pipeline.config import Dpo, Lora, for_round, load
-from pipeline.training.collate import StepSortedSampler, column_dataset
+from pipeline.training.collate import StepSortedSampler
 from pipeline.training.dpo import COLUMNS, dpo_trainer
 from pipeline.training.encode import EncodedPair, encode_pairs
 from pipeline.training.history import History
@@ -71,7 +72,7 @@ def ours(work: Work) -> list[float]:
         history = History()
         trainer = dpo_trainer(
             continue_adapter(load_base(work.base, work.settings, "dpo"), work.adapter, work.lora),
-            work.tokenizer, work.pairs, work.settings, number=1, seed=0,
+            work.tokenizer, in_file(Path(name), work.pairs), work.settings, number=1, seed=0,
             checkpoint_dir=Path(name), history=history, reference_name="r",
         )  # fmt: skip
         train(trainer, history, Path(name))
@@ -103,7 +104,7 @@ def plain_trl(work: Work) -> list[float]:
                 loss_type=["sigmoid", "sft"],
                 loss_weights=[1.0, for_round(settings.eta, 1)],
             ),
-            train_dataset=column_dataset(in_step_order(work), COLUMNS),
+            train_dataset=in_file(folder, in_step_order(work)).dataset.select_columns(COLUMNS),
             data_collator=RecordedIdsCollator(pad_token_id=padding_id(work.tokenizer)),
             processing_class=work.tokenizer,
         )

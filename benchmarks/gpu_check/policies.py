@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_check.figures import Figures, Place, reset_peak, timed, watched
 from benchmarks.gpu_check.models import BF16_NATS, language_model_directory, shape_of
-from benchmarks.gpu_check.training import LORA, adapted, trainer_of
+from benchmarks.gpu_check.training import LORA, adapted, in_file, trainer_of
 from pipeline.config import EngineConfig, Grpo, Sft
 from pipeline.core.gpus import GIB
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
@@ -141,5 +141,6 @@ def _trainer_logps(
     )
     folder = Path(mkdtemp(prefix="gpu-check-"))
     policy = _policy(directory, adapter, settings)
-    trainer = trainer_of(policy, trajectories, settings, History(), folder)
-    return np.concatenate(token_reference_logps(trainer, trajectories, adapter="default"))
+    records = in_file(folder, trajectories)
+    trainer = trainer_of(policy, records, settings, History(), folder)
+    return np.concatenate(token_reference_logps(trainer, records, adapter="default"))

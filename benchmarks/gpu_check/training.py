@@ -30,6 +30,7 @@ from pipeline.training import trainer_args
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import IGNORED, EncodedPair, EncodedSft
+from pipeline.training.encoded_file import EncodedFile, write_encoded
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
 from pipeline.training.kept_activations import keep_what_fits
@@ -173,8 +174,19 @@ def adapted(model: Any, size: float = 0.01) -> Any:
     return policy
 
 
+def in_file(folder: Path, records: Sequence[Any]) -> EncodedFile[Any]:
+    """Encoded records of one type as a trainer reads them: from a file in ``folder``."""
+    path, kind = folder / "training.arrow", type(records[0])
+    write_encoded(path, kind, records)
+    return EncodedFile(path, kind)
+
+
 def trainer_of(
-    policy: Any, records: Sequence[Any], settings: Sft | Dpo | Grpo, history: History, folder: Path
+    policy: Any,
+    records: EncodedFile[Any],
+    settings: Sft | Dpo | Grpo,
+    history: History,
+    folder: Path,
 ) -> Any:
     """The trainer of the stage with these settings."""
     tokenizer = tokenizer_of(policy.config.vocab_size)
@@ -279,7 +291,7 @@ def _trained(
             seconds.append(time.perf_counter() - self.start)
 
     history, folder = History(), Path(mkdtemp(prefix="gpu-check-"))
-    trainer = trainer_of(policy, records, settings, history, folder)
+    trainer = trainer_of(policy, in_file(folder, records), settings, history, folder)
     change(trainer)
     trainer.add_callback(Clock())
     train(trainer, history, folder)

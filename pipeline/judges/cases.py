@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from pipeline.core.content_cache import digest
 from pipeline.core.verdicts import Kind, Ruling
@@ -24,10 +24,7 @@ class EquivalenceCase:
     query: str
     answer: str
     conclusion: str
-
-    @property
-    def kind(self) -> Kind:
-        return "over"
+    kind: ClassVar[Kind] = "over"
 
     def ruling(self, holds: bool) -> Ruling:
         """Over-search ("yes") when the texts are equivalent: the search was not needed."""
@@ -40,10 +37,7 @@ class SoundnessCase:
 
     reasoning: str
     conclusion: str
-
-    @property
-    def kind(self) -> Kind:
-        return "under"
+    kind: ClassVar[Kind] = "under"
 
     def ruling(self, holds: bool) -> Ruling:
         """Under-search ("yes") when the step is not sound: it should have searched."""

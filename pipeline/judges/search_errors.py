@@ -132,7 +132,7 @@ class Calibration:
 def calibrate(judged: Iterable[Verdict], truth: Iterable[Verdict]) -> list[Calibration]:
     """One `Calibration` per kind, over the steps that both ``judged`` and ``truth`` contain."""
     true_rulings = {(verdict.id, verdict.step, verdict.kind): verdict.verdict for verdict in truth}
-    cells: dict[Kind, dict[str, int]] = {kind: {} for kind in KINDS}
+    cells: dict[Kind, Counter[str]] = {kind: Counter() for kind in KINDS}
     for verdict in judged:
         true_ruling = true_rulings.get((verdict.id, verdict.step, verdict.kind))
         if true_ruling is None:
@@ -144,7 +144,7 @@ def calibrate(judged: Iterable[Verdict], truth: Iterable[Verdict]) -> list[Calib
         else:
             correct = verdict.verdict == true_ruling
             cell = f"{'true' if correct else 'false'}_{verdict.verdict}"
-        cells[verdict.kind][cell] = cells[verdict.kind].get(cell, 0) + 1
+        cells[verdict.kind][cell] += 1
     return [Calibration(kind, **cells[kind]) for kind in KINDS]
 
 

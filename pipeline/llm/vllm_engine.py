@@ -43,7 +43,6 @@ from pipeline.llm.tokens import segment_text
 if TYPE_CHECKING:
     from vllm import RequestOutput
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.engine.llm_engine import LLMEngine
 
 # Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few
 # prefixes.
@@ -80,7 +79,11 @@ class VllmEngine(Engine):
             warnings.simplefilter("ignore", FutureWarning)
             cause = Path(folder) / "cause"
             try:
-                self._engine = _start(config, str(self._served.path), seed, settings, cause)
+                from vllm.v1.engine.llm_engine import LLMEngine
+
+                arguments = engine_arguments(config, str(self._served.path), seed, settings)
+                with ending_with_parent(ENGINE_CORE, str(cause)):
+                    self._engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # errors of the workers arrive with any type
                 self._served.close()
                 raise EngineError(start_error(model, error, cause)) from error
@@ -189,16 +192,6 @@ def import_vllm() -> None:
             f"engine.kind is vllm, but vLLM cannot be imported ({model_problem(error)}); install "
             "the extra cpu or gpu (make setup, make setup-gpu), or choose engine.kind=transformers"
         ) from error
-
-
-def _start(
-    config: EngineConfig, model: str, seed: int, settings: dict[str, object], cause: Path
-) -> LLMEngine:
-    from vllm.v1.engine.llm_engine import LLMEngine
-
-    arguments = engine_arguments(config, model, seed, settings)
-    with ending_with_parent(ENGINE_CORE, str(cause)):
-        return LLMEngine.from_engine_args(arguments)
 
 
 def engine_arguments(

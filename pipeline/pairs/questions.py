@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,24 +41,17 @@ def by_question(
     follow each other.
     """
     seen: set[bytes] = set()
-    current: list[T] = []
-    question_id = None
-    for row, item in enumerate(items, start=1):
-        if question_of(item) != question_id:
-            if question_id is not None:
-                yield question_id, current
-            question_id, current = question_of(item), []
-            if digest(question_id) in seen:
-                raise InputError.at(
-                    source,
-                    f"the trajectories of question {question_id} do not follow each other; sort "
-                    "the file by question_id, or rerun the stage that wrote it",
-                    row,
-                )
-            seen.add(digest(question_id))
-        current.append(item)
-    if question_id is not None:
-        yield question_id, current
+    for question_id, rows in groupby(enumerate(items, start=1), lambda row: question_of(row[1])):
+        group = list(rows)
+        if digest(question_id) in seen:
+            raise InputError.at(
+                source,
+                f"the trajectories of question {question_id} do not follow each other; sort the "
+                "file by question_id, or rerun the stage that wrote it",
+                group[0][0],
+            )
+        seen.add(digest(question_id))
+        yield question_id, [item for _, item in group]
 
 
 def pair_questions(

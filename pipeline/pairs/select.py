@@ -148,21 +148,20 @@ def select(
     if True in single_number:
         return _select_by_margin(distinct, thresholds, bins), bins
     total = {candidate.id: round(counted_total(candidate, thresholds), 9) for candidate in distinct}
-    ascending = sorted(distinct, key=lambda candidate: (total[candidate.id], candidate.sample))
     chosen_ids = {candidate.id for candidate in distinct if is_chosen(candidate, thresholds)}
     best_first = sorted(
         (candidate for candidate in distinct if candidate.id in chosen_ids),
         key=lambda candidate: (-total[candidate.id], candidate.sample),
     )
+    worst_first = sorted(
+        (candidate for candidate in distinct if candidate.id not in chosen_ids),
+        key=lambda candidate: (total[candidate.id], candidate.sample),
+    )
     pairs = []
-    position = 0
+    waiting = iter(worst_first)
     for chosen in best_first:
         bins[chosen.id] = "chosen-unpaired"
-        while position < len(ascending):
-            rejected = ascending[position]
-            position += 1
-            if rejected.id in chosen_ids:
-                continue
+        for rejected in waiting:  # from where the walk before has stopped
             kind = _kind(chosen, rejected, thresholds)
             if kind is None:
                 bins[rejected.id] = "passed-over"

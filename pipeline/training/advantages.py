@@ -28,7 +28,6 @@ from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import mismatch
 from pipeline.rollout.turns import turns_of
 from pipeline.training.checks import check_control_tokens, check_ids, checked_ids
-from pipeline.training.encoded_file import EncodedFile
 
 Per = Literal["step", "trajectory"]
 LARGEST_LOGPROB = 1e-3  # nats: above 0 by rounding only
@@ -62,13 +61,6 @@ class EncodedTrajectory:
     @property
     def trained_tokens(self) -> int:
         return sum(self.mask)
-
-
-def questions_of(trajectories: Sequence[EncodedTrajectory]) -> Sequence[str]:
-    """The question of every trajectory."""
-    if isinstance(trajectories, EncodedFile):
-        return trajectories.column("question")
-    return [trajectory.question for trajectory in trajectories]
 
 
 def standardized_rewards(trajectories: Iterable[Trajectory], per: Per) -> list[list[float]]:

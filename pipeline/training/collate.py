@@ -1,11 +1,11 @@
-"""Datasets, batch order and padding for the TRL trainers.
+"""Batch order and padding for the TRL trainers.
 
-Input: encoded records. Output: a ``datasets.Dataset``, the order in which a trainer reads it, and
-the tensors of a batch. Every optimizer step sees the same records as under plain shuffling. Only
-*inside* a step are they sorted by length, so that micro-batches hold records of similar length and
-little padding, while the losses stay the same as with shuffled batches. (Trainer's
-``group_by_length`` groups whole steps by length, which changes them.) With several processes, each
-gets about as many tokens of a step, because none goes on before the last is done.
+Input: encoded records. Output: the order in which a trainer reads them, and the tensors of a batch.
+Every optimizer step sees the same records as under plain shuffling. Only *inside* a step are they
+sorted by length, so that micro-batches hold records of similar length and little padding, while the
+losses stay the same as with shuffled batches. (Trainer's ``group_by_length`` groups whole steps by
+length, which changes them.) With several processes, each gets about as many tokens of a step,
+because none goes on before the last is done.
 """
 
 from __future__ import annotations
@@ -15,27 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError
-from pipeline.training.encode import Encoded
-from pipeline.training.encoded_file import EncodedFile
-from pipeline.training.trl_types import Batch, Collator, Dataset, DatasetRow
+from pipeline.training.trl_types import Batch, Collator, DatasetRow
 
 if TYPE_CHECKING:
     import torch
-
-
-def column_dataset(records: Sequence[Encoded], columns: Sequence[str]) -> Dataset:
-    """A ``datasets.Dataset`` with one row per record; ``columns`` are attributes of the records.
-
-    The rows of an `EncodedFile` stay in its file.
-    """
-    import datasets
-
-    if isinstance(records, EncodedFile):
-        return records.dataset.select_columns(list(columns))
-    dataset: Dataset = datasets.Dataset.from_dict(
-        {name: [getattr(record, name) for record in records] for name in columns}
-    )
-    return dataset
 
 
 @dataclass(eq=False)

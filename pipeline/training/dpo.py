@@ -13,7 +13,6 @@ never a file path).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -25,9 +24,8 @@ from pipeline.config.policy import Dpo
 from pipeline.core.atomic import save_array
 from pipeline.core.progress import Progress
 from pipeline.llm.tokenizer import Tokenizer
-from pipeline.training.collate import column_dataset
 from pipeline.training.encode import EncodedPair
-from pipeline.training.encoded_file import lengths_of
+from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.history import DROP, History, history_callback
 from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import load_weights, padding_id
@@ -46,7 +44,7 @@ from pipeline.training.trl_types import (
 if TYPE_CHECKING:
     import torch
 
-COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
+COLUMNS = ["prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask"]
 PreferenceKind: TypeAlias = Literal["sigmoid", "apo_zero"]  # TRL's names of loss types
 
 
@@ -116,7 +114,7 @@ def preference_loss(
 def dpo_trainer(
     model: PeftModel,
     tokenizer: Tokenizer,
-    pairs: Sequence[EncodedPair],
+    pairs: EncodedFile[EncodedPair],
     settings: Dpo,
     *,
     number: int,
@@ -155,7 +153,7 @@ def dpo_trainer(
     trainer: DpoTrainer = sorted_steps(trainer_class, pairs, settings, seed)(
         model=model,
         args=arguments,
-        train_dataset=column_dataset(pairs, COLUMNS),
+        train_dataset=pairs.dataset.select_columns(COLUMNS),
         data_collator=RecordedIdsCollator(pad_token_id=padding_id(tokenizer)),
         processing_class=tokenizer,
         callbacks=[history_callback(history)],
@@ -180,7 +178,7 @@ def dpo_trainer(
 
 
 def pair_reference_logps(
-    trainer: DpoTrainer, pairs: Sequence[EncodedPair], progress: Progress | None = None
+    trainer: DpoTrainer, pairs: EncodedFile[EncodedPair], progress: Progress | None = None
 ) -> NDArray[np.float64]:
     """log p (nats) of both sides of every pair under the reference, [P, 2] (chosen, rejected).
 
@@ -192,8 +190,7 @@ def pair_reference_logps(
         chosen, rejected = (side.float().tolist() for side in sides)
         return list(zip(chosen, rejected, strict=True))
 
-    dataset = column_dataset(pairs, COLUMNS)
-    logps = reference_logps(trainer, dataset, lengths_of(pairs), sums, progress)
+    logps = reference_logps(trainer, pairs.lengths, sums, progress)
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 
@@ -259,7 +256,7 @@ class _OutputRecorder:
         return self.last
 
 
-def _content_name(reference: str, pairs: Sequence[EncodedPair]) -> str:
+def _content_name(reference: str, pairs: EncodedFile[EncodedPair]) -> str:
     digest = hashlib.sha256(reference.encode())
     for pair in pairs:
         for ids in (pair.prompt_ids, pair.chosen_ids, pair.rejected_ids):

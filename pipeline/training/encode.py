@@ -26,7 +26,6 @@ from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode, plain_ids, prompt_text
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.training.checks import (
-    WRITERS,
     check_control_tokens,
     check_ids,
     check_mask,
@@ -48,6 +47,12 @@ class EncodedSft:
     id: str
     input_ids: list[int]
     labels: list[int]
+
+    @classmethod
+    def masked(cls, name: str, prompt: list[int], ids: list[int], mask: list[int]) -> EncodedSft:
+        """A prompt [P] and its completion [T], which is trained where ``mask`` [T] is 1."""
+        labels = [token if trained else IGNORED for token, trained in zip(ids, mask, strict=True)]
+        return cls(name, [*prompt, *ids], [IGNORED] * len(prompt) + labels)
 
     @property
     def length(self) -> int:
@@ -87,13 +92,7 @@ class EncodedPair:
 
     def chosen_example(self) -> EncodedSft:
         """The chosen side as a supervised sequence."""
-        sides = zip(self.chosen_ids, self.chosen_mask, strict=True)
-        labels = [token if written else IGNORED for token, written in sides]
-        return EncodedSft(
-            self.id,
-            [*self.prompt_ids, *self.chosen_ids],
-            [IGNORED] * len(self.prompt_ids) + labels,
-        )
+        return EncodedSft.masked(self.id, self.prompt_ids, self.chosen_ids, self.chosen_mask)
 
 
 class Encoded(Protocol):
@@ -132,14 +131,6 @@ def encode_sft(
     misplaced control token or one that the vocabulary lacks, or its decoded mask differs from its
     text.
     """
-    names = [
-        f"record {number}, example {example.example_id}"
-        for number, example in enumerate(examples, start=first)
-    ]
-    named = list(zip(examples, names, strict=True))
-    texts = iter(
-        _from_texts(tokenizer, [one for one in named if not (one[0].messages or one[0].token_ids)])
-    )
     templates = {
         tools: ChatTemplate(tokenizer, parse_json(tools or "[]", "tools"), thinking=thinking)
         for tools in {example.tools for example in examples if example.messages}
@@ -150,9 +141,12 @@ def encode_sft(
             return _as_sampled(tokenizer, example, vocabulary, name)
         if example.messages:
             return _from_messages(templates[example.tools], example, name)
-        return next(texts)
+        return _from_text(tokenizer, example, name)
 
-    return [encoded(example, name) for example, name in named]
+    return [
+        encoded(example, f"record {number}, example {example.example_id}")
+        for number, example in enumerate(examples, start=first)
+    ]
 
 
 def _as_sampled(
@@ -164,8 +158,7 @@ def _as_sampled(
         tokenizer, prompt, ids, example.token_spans, example.completion, vocabulary, name,
         remedy=_REBUILD,
     )  # fmt: skip
-    labels = [token if trained else IGNORED for token, trained in zip(ids, mask, strict=True)]
-    return EncodedSft(example.example_id, prompt + ids, [IGNORED] * len(prompt) + labels)
+    return EncodedSft.masked(example.example_id, prompt, ids, mask)
 
 
 def _from_messages(template: ChatTemplate, example: SftExample, name: str) -> EncodedSft:
@@ -179,59 +172,41 @@ def _from_messages(template: ChatTemplate, example: SftExample, name: str) -> En
         template.tokenizer, built.prompt_ids, ids, spans, "", None, name,
         remedy=_REBUILD, turns=example.messages,
     )  # fmt: skip
-    labels = [token if trained else IGNORED for token, trained in zip(ids, mask, strict=True)]
-    prompt = built.prompt_ids
-    return EncodedSft(example.example_id, prompt + ids, [IGNORED] * len(prompt) + labels)
+    return EncodedSft.masked(example.example_id, built.prompt_ids, ids, mask)
 
 
-def _from_texts(tokenizer: Tokenizer, named: Sequence[tuple[SftExample, str]]) -> list[EncodedSft]:
-    examples, names = [example for example, _ in named], [name for _, name in named]
-    for example, name in named:
-        problem = cover_error(example.spans, len(example.completion))
-        if problem is not None:
-            raise TrainingError(f"{name}: {problem}; {_REBUILD}")
-    prompts = [prompt_text(tokenizer, example.prompt) for example in examples]
-    prompt_ids = _ids(tokenizer, prompts)
-    piece_ids = {
-        writer: iter(
-            (plain_ids if writer == "observation" else _ids)(tokenizer, _texts(examples, writer))
-        )
-        for writer in WRITERS
+def _from_text(tokenizer: Tokenizer, example: SftExample, name: str) -> EncodedSft:
+    problem = cover_error(example.spans, len(example.completion))
+    if problem is not None:
+        raise TrainingError(f"{name}: {problem}; {_REBUILD}")
+    text = prompt_text(tokenizer, example.prompt)
+    [prompt] = _ids(tokenizer, [text])
+    check_prompt(tokenizer, prompt, text, name)
+    written = pieces(example.completion, example.spans, "model")
+    observed = pieces(example.completion, example.spans, "observation")
+    parts: dict[Writer, Iterator[list[int]]] = {
+        "model": iter(_ids(tokenizer, written)),
+        "observation": iter(plain_ids(tokenizer, observed)),
     }
-    for name, ids, text in zip(names, prompt_ids, prompts, strict=True):
-        check_prompt(tokenizer, ids, text, name)
-    return [
-        _join(tokenizer, example, name, ids, [next(piece_ids[w]) for *_, w in example.spans])
-        for example, name, ids in zip(examples, names, prompt_ids, strict=True)
-    ]
-
-
-def _texts(examples: Sequence[SftExample], writer: Writer) -> list[str]:
-    return [
-        text for example in examples for text in pieces(example.completion, example.spans, writer)
-    ]
+    ids: list[int] = []
+    mask: list[int] = []
+    token_spans: list[Span] = []
+    for _, _, writer in example.spans:
+        part = next(parts[writer])
+        token_spans.append((len(ids), len(ids) + len(part), writer))
+        ids += part
+        mask += [int(writer == "model")] * len(part)
+    check_control_tokens(tokenizer, prompt, ids, name)
+    check_mask(tokenizer, ids, token_spans, example.completion, example.spans, name)
+    if not any(mask):
+        raise TrainingError(f"{name}: no token is model-written; {_REBUILD}")
+    eos = tokenizer.eos_token_id
+    assert eos is not None  # check_control_tokens refuses such a tokenizer
+    return EncodedSft.masked(example.example_id, prompt, [*ids, eos], [*mask, 1])
 
 
 def _ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-
-
-def _join(
-    tokenizer: Tokenizer, example: SftExample, name: str, prompt: list[int], parts: list[list[int]]
-) -> EncodedSft:
-    ids, labels, token_spans = list(prompt), [IGNORED] * len(prompt), []
-    for (_, _, writer), part in zip(example.spans, parts, strict=True):
-        token_spans.append((len(ids) - len(prompt), len(ids) - len(prompt) + len(part), writer))
-        ids += part
-        labels += part if writer == "model" else [IGNORED] * len(part)
-    completion = ids[len(prompt) :]
-    check_control_tokens(tokenizer, prompt, completion, name)
-    check_mask(tokenizer, completion, token_spans, example.completion, example.spans, name)
-    if all(label == IGNORED for label in labels):
-        raise TrainingError(f"{name}: no token is model-written; {_REBUILD}")
-    eos = tokenizer.eos_token_id
-    assert eos is not None  # check_control_tokens refuses such a tokenizer
-    return EncodedSft(example.example_id, [*ids, eos], [*labels, eos])
 
 
 def encode_pairs(
@@ -257,7 +232,7 @@ def encode_pairs(
 
 def _writes_control_tokens(tokenizer: Tokenizer, pair: Pair) -> bool:
     """Whether the policy sampled a control token into the chosen trajectory before its end."""
-    recorded = "".join(message.content for message in pair.chosen)
+    recorded = _text_of(pair.chosen)
     body = _without_closing(tokenizer, pair.chosen_ids, pair.chosen_spans, recorded)
     every = checked_ids(body, pair.chosen_spans, sampled=False)
     retrieved = checked_ids(body, pair.chosen_spans, sampled=True)
@@ -270,33 +245,30 @@ def _encode_pair(
 ) -> EncodedPair:
     name = f"{name} {pair.chosen_id} > {pair.rejected_id}"
     check_ids(pair.prompt_ids, vocabulary, f"{name}: prompt", _REPAIR)
+    sides = {
+        "chosen": (pair.chosen_ids, pair.chosen_spans, pair.chosen),
+        "rejected": (pair.rejected_ids, pair.rejected_spans, pair.rejected),
+    }
+    chosen_mask, rejected_mask = (
+        _mask(
+            tokenizer, pair.prompt_ids, ids, spans, _text_of(messages), vocabulary,
+            f"{name}: {side}",
+            remedy=_REPAIR, sampled=side == "rejected", turns=messages if pair.tools else (),
+        )
+        for side, (ids, spans, messages) in sides.items()
+    )  # fmt: skip
     return EncodedPair(
         f"{pair.chosen_id}>{pair.rejected_id}",
         pair.prompt_ids,
         pair.chosen_ids,
         pair.rejected_ids,
-        _side_mask(tokenizer, pair, "chosen", vocabulary, name),
-        _side_mask(tokenizer, pair, "rejected", vocabulary, name),
+        chosen_mask,
+        rejected_mask,
     )
 
 
-def _side_mask(
-    tokenizer: Tokenizer,
-    pair: Pair,
-    side: Literal["chosen", "rejected"],
-    vocabulary: int | None,
-    name: str,
-) -> list[int]:
-    ids, spans, messages = (
-        (pair.chosen_ids, pair.chosen_spans, pair.chosen)
-        if side == "chosen"
-        else (pair.rejected_ids, pair.rejected_spans, pair.rejected)
-    )
-    recorded = "".join(message.content for message in messages)
-    return _mask(
-        tokenizer, pair.prompt_ids, ids, spans, recorded, vocabulary, f"{name}: {side}",
-        remedy=_REPAIR, sampled=side == "rejected", turns=messages if pair.tools else (),
-    )  # fmt: skip
+def _text_of(messages: Sequence[ChatMessage]) -> str:
+    return "".join(message.content for message in messages)
 
 
 def _mask(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -47,24 +48,26 @@ def write_encoded(path: Path, kind: type[E], records: Iterable[E]) -> EncodedCou
     for incomplete in path.parent.glob(f".{path.name}.*.tmp"):
         incomplete.unlink()
     schema = _schema(kind)
-    counts = EncodedCounts()
-    batch: list[E] = []
+    counts, waiting = EncodedCounts(), iter(records)
     with replacing(path) as temporary, pa.ipc.new_stream(str(temporary), schema) as writer:
-        for record in records:
-            counts.records += 1
-            counts.tokens += record.tokens
-            counts.trained_tokens += record.trained_tokens
-            batch.append(record)
-            if len(batch) == _ROWS:
-                writer.write_batch(_record_batch(batch, schema))
-                batch.clear()
-        if batch:
-            writer.write_batch(_record_batch(batch, schema))
+        while batch := list(islice(waiting, _ROWS)):
+            counts.records += len(batch)
+            counts.tokens += sum(record.tokens for record in batch)
+            counts.trained_tokens += sum(record.trained_tokens for record in batch)
+            columns = [
+                pa.array([getattr(record, field.name) for record in batch], type=field.type)
+                for field in schema
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     return counts
 
 
-class EncodedFile(Sequence[E], Generic[E]):
-    """The records of a file of `write_encoded`, read on demand."""
+class EncodedFile(Generic[E]):
+    """The records of a file of `write_encoded`, read on demand.
+
+    ``lengths`` are the `Encoded.length` and ``tokens`` the `Encoded.tokens` of every record, [N],
+    at 8 bytes each; ``dataset`` has the fields of the records as columns.
+    """
 
     def __init__(self, path: Path, kind: type[E]) -> None:
         import datasets
@@ -75,34 +78,14 @@ class EncodedFile(Sequence[E], Generic[E]):
         self.tokens: array[int] = array("q", stored.data.column(_TOKENS).to_pylist())
         self.dataset: Dataset = stored.remove_columns([_LENGTH, _TOKENS])
 
-    def column(self, name: str) -> list[str]:
-        """All values of a text field."""
-        return list(self.dataset[name])
-
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> E:  # type: ignore[override]  # slices are not needed
-        if index >= len(self):
-            raise IndexError(index)
+    def __getitem__(self, index: int) -> E:
         return self._kind(**self.dataset[index])
 
     def __iter__(self) -> Iterator[E]:
         return (self._kind(**row) for row in self.dataset)
-
-
-def lengths_of(records: Sequence[Encoded]) -> array[int]:
-    """The length of every record in tokens, [N]; 8 bytes each."""
-    if isinstance(records, EncodedFile):
-        return records.lengths
-    return array("q", (record.length for record in records))
-
-
-def tokens_of(records: Sequence[Encoded]) -> array[int]:
-    """The tokens of every record, [N], of a pair those of both sides; 8 bytes each."""
-    if isinstance(records, EncodedFile):
-        return records.tokens
-    return array("q", (record.tokens for record in records))
 
 
 def _schema(kind: type[Encoded]) -> pa.Schema:
@@ -119,16 +102,4 @@ def _schema(kind: type[Encoded]) -> pa.Schema:
             (_LENGTH, pa.int64()),
             (_TOKENS, pa.int64()),
         ]
-    )
-
-
-def _record_batch(records: Sequence[Encoded], schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([getattr(record, field.name) for record in records], type=field.type)
-            for field in schema
-        ],
-        schema=schema,
     )

@@ -22,7 +22,7 @@ first step. Departure from eq. 16: nothing corrects for sampling from the other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,9 +33,9 @@ from pipeline.config.policy import Grpo
 from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
 from pipeline.llm.tokenizer import Tokenizer
-from pipeline.training.advantages import EncodedTrajectory, questions_of
-from pipeline.training.collate import column_dataset, trajectory_collator
-from pipeline.training.encoded_file import lengths_of
+from pipeline.training.advantages import EncodedTrajectory
+from pipeline.training.collate import trajectory_collator
+from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.history import History, history_callback
 from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import is_quantized, padding_id
@@ -48,13 +48,13 @@ from pipeline.training.trl_types import Batch, FusedOutput, GrpoTrainer, PeftMod
 if TYPE_CHECKING:
     import torch
 
-COLUMNS = ("prompt_ids", "completion_ids", "mask", "old_logprobs", "advantages")
+COLUMNS = ["prompt_ids", "completion_ids", "mask", "old_logprobs", "advantages"]
 
 
 def grpo_trainer(
     model: PeftModel,
     tokenizer: Tokenizer,
-    trajectories: Sequence[EncodedTrajectory],
+    trajectories: EncodedFile[EncodedTrajectory],
     settings: Grpo,
     *,
     temperature: float,
@@ -99,13 +99,13 @@ def grpo_trainer(
     check_processes(arguments, settings, "grpo")
     # The advantages of a question sum to zero. Within one optimizer step they cancel on the tokens
     # that its trajectories share.
-    questions = questions_of(trajectories)
+    questions = list(trajectories.dataset["question"])
     trainer_class = sorted_steps(_cached_batch_trainer(), trajectories, settings, seed, questions)
     trainer: GrpoTrainer = trainer_class(
         model=model,
         reward_funcs=_no_reward,
         args=arguments,
-        train_dataset=column_dataset(trajectories, COLUMNS),
+        train_dataset=trajectories.dataset.select_columns(COLUMNS),
         processing_class=tokenizer,
         callbacks=[history_callback(history)],
     )
@@ -132,7 +132,7 @@ def grpo_trainer(
 
 def token_reference_logps(
     trainer: GrpoTrainer,
-    trajectories: Sequence[EncodedTrajectory],
+    trajectories: EncodedFile[EncodedTrajectory],
     adapter: str = REFERENCE,
     progress: Progress | None = None,
 ) -> list[NDArray[np.float32]]:
@@ -148,8 +148,7 @@ def token_reference_logps(
         rows = zip((trajectories[index] for index in indices), logps_BT.cpu().numpy(), strict=True)
         return [_completion(trajectory, logps_T) for trajectory, logps_T in rows]
 
-    dataset = column_dataset(trajectories, COLUMNS)
-    return reference_logps(trainer, dataset, lengths_of(trajectories), token_values, progress)
+    return reference_logps(trainer, trajectories.lengths, token_values, progress)
 
 
 def _completion(trajectory: EncodedTrajectory, logps_T: NDArray[np.float32]) -> NDArray[np.float32]:

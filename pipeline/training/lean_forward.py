@@ -21,7 +21,6 @@ from pipeline.training.encode import IGNORED
 from pipeline.training.packed_attention import (
     ATTENTION,
     GRAIN,
-    hidden_states,
     packed_arguments,
     register_attention,
 )
@@ -105,12 +104,11 @@ def unpadded_forward(
         zeros_BT = value_1N.new_zeros(predicted_BT[:, 1:].shape)
         return zeros_BT.masked_scatter(predicted_BT[:, 1:], value_1N[0, predicted_N])
 
-    result: FusedOutput = FusedCausalLMOutput(
+    return FusedCausalLMOutput(
         loss=output.loss,
         label_mask=labels_BT[:, 1:] != IGNORED,
         **{name: padded(getattr(output, name)) for name in _PER_TOKEN},
     )
-    return result
 
 
 def lean_forward(
@@ -144,7 +142,7 @@ def lean_forward(
         for value_N in (logp_NV.gather(-1, chosen_N[:, None])[:, 0], entropy_N, mean_N, top_N)
     )
     mask = labels_BT[:, 1:] != IGNORED
-    output: FusedOutput = FusedCausalLMOutput(
+    return FusedCausalLMOutput(
         loss=-log_probs.sum() / mask.sum().clamp(min=1),
         log_probs=log_probs,
         entropy=entropy,
@@ -152,7 +150,6 @@ def lean_forward(
         is_top1=is_top1,
         label_mask=mask,
     )
-    return output
 
 
 def _labeled_states(
@@ -180,8 +177,13 @@ def _labeled_states(
         padding = -len(place_n) % GRAIN
         positions.append(torch.cat([place_n, place_n[-1:].expand(padding)]))
         kept.append(torch.arange(len(place_n) + padding) < len(place_n))
-    states_PH = hidden_states(decoder, ids_M, sizes, labeled_positions=torch.cat(positions))
-    return states_PH[torch.cat(kept)]
+    states_1PH: torch.Tensor = decoder(
+        input_ids=ids_M[None],
+        use_cache=False,
+        labeled_positions=torch.cat(positions),
+        **packed_arguments(sizes, ids_M.device),
+    ).last_hidden_state
+    return states_1PH[0][torch.cat(kept)]
 
 
 def _narrow_last_layer(layer: DecoderLayer) -> None:

@@ -149,10 +149,9 @@ def prepare_quantized(model: CausalModel, settings: Trainer) -> CausalModel:
 
     # In 8 bit, bitsandbytes warns at each projection of each pass that it computes in float16.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-    prepared: CausalModel = prepare_model_for_kbit_training(
+    return prepare_model_for_kbit_training(
         model, use_gradient_checkpointing=settings.gradient_checkpointing
     )
-    return prepared
 
 
 def is_quantized(model: PeftModel) -> bool:

@@ -15,8 +15,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.training.trl_types import Decoder
-
 if TYPE_CHECKING:
     import torch
 
@@ -155,23 +153,3 @@ def packed_arguments(lengths: Sequence[int], device: torch.device) -> dict[str, 
         "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32, device=device),
         "max_length_q": max(lengths),
     }
-
-
-def hidden_states(
-    decoder: Decoder,
-    ids: torch.Tensor,
-    lengths: Sequence[int],
-    **arguments: torch.Tensor,
-) -> torch.Tensor:
-    """Last hidden states (N, hidden) of concatenated sequences.
-
-    Args:
-        decoder: a causal model without its head that uses the packed attention.
-        ids: token ids (N,).
-        lengths: tokens per sequence, in order; they sum to N.
-        **arguments: further arguments of the decoder.
-    """
-    arguments |= packed_arguments(lengths, ids.device)
-    out = decoder(input_ids=ids[None], use_cache=False, **arguments)
-    hidden: torch.Tensor = out.last_hidden_state[0]
-    return hidden

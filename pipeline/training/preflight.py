@@ -2,8 +2,8 @@
 
 Input: ``pairs.parquet``, scored trajectories, or encoded supervised examples, question files, and
 the limits below. Output: `DataFacts`, which give one `Check` for each question, with its figures,
-its limit and a remedy. Of a Parquet file only a few columns are read, as Arrow batches, so that a
-hundred thousand pairs take seconds. Memory grows by one hash for each record.
+its limit and a remedy. Of a Parquet file only a few columns are read. Memory grows by one hash for
+each record.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from pipeline.core.records import Question
-from pipeline.core.row_files import iterate_parquet, parquet_batches
+from pipeline.core.row_files import iterate_parquet
 from pipeline.knowledge.corpus.overlap import find_overlaps
 from pipeline.training.encode import EncodedSft
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 _DIGITS = 3
 # Limits: shares of records, of the questions that train (overlap), and of the tokens after the
@@ -79,12 +74,14 @@ class DataFacts:
     _seen: set[bytes] = field(default_factory=set)
 
     def add(
-        self, length: int, tokens: int, trained: int, digest: bytes, identical: bool = False
+        self, length: int, tokens: int, trained: int, ids: list[list[int]], identical: bool = False
     ) -> None:
         """Count a record: its longest sequence, tokens after the prompt, and trained tokens.
 
-        ``identical`` says whether the sides of a pair have the same tokens.
+        ``ids`` are all token ids of the record. ``identical`` says whether the sides of a pair have
+        the same tokens.
         """
+        digest = hashlib.blake2b(repr(ids).encode(), digest_size=12).digest()
         self.records += 1
         self.over_long += length > self.max_length
         self.longest = max(self.longest, length)
@@ -98,8 +95,8 @@ class DataFacts:
         """Supervised examples, counted while they pass."""
         for example in examples:
             prompt = next(n for n, label in enumerate(example.labels) if label >= 0)
-            digest = hashlib.blake2b(repr(example.input_ids).encode(), digest_size=12).digest()
-            self.add(example.length, example.length - prompt, example.trained_tokens, digest)
+            ids = [example.input_ids]
+            self.add(example.length, example.length - prompt, example.trained_tokens, ids)
             yield example
 
     def checks(self) -> list[Check]:
@@ -179,23 +176,17 @@ def recorded_facts(
     unreadable.
     """
     facts = DataFacts(block, _UNITS[block], max_length)
-    names = [[f"{side}_{part}" for side in _SIDES[block]] for part in ("ids", "spans")]
-    ids: set[str] = set()
-    for batch in parquet_batches(file, ["question_id", "prompt_ids", *chain(*names)]):
-        sides, written = ([batch[name] for name in part] for part in names)
-        rows = zip(
-            _lists(batch["prompt_ids"]),
-            zip(*map(_lists, sides), strict=True),
-            zip(*map(_written, written), strict=True),
-            strict=True,
-        )
-        for prompt, tokens, trained in rows:
-            lengths = [len(side) for side in tokens]
-            same = len(set(lengths)) < len(lengths) and bool((tokens[0] == tokens[1]).all())
-            digest = _digest(prompt, *tokens)
-            facts.add(len(prompt) + max(lengths), sum(lengths), sum(trained), digest, same)
-        ids.update(batch["question_id"].to_pylist())
-    _compare_questions(facts, ids, questions or {})
+    ids_of, spans_of = ([f"{side}_{part}" for side in _SIDES[block]] for part in ("ids", "spans"))
+    questions_seen: set[str] = set()
+    for row in iterate_parquet(file, ["question_id", "prompt_ids", *ids_of, *spans_of]):
+        prompt, *sides = (row[name] or [] for name in ("prompt_ids", *ids_of))
+        spans = [span for name in spans_of for span in row[name] or ()]
+        trained = sum(one["end"] - one["start"] for one in spans if one["writer"] == "model")
+        lengths = [len(side) for side in sides]
+        identical = block == "dpo" and sides[0] == sides[1]
+        facts.add(len(prompt) + max(lengths), sum(lengths), trained, [prompt, *sides], identical)
+        questions_seen.add(row["question_id"])
+    _compare_questions(facts, questions_seen, questions or {})
     return facts
 
 
@@ -217,33 +208,3 @@ def _questions(directory: Path) -> Iterator[Question]:
     rows = iterate_parquet(directory / "questions.parquet", ["question_id", "question"])
     for row in rows:
         yield Question(row["question_id"], "", row["question"], [], "multi")
-
-
-def _lists(column: pa.ListArray) -> list[np.ndarray[Any, Any]]:
-    """The lists of a column as arrays of integers."""
-    import numpy as np
-
-    ends = np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    return np.split(values, ends[:-1]) if len(ends) else []
-
-
-def _written(column: pa.ListArray) -> list[int]:
-    """The number of tokens in the spans that the model wrote, by row."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    spans = column.flatten()
-    start, end, writer = (spans.field(name) for name in ("start", "end", "writer"))
-    sizes = np.where(pc.equal(writer, "model"), pc.subtract(end, start), 0)
-    counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    rows = np.repeat(np.arange(len(column)), counts)
-    return [int(total) for total in np.bincount(rows, weights=sizes, minlength=len(column))]
-
-
-def _digest(*parts: np.ndarray[Any, Any]) -> bytes:
-    content = hashlib.blake2b(digest_size=12)
-    for part in parts:
-        content.update(f"{len(part)}:".encode())
-        content.update(part.tobytes())
-    return content.digest()

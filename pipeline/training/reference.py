@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pipeline.core.progress import Progress
-from pipeline.training.trl_types import Batch, Dataset, TrlTrainer
+from pipeline.training.trl_types import Batch, TrlTrainer
 
 REFERENCE = "ref"  # the name under which TRL looks for a frozen reference adapter
 
@@ -22,12 +22,11 @@ Value = TypeVar("Value")
 
 def reference_logps(
     trainer: TrlTrainer,
-    dataset: Dataset,
     lengths: Sequence[int],
     batch_logps: Callable[[Batch, list[int]], Sequence[Value]],
     progress: Progress | None = None,
 ) -> list[Value]:
-    """Log-probabilities (nats) of every row of ``dataset``, in order.
+    """Log-probabilities (nats) of every row of the trainer's data set, in order.
 
     ``lengths`` are the tokens of each row. ``batch_logps`` maps a collated batch and its row
     indices to one value per row, under the reference. Batches hold rows of similar length; each
@@ -45,7 +44,8 @@ def reference_logps(
     values: list[tuple[int, Value]] = []
     trainer.model.eval()
     for indices in own:
-        batch = trainer._prepare_inputs(trainer.data_collator([dataset[at] for at in indices]))
+        rows = [trainer.train_dataset[at] for at in indices]
+        batch = trainer._prepare_inputs(trainer.data_collator(rows))
         values += zip(indices, batch_logps(batch, indices), strict=True)
         progress.advance(len(indices))
     by_index: dict[int, Value] = dict(gather_object(values))

@@ -12,27 +12,25 @@ the gradient, and it makes the learning rate independent of trajectory lengths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.policy import Dpo, Sft
 from pipeline.llm.tokenizer import Tokenizer
-from pipeline.training.collate import column_dataset
 from pipeline.training.encode import EncodedSft
-from pipeline.training.encoded_file import lengths_of
+from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.history import History, history_callback
 from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
-COLUMNS = ("input_ids", "labels")
+COLUMNS = ["input_ids", "labels"]
 
 
 def sft_trainer(
     model: PeftModel,
     tokenizer: Tokenizer,
-    examples: Sequence[EncodedSft],
+    examples: EncodedFile[EncodedSft],
     settings: Sft | Dpo,
     *,
     number: int = 0,
@@ -62,7 +60,7 @@ def sft_trainer(
     trainer: TrlTrainer = sorted_steps(SFTTrainer, examples, settings, seed)(
         model=model,
         args=arguments,
-        train_dataset=column_dataset(examples, COLUMNS),
+        train_dataset=examples.dataset.select_columns(COLUMNS),
         processing_class=tokenizer,
         callbacks=[history_callback(history)],
     )
@@ -70,13 +68,12 @@ def sft_trainer(
     return trainer
 
 
-def heldout_loss(trainer: TrlTrainer, examples: Sequence[EncodedSft]) -> dict[str, float]:
+def heldout_loss(trainer: TrlTrainer, examples: EncodedFile[EncodedSft]) -> dict[str, float]:
     """Mean losses (nats) and token accuracies of held-out examples; empty without examples."""
     if not examples:
         return {}
-    lengths = lengths_of(examples)
-    ordered = [examples[at] for at in sorted(range(len(examples)), key=lambda at: -lengths[at])]
-    metrics = trainer.evaluate(column_dataset(ordered, COLUMNS))
+    longest_first = sorted(range(len(examples)), key=lambda at: -examples.lengths[at])
+    metrics = trainer.evaluate(examples.dataset.select_columns(COLUMNS).select(longest_first))
     return {
         name: float(metrics[f"eval_{name}"])
         for name in ("loss", "mean_token_accuracy")

@@ -24,8 +24,8 @@ from pipeline.training.checkpoints import (
     last_checkpoint,
 )
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
-from pipeline.training.encode import Encoded
-from pipeline.training.encoded_file import lengths_of, tokens_of
+from pipeline.training.encode import E
+from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.history import History
 from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lora import load_weights, pick_device
@@ -149,7 +149,7 @@ def check_processes(arguments: TrainingArguments, settings: Trainer, block: str)
 
 def sorted_steps(
     trainer_class: TrainerClass,
-    records: Sequence[Encoded],
+    records: EncodedFile[E],
     settings: Trainer,
     seed: int,
     groups: Sequence[str] = (),
@@ -159,8 +159,6 @@ def sorted_steps(
     ``groups`` are names of ``records`` that belong together. The adapter keeps its number format
     (`pipeline.training.trainer_args`), and the process trains on one GPU.
     """
-
-    lengths, tokens = lengths_of(records), tokens_of(records)
 
     class StepSorted(trainer_class):
         def __init__(self, model: PeftModel, args: TrainingArguments, **arguments: object) -> None:
@@ -174,12 +172,12 @@ def sorted_steps(
 
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:
             return StepSortedSampler(
-                lengths,
+                records.lengths,
                 settings.batch_size,
                 seed,
                 per_device=settings.per_device_batch_size,
                 processes=settings.processes,
-                tokens=tokens,
+                tokens=records.tokens,
                 groups=groups,
             )
 

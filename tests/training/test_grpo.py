@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_check.training import in_file
 from pipeline.config import Grpo
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.record_io import write_parquet
@@ -148,7 +149,7 @@ def assert_same(gradients, expected) -> None:  # type: ignore[no-untyped-def]
 def trainer_of(model, trajectories, folder: Path, history=None, **changes):  # type: ignore[no-untyped-def]
     settings = Grpo(**{**CPU, "batch_size": 2, "per_device_batch_size": 2, **changes})
     return grpo_trainer(
-        model, byte_tokenizer(), trajectories, settings,
+        model, byte_tokenizer(), in_file(folder, trajectories), settings,
         temperature=TEMPERATURE, seed=0, checkpoint_dir=folder, history=history or History(),
     )  # fmt: skip
 

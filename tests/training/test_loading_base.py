@@ -77,6 +77,6 @@ def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_
     model = new_adapter(load_base(base, settings(), "sft"), Lora(), 0)
     arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=2, use_cpu=True)
     arguments._n_gpu = 8  # what transformers sets on a machine with eight GPUs
-    trainer: Any = sorted_steps(Trainer, [], settings(), 0)(model=model, args=arguments)
+    trainer: Any = sorted_steps(Trainer, None, settings(), 0)(model=model, args=arguments)
     assert trainer.args.train_batch_size == 2
     assert not isinstance(trainer._wrap_model(trainer.model), torch.nn.DataParallel)

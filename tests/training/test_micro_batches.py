@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_check.training import in_file
 from pipeline.config import Dpo, Grpo, Sft
 from pipeline.training import kept_activations
 from pipeline.training.advantages import EncodedTrajectory
@@ -54,7 +55,7 @@ def sft(base: Path, folder: Path, history: History, per_device: int) -> Any:
     ]
     examples = encode_sft(byte_tokenizer(), written)
     return sft_trainer(
-        random_adapter(base, settings, "sft"), byte_tokenizer(), examples, settings,
+        random_adapter(base, settings, "sft"), byte_tokenizer(), in_file(folder, examples), settings,
         seed=0, checkpoint_dir=folder, history=history,
     )  # fmt: skip
 
@@ -71,8 +72,9 @@ def dpo(base: Path, folder: Path, history: History, per_device: int, eta_of: str
     )
     tokenizer = byte_tokenizer()
     records = [pair(tokenizer, number, observation(number)) for number in range(7)]
+    pairs = in_file(folder, encode_pairs(tokenizer, records))
     return dpo_trainer(
-        random_adapter(base, settings, "sft"), tokenizer, encode_pairs(tokenizer, records), settings,
+        random_adapter(base, settings, "sft"), tokenizer, pairs, settings,
         number=1, seed=0, checkpoint_dir=folder, history=history, reference_name="r",
     )  # fmt: skip
 
@@ -91,7 +93,7 @@ def grpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
         for n in range(7)
     ]  # fmt: skip
     return grpo_trainer(
-        random_adapter(base, settings, "sft"), byte_tokenizer(), trajectories, settings,
+        random_adapter(base, settings, "sft"), byte_tokenizer(), in_file(folder, trajectories), settings,
         temperature=1.0, seed=0, checkpoint_dir=folder, history=history,
     )  # fmt: skip
 
@@ -182,8 +184,8 @@ def test_the_held_out_loss_is_a_mean_over_examples(base: Path, tmp_path: Path):
         folder = tmp_path / str(size)
         folder.mkdir()
         trainer = sft(base, folder, History(), size)
-        losses.append(heldout_loss(trainer, records)["loss"])
-        alone = [heldout_loss(trainer, [record])["loss"] for record in records]
+        losses.append(heldout_loss(trainer, in_file(folder, records))["loss"])
+        alone = [heldout_loss(trainer, in_file(folder, [one]))["loss"] for one in records]
         assert losses[-1] == pytest.approx(sum(alone) / 3, rel=1e-5)
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 

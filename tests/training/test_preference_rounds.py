@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_check.training import in_file
 from pipeline.config import Dpo, Lora, Sft
 from pipeline.core.errors import ConfigError, DependencyError, TrainingError
 from pipeline.core.record_io import write_parquet
@@ -77,7 +78,8 @@ def preference_trainer(run, folder, eta_of, loss="sigmoid"):
         loss=loss,
     )  # fmt: skip
     tokenizer = byte_tokenizer()
-    pairs = encode_pairs(tokenizer, [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in (1, 2, 3)])
+    records = [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in (1, 2, 3)]
+    pairs = in_file(folder, encode_pairs(tokenizer, records))
     base = load_base(run.base, settings, "dpo")
     trainer = dpo_trainer(
         continue_adapter(base, start, NO_DROPOUT), tokenizer, pairs, settings, number=1, seed=0,
@@ -272,7 +274,8 @@ def test_reference_log_probabilities_are_stored_by_content(run, tmp_path):
     settings = Dpo(**CPU, batch_size=2, per_device_batch_size=2)
     stored = set()
     for name, numbers in (("a", (1, 2)), ("a", (1, 2)), ("b", (1, 2)), ("a", (1, 3))):
-        pairs = encode_pairs(tokenizer, [pair(tokenizer, n) for n in numbers])
+        records = [pair(tokenizer, n) for n in numbers]
+        pairs = in_file(tmp_path, encode_pairs(tokenizer, records))
         model = continue_adapter(
             load_base(run.base, settings, "dpo"), run.root / "sft" / "adapter", NO_DROPOUT
         )

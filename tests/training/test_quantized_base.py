@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_check.training import in_file
 from pipeline.config import Dpo, Grpo, Lora, Sft
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.dpo import dpo_trainer
@@ -82,15 +83,17 @@ def trainer_of(kind: str, model: Any, folder: Path, history: History) -> Any:
     shared: Any = {"seed": 0, "checkpoint_dir": folder, "history": history}
     if kind == "sft":
         examples = encode_sft(tokenizer, [example(number) for number in range(2)])
-        return sft_trainer(model, tokenizer, examples, Sft(**COMMON), **shared)
+        return sft_trainer(model, tokenizer, in_file(folder, examples), Sft(**COMMON), **shared)
     if kind == "dpo":
         settings = Dpo(**COMMON, round_epochs=(1,))
         pairs = encode_pairs(tokenizer, [pair(tokenizer, number) for number in range(2)])
         return dpo_trainer(
-            model, tokenizer, pairs, settings, number=1, reference_name="r", **shared
-        )
+            model, tokenizer, in_file(folder, pairs), settings,
+            number=1, reference_name="r", **shared,
+        )  # fmt: skip
     settings = Grpo(**COMMON, beta=0.0 if kind == "grpo without reference" else 0.001)
-    return grpo_trainer(model, tokenizer, trajectories(), settings, temperature=1.0, **shared)
+    records = in_file(folder, trajectories())
+    return grpo_trainer(model, tokenizer, records, settings, temperature=1.0, **shared)
 
 
 @BITS

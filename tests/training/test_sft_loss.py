@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_check.training import in_file
 from pipeline.config import Lora, Sft
 from pipeline.core.records import Message, SftExample, Span
 from pipeline.training.encode import encode_sft
@@ -69,7 +70,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_model_written_tokens(tmp_path, 
     trainer = sft_trainer(
         model,
         byte_tokenizer(),
-        examples,
+        in_file(tmp_path, examples),
         settings,
         seed=0,
         checkpoint_dir=tmp_path,

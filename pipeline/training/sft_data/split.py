@@ -95,7 +95,7 @@ def split(
             continue  # below, beside the steps of longer questions
         test += [_whole(trajectory) for trajectory in group[:num_held_out]]
         # Known facts are rare, and so are the steps that teach the policy not to search.
-        preferred = _memory_first(group[num_held_out:])
+        preferred = sorted(group[num_held_out:], key=lambda one: not one.uses_memory)
         train += [_whole(trajectory) for trajectory in preferred[:num_train]]
 
     train_subqueries = _subqueries(train)
@@ -137,11 +137,6 @@ def _num_held_out(available: int, num_test: int, num_train: int, singles: bool) 
     held_out = num_test if available >= total else available * num_test // total
     num_kept = 1 if num_train or singles else 0
     return max(0, min(held_out, available - num_kept))
-
-
-def _memory_first(trajectories: Sequence[SupervisedTrajectory]) -> list[SupervisedTrajectory]:
-    """Trajectories with a step from memory first; the order is otherwise unchanged."""
-    return sorted(trajectories, key=lambda trajectory: not trajectory.uses_memory)
 
 
 def _whole(trajectory: SupervisedTrajectory) -> Example:

@@ -45,12 +45,6 @@ def summary(
     return text[:1].upper() + text[1:]
 
 
-def relation_question(subject: str, relation: str) -> str:
-    """The question of a relation-style hop; unlisted relations get a default template."""
-    template = RELATIONS.get(relation, _DEFAULT_RELATION)
-    return template.format(subject=subject, relation=relation)
-
-
 _PLACEHOLDER = re.compile(r"#(\d+)")
 _SPACE_BEFORE = re.compile(r"\s+(?=[?.,;:!])|\s+(?='s\b)|\s+(?=’s\b)")
 
@@ -76,7 +70,8 @@ def fluent(filled: str) -> str:
     text = " ".join(filled.split())
     subject, arrows, relation = text.partition(">>")
     if arrows and subject.strip() and relation.strip():
-        text = relation_question(_tidy(subject), relation.strip())
+        template = RELATIONS.get(relation.strip(), _DEFAULT_RELATION)
+        text = template.format(subject=_tidy(subject), relation=relation.strip())
     text = _tidy(text)
     if not text.endswith("."):
         text = text.rstrip(" ?") + "?"
