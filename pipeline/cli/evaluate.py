@@ -194,4 +194,4 @@ def compare(
 
     comparison = compare_finished(runs)
     shown = tables(comparison, dataset)
-    show_tables(shown, output, comparison.to_json() if as_json else None)
+    show_tables(shown, output, comparison if as_json else None)
