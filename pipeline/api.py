@@ -13,7 +13,7 @@ are computed by the functions of the stages, with the settings of the configurat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,7 +70,7 @@ def compare_runs(runs: Iterable[Path | str]) -> dict[str, Any]:
     """
     from pipeline.look.report.finished_run import compare
 
-    return compare(map(str, runs)).to_json()
+    return asdict(compare(map(str, runs)))
 
 
 class Run:

@@ -93,17 +93,14 @@ def open_site(task: StageTask) -> Site:
 
 def _current(task: StageTask) -> list[Path] | None:
     """The outputs that the configuration names today; None if it names a missing file."""
-    from pipeline.engine.outputs import Outputs
-    from pipeline.engine.stage import walk
+    from pipeline.engine.status import complete_outputs
 
-    outputs = Outputs()
     try:
-        found = [outputs.of(needed) for needed in walk(task)]
+        return list(complete_outputs(task).values())
     except SteepError as error:
         reason = f"because the configuration's are not known: {error}"
         typer.echo(f"the newest outputs are shown, {reason}", err=True)
         return None
-    return [output.directory for output in found if output is not None]
 
 
 def _base_model(settings: Config) -> Path | None:

@@ -34,26 +34,14 @@ def show(
     changed: Annotated[
         bool, typer.Option("--changed", help="only what differs from the defaults or the base file")
     ] = False,
-    as_json: options.JsonOption = False,
 ) -> None:
     """Print the resolved configuration as YAML; comments mark changes from base and default."""
     from pipeline.config.reading import load_base
-    from pipeline.config.writing import ABSENT, as_text, entries
+    from pipeline.config.writing import as_text, entries
 
-    settings = chosen.load()
     base = load_base(chosen.config, chosen.root)
-    found = entries(settings, None if base is None else base[1])
+    found = entries(chosen.load(), None if base is None else base[1])
     shown = [entry for entry in found if entry.changed or not changed]
-    if as_json:
-        names = ("key", "value", "default", "base")
-        differing = [
-            {name: value for name in names if (value := getattr(entry, name)) is not ABSENT}
-            for entry in found
-            if entry.changed
-        ]
-        values = {"settings": settings.model_dump(mode="json"), "changed": differing}
-        print_json(values)
-        return
     differ = sum(entry.changed for entry in found)
     compared = "the defaults" if base is None else f"the defaults or the base {base[0]}"
     typer.echo(f"# {chosen.config}: {differ} of {len(found)} settings differ from {compared}")

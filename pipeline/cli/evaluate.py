@@ -18,7 +18,6 @@ from pipeline.cli.options import (
     with_configuration,
 )
 from pipeline.cli.printing import check_markdown, console, print_json, show_tables, table
-from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,10 +61,6 @@ def evaluate(
         ),
     ] = 1,
     as_json: JsonOption = False,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", help="JSON file for the rows"),
-    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="evaluate again, even if it is done")
     ] = False,
@@ -88,12 +83,9 @@ def evaluate(
             task, policy or (), questions, dataset=dataset, limit=limit, select=select,
             samples=samples, force=force, check=not no_check,
         )  # fmt: skip
-    if output is not None:
-        with text_output(output) as write:
-            write(json_text(done.rows, indent=1, allow_nan=False) + "\n")
     if as_json:
         print_json(done.rows)
-    elif output != "-":
+    else:
         _print(done)
 
 
@@ -194,4 +186,4 @@ def compare(
 
     comparison = compare_finished(runs)
     shown = tables(comparison, dataset)
-    show_tables(shown, output, comparison.to_json() if as_json else None)
+    show_tables(shown, output, comparison if as_json else None)

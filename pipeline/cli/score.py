@@ -25,12 +25,11 @@ from pipeline.cli.records import (
 )
 from pipeline.core.errors import InputError
 from pipeline.core.methods import DEFAULT_METHOD, listed_methods
-from pipeline.core.record_io import iterate_records, write_jsonl
+from pipeline.core.record_io import write_jsonl
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Rewards
     from pipeline.core.answer_metrics import CoverMatch
-    from pipeline.core.verdicts import Ruling
     from pipeline.rollout.turns import Turn
 
 _BATCH = 128  # trajectories per call of the similarity model
@@ -46,21 +45,18 @@ def score(
     similarity: Annotated[
         str, typer.Option(help="lexical, or a configuration with reranker and weights")
     ] = _LEXICAL,
-    verdicts: Annotated[
-        str | None, typer.Option(help="hiprag: file of verdicts, for steps without one")
-    ] = None,
 ) -> None:
     """Add the rewards to the trajectories of FILE, null where retrieval failed.
 
-    TeaRAG's reward needs the similarity. HiPRAG's reward takes its verdicts from the steps, or from
-    the file of --verdicts, which the stage judge writes. Other rewards need neither.
+    TeaRAG's reward needs the similarity, and HiPRAG's reward the verdicts in the steps. Other
+    rewards need neither.
     """
     from pipeline.methods import method
 
     needs = method(reward).record_needs
     settings, inputs = _open_inputs(similarity)
     if needs == "verdicts":
-        scored = _score_each(source, reward, _judged_terms(settings, inputs.cem, verdicts))
+        scored = _score_each(source, reward, _judged_terms(settings, inputs.cem))
     elif needs == "turns":
         scored = _score_each(source, reward, _turn_terms(settings))
     else:
@@ -128,38 +124,17 @@ def _score_each(source: File, reward: str, terms_of: TermsOf) -> Iterator[Record
         yield record | {"rewards": of_record}
 
 
-def _judged_terms(settings: Rewards, cem: CoverMatch, verdicts: File | None) -> TermsOf:
+def _judged_terms(settings: Rewards, cem: CoverMatch) -> TermsOf:
     """HiPRAG's rewards."""
     from pipeline.methods.hiprag.reward import score as score_trajectories
 
-    rulings_of = None if verdicts is None else _rulings(verdicts)
-
     def terms_of(view: TrajectoryView, parsed: bool) -> Mapping[str, Any]:
-        if rulings_of is None:  # steps that were parsed have no verdict
-            rulings = [getattr(step, "verdict", None) for step in view.steps or ()]
-        else:
-            rulings = [ruling for _, ruling in sorted(rulings_of.get(view.trajectory_id, []))]
+        # Steps that were parsed have no verdict.
+        rulings = [getattr(step, "verdict", None) for step in view.steps or ()]
         [terms] = score_trajectories([view], [rulings], settings.hiprag, cem)
         return terms
 
     return terms_of
-
-
-def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
-    """(step, ruling) by trajectory id, the only part of a file of verdicts that is kept.
-
-    Raises InputError when a step has two verdicts.
-    """
-    from pipeline.core.verdicts import Verdict
-
-    rulings: dict[str, list[tuple[int, Ruling]]] = {}
-    for verdict in iterate_records(verdicts, Verdict):
-        of_trajectory = rulings.setdefault(verdict.id, [])
-        if any(step == verdict.step for step, _ in of_trajectory):
-            problem = f"two verdicts on step {verdict.step} of trajectory {verdict.id!r}; keep one"
-            raise InputError.at(verdicts, problem)
-        of_trajectory.append((verdict.step, verdict.verdict))
-    return rulings
 
 
 def _turn_terms(settings: Rewards) -> TermsOf:

@@ -14,10 +14,10 @@ number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from pipeline.core.answer_metrics import (
     ALL_QUESTIONS,
     HOP_AVERAGES,
     CoverMatch,
+    answer_measures,
     answer_words,
-    cover_exact_match,
-    exact_match,
-    f1,
+    hop_count,
     hop_count_name,
 )
 from pipeline.core.records import HopType, Question, Stop, Trajectory
@@ -95,16 +94,14 @@ def measure(
     its decomposition to the gold annotations that determine the failure mode. ``cem``: see
     `cover_exact_match`.
     """
-    answer, gold = trajectory.answer, trajectory.answers
+    measures: dict[str, Any] = answer_measures(trajectory.answer, trajectory.answers, cem)
     diagnosis = diagnose(trajectory, question)
     return Outcome(
         question_id=trajectory.question_id,
         dataset=trajectory.dataset,
         part=part,
-        em=exact_match(answer, gold),
-        f1=f1(answer, gold),
-        cem=cover_exact_match(answer, gold, cem),
-        words=answer_words(answer),
+        **measures,
+        words=answer_words(trajectory.answer),
         format_ok=trajectory.format_ok,
         steps=len(trajectory.steps),
         searches=len(trajectory.tokens.per_retrieval),
@@ -124,7 +121,6 @@ def metrics_rows(
     outcomes: Sequence[Outcome],
     seconds: Mapping[str, float],
     *,
-    resamples: int,
     seed: int,
     judged: Mapping[str, SearchErrors] | None = None,
 ) -> list[dict[str, Any]]:
@@ -134,78 +130,63 @@ def metrics_rows(
 
     Averages by number of hops are there for the whole split only. Rows of a part have a ``split``
     such as "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all"
-    of the whole split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap.
+    of the whole split and None elsewhere. ``seed`` is that of the bootstrap.
     ``judged`` holds the judge's verdict counts by question id; without it the over-search and
     under-search rates are None.
     """
-    result = _rows_of(policy, split, outcomes, resamples, seed, judged)
+    result = [
+        _row(policy, name, split, groups, seed, judged)
+        for name, groups in grouped(outcomes, _itself).items()
+    ]
     result[-1]["seconds"] = dict(seconds)
     for part in dict.fromkeys(outcome.part for outcome in outcomes if outcome.part):
         inside = [outcome for outcome in outcomes if outcome.part == part]
-        result += _rows_of(policy, f"{split}/{part}", inside, resamples, seed, judged)
+        result += [
+            _row(policy, name, f"{split}/{part}", groups, seed, judged)
+            for name, groups in grouped(inside, _itself).items()
+            if hop_count(name) is None
+        ]
     return result
 
 
 def average_row(
-    split: str, outcomes: Sequence[Outcome], average: str, *, resamples: int, seed: int
+    split: str, outcomes: Sequence[Outcome], average: str, *, seed: int
 ) -> dict[str, Any]:
     """The row ``average`` ("all" or "all-questions") of `metrics_rows`, without a policy."""
-    groups = [outcomes] if average == ALL_QUESTIONS else list(_by_dataset(outcomes).values())
-    return _row("", average, split, groups, resamples, seed, None)
+    return _row("", average, split, grouped(outcomes, _itself)[average], seed, None)
 
 
-def _by_dataset(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    groups: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault(outcome.dataset, []).append(outcome)
-    return groups
+def _itself(outcome: Outcome) -> Outcome:
+    return outcome
 
 
-def _rows_of(
-    policy: str,
-    split: str,
-    outcomes: Sequence[Outcome],
-    resamples: int,
-    seed: int,
-    judged: Mapping[str, SearchErrors] | None,
-) -> list[dict[str, Any]]:
-    groups = _by_dataset(outcomes)
-    result = [
-        _row(policy, dataset, split, [group], resamples, seed, judged)
-        for dataset, group in groups.items()
-    ]
-    averages: dict[str, Sequence[Sequence[Outcome]]] = {
-        **_hop_groups(groups.values()),
-        **({} if "/" in split else _hop_count_groups(groups.values())),
-        ALL_QUESTIONS: [outcomes],
-        ALL: list(groups.values()),
-    }
-    return result + [
-        _row(policy, name, split, inside, resamples, seed, judged)
-        for name, inside in averages.items()
-    ]
+Item = TypeVar("Item")
 
 
-def _hop_groups(groups: Collection[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
-    """The outcomes of single-hop and multi-hop questions by data set; empty for a single kind."""
-    by_hop = {name: _inside(groups, "hop", hop) for hop, name in HOP_AVERAGES.items()}
-    return by_hop if all(by_hop.values()) else {}
+def grouped(items: Iterable[Item], of: Callable[[Item], Outcome]) -> dict[str, list[list[Item]]]:
+    """The items of each data set and average, in groups of equal weight; ``of`` gives outcomes.
 
-
-def _hop_count_groups(groups: Collection[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
-    """The outcomes by number of hops and data set; empty unless there are several such numbers."""
-    counts = sorted({outcome.hops for group in groups for outcome in group})
-    if len(counts) < 2:
-        return {}
-    return {hop_count_name(count): _inside(groups, "hops", count) for count in counts}
-
-
-def _inside(
-    groups: Collection[Sequence[Outcome]], field: str, value: object
-) -> list[list[Outcome]]:
-    """The outcomes with a value, by data set, without data sets that have none."""
-    inside = ([one for one in group if getattr(one, field) == value] for group in groups)
-    return [group for group in inside if group]
+    The averages by kind of question are there if both kinds are, and those by number of hops if
+    there are several numbers.
+    """
+    every = list(items)
+    datasets: dict[str, list[Item]] = {}
+    for item in every:
+        datasets.setdefault(of(item).dataset, []).append(item)
+    parts: dict[str, tuple[str, Any]] = {}
+    if {of(item).hop for item in every} >= HOP_AVERAGES.keys():
+        parts |= {name: ("hop", hop) for hop, name in HOP_AVERAGES.items()}
+    counts = sorted({of(item).hops for item in every})
+    if len(counts) > 1:
+        parts |= {hop_count_name(count): ("hops", count) for count in counts}
+    result = {name: [group] for name, group in datasets.items()}
+    for name, (field_name, value) in parts.items():
+        inside = (
+            [one for one in group if getattr(of(one), field_name) == value]
+            for group in datasets.values()
+        )
+        result[name] = [group for group in inside if group]
+    return result | {ALL_QUESTIONS: [every], ALL: list(datasets.values())}
 
 
 def _row(
@@ -213,7 +194,6 @@ def _row(
     dataset: str,
     split: str,
     groups: Sequence[Sequence[Outcome]],
-    resamples: int,
     seed: int,
     judged: Mapping[str, SearchErrors] | None,
 ) -> dict[str, Any]:
@@ -221,7 +201,7 @@ def _row(
     measures = list(groups[0][0].values())
     samples = [np.array([[*outcome.values().values()] for outcome in group]) for group in groups]
     mean = dict(zip(measures, np.mean([s.mean(axis=0) for s in samples], axis=0), strict=True))
-    bounds_M2 = bootstrap_interval(samples, resamples=resamples, seed=seed)
+    bounds_M2 = bootstrap_interval(samples, seed=seed)
     return {
         "policy": policy,
         "dataset": dataset,

@@ -10,28 +10,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
-from pipeline.core.answer_metrics import (
-    ALL,
-    ALL_QUESTIONS,
-    HOP_AVERAGES,
-    hop_count,
-    hop_count_name,
-)
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.evaluation.compare import paired_test
-from pipeline.evaluation.metrics import Outcome
+from pipeline.evaluation.metrics import Outcome, grouped
 from pipeline.evaluation.policy_names import in_order
 
 COMPARED = ("em", "f1", "cem", "words", "format_ok", "steps", "searches", "total")
 RATES = ("osr", "usr")  # over all steps of a data set, and only where judged
-_HOPS = {name: hop for hop, name in HOP_AVERAGES.items()}
 PairsByRound = Mapping[int, Counter[str]]  # the number of pairs of each kind
 Unit = tuple[str, str]  # the questions that a run was evaluated on, and one of them
 
@@ -83,10 +75,6 @@ class Comparison:
     means: list[dict[str, Any]]
     tests: list[dict[str, Any]]
     pairs: list[dict[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        """The comparison as a JSON object."""
-        return asdict(self)
 
 
 def compare_runs(runs: Sequence[RunResults]) -> Comparison:
@@ -209,23 +197,12 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
         before, after = _units(first, policy), _units(other, policy)
         if not before or before.keys() != after.keys():
             continue  # a policy that not all runs have
-        datasets = list(dict.fromkeys(values[0].dataset for values in before.values()))
-        hops = {values[0].hop for values in before.values()}
-        averages = [
-            name for name, hop in _HOPS.items() if hops >= set(HOP_AVERAGES) and hop in hops
-        ]
-        counts = {values[0].hops for values in before.values()}
-        by_count = [hop_count_name(count) for count in sorted(counts)] if len(counts) > 1 else []
-        for dataset in [*datasets, *averages, *by_count, ALL_QUESTIONS, ALL]:
-            groups: dict[str, list[Unit]] = {}
-            for unit, values in before.items():
-                if _inside(values[0], dataset):
-                    name = "" if dataset == ALL_QUESTIONS else values[0].dataset
-                    groups.setdefault(name, []).append(unit)
+        outcome_of = {unit: outcomes[0] for unit, outcomes in before.items()}
+        for dataset, units in grouped(before, outcome_of.__getitem__).items():
             for measure in COMPARED:
                 differences = [
                     np.array([_mean(after[i], measure) - _mean(before[i], measure) for i in of])
-                    for of in groups.values()
+                    for of in units
                 ]
                 for difference in differences:
                     # Equal means over the seeds of a group may differ by rounding.
@@ -236,15 +213,6 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
                     "dataset": dataset, "measure": measure, "n": sum(map(len, differences)),
                     **{name: test[name] for name in ("difference", "interval", "p")},
                 }  # fmt: skip
-
-
-def _inside(outcome: Outcome, dataset: str) -> bool:
-    if dataset in _HOPS:
-        return outcome.hop == _HOPS[dataset]
-    count = hop_count(dataset)
-    if count is not None:
-        return outcome.hops == count
-    return dataset in (outcome.dataset, ALL, ALL_QUESTIONS)
 
 
 def _mean(outcomes: Sequence[Outcome], measure: str) -> float:

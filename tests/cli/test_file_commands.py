@@ -290,7 +290,7 @@ def test_hiprag_rewards_take_verdicts_from_the_steps_and_pair_by_margin(tmp_path
     assert pairs[0]["rejected_total"] == pytest.approx(1.2)
 
 
-def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Path) -> None:
+def test_hiprag_rewards_need_a_verdict_on_each_parsed_step(tmp_path: Path) -> None:
     output = (
         "<think><step><reasoning>r</reasoning><conclusion>c</conclusion></step></think>"
         "<answer>Rome</answer>"
@@ -299,11 +299,7 @@ def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Pa
     options = {"reward": "hiprag"}
     with pytest.raises(InputError, match=r"in.jsonl:1: steps.0.verdict: missing"):
         call(tmp_path, score, record, **options)
-    verdicts = tmp_path / "verdicts.jsonl"
-    ruling = {"id": "a", "step": 0, "kind": "under", "verdict": "no", "model": "m", "key": "k"}
-    verdicts.write_text(json.dumps(ruling) + "\n")
-    [scored] = call(tmp_path, score, record, **options, verdicts=verdicts)
+    [parsed] = call(tmp_path, parse, record, grammar="hiprag")
+    parsed["steps"][0]["verdict"] = "no"
+    [scored] = call(tmp_path, score, parsed, **options)
     assert scored["rewards"]["total"] == pytest.approx(1.4)
-    other = record | {"trajectory_id": "b"}
-    with pytest.raises(InputError, match="1 steps and 0 verdicts"):
-        call(tmp_path, score, other, **options, verdicts=verdicts)

@@ -15,7 +15,7 @@ FEW, MANY = 10, 110
 BATCHES = 128, 256  # `steep score` scores 128 trajectories at once
 PADDING = 60_000  # characters that a command copies or skips
 # Bytes per record that a command may keep: ids and verdicts, or questions.
-KEPT = {"calibrate": 700, "score {dir}/judged.jsonl": 700, "failures {dir}/t.jsonl": 2000}
+KEPT = {"calibrate": 700, "failures {dir}/t.jsonl": 2000}
 ALLOWED = 1_000_000
 UNIQUE = ("trajectory_id", "id", "question_id")
 

@@ -234,13 +234,6 @@ COMMANDS = (
         ("answers",),
     ),
     Command(
-        ("score", "{dir}/judged.jsonl", "--reward", "hiprag", "--verdicts", "{in}"),
-        _VERDICTS,
-        tuple(_VERDICT),
-        write=lambda: {"judged.jsonl": _lines(_JUDGED)},
-        unique=True,
-    ),
-    Command(
         ("score", "{in}", "--reward", "prograph", *OUT),
         (_GRAPH, {"answers": ["Ann"], "output": _PROGRAPH, "entities": ["Up"], "question": "?"}),
         ("answers",),
