@@ -22,7 +22,6 @@ from pipeline.core.spans import covering, pieces
 from pipeline.rollout.grammars.base import (
     Finish,
     FormatError,
-    Grammar,
     Insert,
     NextAction,
     ParsedOutput,
@@ -132,7 +131,7 @@ class _Scanner(Scanner):
         return value
 
 
-class HiPrag(DocumentLines, Grammar):
+class HiPrag(DocumentLines):
     """HiPRAG's grammar::
 
         <think>

@@ -46,6 +46,7 @@ class ProGraph(TaggedGrammar):
 
     name: ClassVar[str] = "prograph"
     stop: ClassVar[tuple[str, ...]] = ("</query>", "</answer>")
+    title_end: ClassVar[tuple[str, str]] = ('" Text:', "' Text:")
     search_tags: ClassVar[tuple[str, str]] = ("<query>", "</query>")
     observation_tags: ClassVar[tuple[str, str]] = ("<knowledge>", "</knowledge>")
     transitions: ClassVar[Transitions] = {
@@ -62,14 +63,8 @@ class ProGraph(TaggedGrammar):
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
         """Sanitized copies, each of which is parsed as an item of its kind."""
         return [
-            replace(
-                item,
-                title=self.clean(item.title).replace('" Text:', "' Text:"),
-                text=_escape_label(self.clean(item.text))
-                if item.kind == "hyperedge"
-                else self.clean(item.text),
-            )
-            for item in items
+            replace(item, text=_escape_label(item.text)) if item.kind == "hyperedge" else item
+            for item in super().sanitize_items(items)
         ]
 
     def item_lines(self, items: Sequence[ContextItem]) -> str:

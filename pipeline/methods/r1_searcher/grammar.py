@@ -25,7 +25,6 @@ _DOCUMENTS = ("<|begin_of_documents|>", "<|end_of_documents|>")
 _LAYOUT = DocumentLayout(  # the authors' other corpus has three spaces between title and text
     re.compile(r'^\([0-9]+\)(?:"?Title: (.*?) Text:|(.{0,300}?) {3})?', re.MULTILINE),
     "({number})Title: {item.title} Text: {item.text}",
-    (" Text:", " Text&#58;"),
 )
 
 
@@ -51,6 +50,7 @@ class R1Searcher(SearchR1):
     search_tags: ClassVar[tuple[str, str]] = _QUERY
     observation_tags: ClassVar[tuple[str, str]] = _DOCUMENTS
     layout: ClassVar[DocumentLayout] = _LAYOUT
+    title_end: ClassVar[tuple[str, str]] = (" Text:", " Text&#58;")
     transitions: ClassVar[Transitions] = {
         ("start", "<think>"): "thinking",
         ("thinking", _QUERY[0]): "searching",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
@@ -159,6 +158,7 @@ class TeaRag(Grammar):
 
     name: ClassVar[str] = "tearag"
     stop: ClassVar[tuple[str, ...]] = (OPEN,)
+    title_end: ClassVar[tuple[str, str]] = ('" Text:', "' Text:")
 
     def segment_action(
         self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
@@ -175,14 +175,6 @@ class TeaRag(Grammar):
         if steps_done >= max_steps:
             return Finish("max_steps")
         return Retrieve(open_step.subquery, tuple(open_step.entities))
-
-    def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
-        """Sanitized copies; a quote inside a title that would end the title early is rewritten."""
-        clean = [
-            replace(item, title=self.clean(item.title), text=self.clean(item.text))
-            for item in items
-        ]
-        return [replace(item, title=item.title.replace('" Text:', "' Text:")) for item in clean]
 
     def item_lines(self, items: Sequence[ContextItem]) -> str:
         """Numbered evidence lines."""
