@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.sanitize import control_token_error, first_control_token
-from pipeline.core.spans import covering
+from pipeline.core.spans import SpannedText, covering
 from pipeline.rollout.grammars.base import (
     Finish,
     FormatError,
@@ -237,17 +237,16 @@ class TeaRag(Grammar):
 
         Fields are sanitized like documents, since a summary may quote a document.
         """
-        text, observations = "", []
+        written = SpannedText()
         for number, step in enumerate(steps, start=1):
             names = "; ".join(self.clean(name).replace("; ", ", ") for name in step.entities)
-            text += f"Step {number}:\nImportant entity: {names}\n"
-            text += f"Subquery: {self.clean(step.subquery)}\n{OPEN}"
-            observation = self.observation(step.context, text)
-            observations.append((len(text), len(text) + len(observation)))
-            text += f"{observation}Summary: {self.clean(step.summary)}\n"
+            written.add(f"Step {number}:\nImportant entity: {names}\n")
+            written.add(f"Subquery: {self.clean(step.subquery)}\n{OPEN}")
+            written.add(self.observation(step.context, written.text), "observation")
+            written.add(f"Summary: {self.clean(step.summary)}\n")
         if answer is not None:
-            text += f"Final answer: {self.clean(answer)}"
-        return text, covering(len(text), observations)
+            written.add(f"Final answer: {self.clean(answer)}")
+        return written.text, written.spans
 
 
 GRAMMAR = TeaRag
