@@ -23,8 +23,8 @@ from benchmarks.timing import Row
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.shipped import DEMONSTRATION
-from pipeline.core.similarity import Lexical
-from pipeline.knowledge.retrieval.rerank import CachedReranker, RerankerSimilarity
+from pipeline.core.similarity import Similarity, lexical
+from pipeline.knowledge.retrieval.rerank import CachedReranker, reranker_similarity
 from pipeline.methods.tearag.evidence_match import item_text
 from pipeline.methods.tearag.method import knowledge_scorer
 from pipeline.methods.tearag.reward import PAPER
@@ -47,7 +47,7 @@ class CountingModel:
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         self.passes += -(-len(pairs) // BATCH_SIZE)
         self.pairs += len(pairs)
-        scores: list[float] = (10 * Lexical().pairs(pairs) - 5).tolist()
+        scores: list[float] = (10 * lexical(pairs) - 5).tolist()
         return scores
 
 
@@ -76,8 +76,8 @@ def rows(path: Path | None) -> list[Row]:
     recorded = read_records(path, Trajectory)
     trajectories = [item for item in recorded if item.stop != "retrieval_error"]
     ours, peer = CountingModel(), CountingModel()
-    batched = RerankerSimilarity(CachedReranker(ours))
-    single = RerankerSimilarity(Uncached(peer))
+    batched = reranker_similarity(CachedReranker(ours))
+    single = reranker_similarity(Uncached(peer))
     for start in range(0, len(trajectories), TRAJECTORIES_PER_BATCH):
         part = trajectories[start : start + TRAJECTORIES_PER_BATCH]
         for scored in with_rewards(
@@ -98,7 +98,7 @@ def rows(path: Path | None) -> list[Row]:
     ]
 
 
-def _pair_by_pair(trajectory: Trajectory, similarity: RerankerSimilarity) -> dict[str, Any]:
+def _pair_by_pair(trajectory: Trajectory, similarity: Similarity) -> dict[str, Any]:
     """Eq. 9 to 13, pair by pair, for a trajectory that has its consistency reward."""
     assert trajectory.rewards is not None
     memory: dict[str, list[float]] = {"subquery": [], "context": [], "summary": []}
@@ -107,7 +107,7 @@ def _pair_by_pair(trajectory: Trajectory, similarity: RerankerSimilarity) -> dic
             best = 0.0
             for step in trajectory.steps:
                 for text in _texts(step, kind):
-                    best = max(best, float(similarity.pairs([(gold, text)])[0]))
+                    best = max(best, float(similarity([(gold, text)])[0]))
             values.append(best)
     k = len(trajectory.steps)
     terms = {kind: sum(values) / k if k else 0.0 for kind, values in memory.items()}

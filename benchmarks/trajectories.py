@@ -180,11 +180,11 @@ def _end_of_sample(folder: Path) -> None:
 
 
 def _score(folder: Path) -> None:
-    from pipeline.core.similarity import Lexical
+    from pipeline.core.similarity import lexical
     from pipeline.methods.tearag.method import METHOD, knowledge_scorer
     from tasks.score import score_file
 
-    score_file(_context(folder, "score"), knowledge_scorer(Lexical()), METHOD.terms, 512)
+    score_file(_context(folder, "score"), knowledge_scorer(lexical), METHOD.terms, 512)
 
 
 def _pair(folder: Path) -> None:

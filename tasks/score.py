@@ -368,11 +368,11 @@ class StageInputs:
 
     def similarity(self) -> Similarity:
         """The similarity model of ``rewards.reranker``, by default the retrieval's model."""
-        from pipeline.knowledge.retrieval.rerank import RerankerSimilarity, open_reranker
+        from pipeline.knowledge.retrieval.rerank import open_reranker, reranker_similarity
 
         config = self.context.config
         reranker = config.rewards.reranker or config.retrieval.reranker
-        return RerankerSimilarity(open_reranker(reranker, config.index.embedder, config.cache_dir))
+        return reranker_similarity(open_reranker(reranker, config.index.embedder, config.cache_dir))
 
     def entities(self) -> GraphEntities:
         """The entities of the graph that retrieval searched."""

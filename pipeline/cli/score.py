@@ -73,17 +73,17 @@ def _open_inputs(name: str) -> tuple[Rewards, Any]:
     from pipeline.config.policy import Rewards
 
     if name == _LEXICAL:
-        from pipeline.core.similarity import Lexical
+        from pipeline.core.similarity import lexical
 
-        return Rewards(), SimpleNamespace(similarity=Lexical, cem=Evaluation().cem)
+        return Rewards(), SimpleNamespace(similarity=lambda: lexical, cem=Evaluation().cem)
     from pipeline.config import load
     from pipeline.config.machine_choices import resolve_dtypes
-    from pipeline.knowledge.retrieval.rerank import RerankerSimilarity, open_reranker
+    from pipeline.knowledge.retrieval.rerank import open_reranker, reranker_similarity
 
     config = resolve_dtypes(load(name)).settings
     reranker = config.rewards.reranker or config.retrieval.reranker
     return config.rewards, SimpleNamespace(
-        similarity=lambda: RerankerSimilarity(
+        similarity=lambda: reranker_similarity(
             open_reranker(reranker, config.index.embedder, config.cache_dir)
         ),
         cem=config.evaluation.cem,

@@ -170,27 +170,47 @@ _hints: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
 
 
 @cache
-def _encoder(hint: Any) -> Convert | None:
-    """The function that gives a value of this type its form in Arrow; None: it has it already."""
+def _codec(hint: Any) -> tuple[Convert | None, Convert | None]:
+    """What gives a value of this type its form in Arrow, and back; None: the form is the same.
+
+    Decoding leaves a value of another type to `parse_record`.
+    """
     if hint == Span:
-        return lambda span: {"start": span[0], "end": span[1], "writer": span[2]}
+        return (
+            lambda span: {"start": span[0], "end": span[1], "writer": span[2]},
+            lambda span: (
+                (span.get("start"), span.get("end"), span.get("writer"))
+                if type(span) is dict
+                else span
+            ),
+        )
     if dataclasses.is_dataclass(hint):
-        return _row_encoder(_hints(hint))
+        hints = _hints(hint).items()
+        decoders = {name: decode for name, inner in hints if (decode := _codec(inner)[1])}
+        nullable = {name for name, inner in hints if type(None) in typing.get_args(inner)}
+        decode_row = partial(_decoded_row, decoders, _hints(hint).keys() - nullable)
+        return _row_encoder(_hints(hint)), decode_row
     if typing.is_typeddict(hint):
-        return partial(_known_keys, hint)
+        return partial(_known_keys, hint), None
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is int:
+        return None, _whole_number
     if origin is list:
-        inner = _encoder(arguments[0])
-        return inner and (lambda items: [None if item is None else inner(item) for item in items])
+        encode, decode = _codec(arguments[0])
+        # Many numbers are in lists, and no library converts those of a list.
+        return (
+            encode and (lambda items: [None if item is None else encode(item) for item in items]),
+            partial(_decoded_items, None if arguments[0] is int else decode),
+        )
     if origin is dict:
-        return partial(json.dumps, ensure_ascii=False)
+        return partial(json.dumps, ensure_ascii=False), _decoded_json
     if origin in (typing.Union, types.UnionType):
-        return _encoder(next(kind for kind in arguments if kind is not type(None)))
-    return None
+        return _codec(next(kind for kind in arguments if kind is not type(None)))
+    return None, None
 
 
 def _row_encoder(hints: Mapping[str, Any]) -> Convert:
-    encoders = {name: encode for name, hint in hints.items() if (encode := _encoder(hint))}
+    encoders = {name: encode for name, hint in hints.items() if (encode := _codec(hint)[0])}
 
     def encode_row(record: Any) -> dict[str, Any]:
         row = {name: getattr(record, name) for name in hints}
@@ -210,33 +230,8 @@ def _known_keys(kind: Any, value: Any) -> Any:
 
 def from_arrow(value: Any, hint: Any) -> Any:
     """A value read from Parquet in the form that `parse_record` expects for this type hint."""
-    decode = _decoder(hint)
+    _, decode = _codec(hint)
     return value if value is None or decode is None else decode(value)
-
-
-@cache
-def _decoder(hint: Any) -> Convert | None:
-    """`from_arrow` for a type; None: as it is. What has another type is left to `parse_record`."""
-    if hint == Span:
-        return lambda span: (
-            (span.get("start"), span.get("end"), span.get("writer")) if type(span) is dict else span
-        )
-    if dataclasses.is_dataclass(hint):
-        hints = _hints(hint).items()
-        decoders = {name: decode for name, inner in hints if (decode := _decoder(inner))}
-        nullable = {name for name, inner in hints if type(None) in typing.get_args(inner)}
-        return partial(_decoded_row, decoders, _hints(hint).keys() - nullable)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is int:
-        return _whole_number
-    if origin is list:
-        # Many numbers are in lists, and no library converts those of a list.
-        return partial(_decoded_items, None if arguments[0] is int else _decoder(arguments[0]))
-    if origin is dict:
-        return _decoded_json
-    if origin in (typing.Union, types.UnionType):
-        return _decoder(next(kind for kind in arguments if kind is not type(None)))
-    return None
 
 
 def _whole_number(value: Any) -> Any:

@@ -8,6 +8,7 @@ masks and token counts are computed from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pipeline.core.records import Span, Writer
@@ -34,6 +35,19 @@ def extend(spans: Sequence[Span], length: int, writer: Writer) -> list[Span]:
     if spans and spans[-1][2] == writer:
         return [*spans[:-1], (spans[-1][0], start + length, writer)]
     return [*spans, (start, start + length, writer)]
+
+
+@dataclass
+class SpannedText:
+    """A text whose pieces are written one after the other, and its spans."""
+
+    text: str = ""
+    spans: list[Span] = field(default_factory=list)
+
+    def add(self, piece: str, writer: Writer = "model") -> None:
+        """Append a piece."""
+        self.text += piece
+        self.spans = extend(self.spans, len(piece), writer)
 
 
 def cover_error(spans: Sequence[Span], length: int) -> str | None:

@@ -25,7 +25,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.methods import DEFAULT_IMPORT
 from pipeline.core.records import GrammarName, HopType, Span, Trajectory
 from pipeline.core.row_files import iterate_rows
-from pipeline.core.spans import extend
+from pipeline.core.spans import SpannedText, extend
 from pipeline.knowledge.corpus.questions.answers import GOLD, gold_answers, literal
 from pipeline.knowledge.corpus.questions.native import HOP
 from pipeline.knowledge.corpus.questions.own import QUESTION, evidence_texts, question_text
@@ -172,13 +172,13 @@ class _Rows:
         messages = without_closing(given)
         parsed = parse(form, messages, whole=self.whole_answer)
         prompt, turns = split_turns(messages)
-        output, spans = "", list[Span]()
-        for text, writer in by_turns([message for turn in turns for message in turn]):
-            output, spans = output + text, extend(spans, len(text), writer)
+        written = SpannedText()
+        for piece in by_turns([message for turn in turns for message in turn]):
+            written.add(*piece)
         asked = [message["content"] for message in prompt if message["role"] == "user"]
         self.notes["user messages after an answer, dropped"] += len(given) - len(messages)
-        text = json.dumps(messages, ensure_ascii=False)
-        return self._made(parsed, output, spans, asked[-1] if asked else "", text)
+        question, text = asked[-1] if asked else "", json.dumps(messages, ensure_ascii=False)
+        return self._made(parsed, written.text, written.spans, question, text)
 
     def _made(
         self, parsed: ParsedOutput, output: str, spans: list[Span], asked: str, messages: str = ""

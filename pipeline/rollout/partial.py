@@ -7,11 +7,11 @@ more before the record is returned, so that a wrong loss mask cannot reach train
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pipeline.core.errors import EngineError
 from pipeline.core.formats import FormatName
@@ -71,12 +71,9 @@ class PartialTrajectory:
 
     def branched(self, sample: int, seed: int) -> PartialTrajectory:
         """A copy that continues as ``sample``."""
-        branch = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, list):
-                setattr(branch, name, list(value))
-        branch.sample, branch.seed = sample, seed
-        return branch
+        values: dict[str, Any] = vars(self)
+        lists = {name: [*value] for name, value in values.items() if isinstance(value, list)}
+        return PartialTrajectory(**(values | lists | {"sample": sample, "seed": seed}))
 
     def append_segment(self, result: GenerationResult) -> None:
         """Append a model segment."""

@@ -47,20 +47,11 @@ Passages:
 class Prompted(OneTurn):
     """A loop; its text with an answer is well-formed if it has no control token but ``tags``."""
 
-    tags: ClassVar[tuple[str, ...]] = ()
     said: ClassVar[re.Pattern[str]]  # group 1 is an answer
 
-    def next_action(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
-        tokens = self.grammar.special_tokens
-        if first_control_token(trajectory.output, tokens, self.tags):
-            return Finish("malformed")
-        if end.finish == "length":
-            return Finish("max_tokens")
-        return self.following(trajectory, end, most)
-
-    def following(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
-        """What follows a segment that a stop string or an end-of-sequence token ended."""
-        raise NotImplementedError
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return ()
 
     def queries(self, trajectory: PartialTrajectory) -> list[str]:
         """What was searched for, in order, and perhaps more after it."""
@@ -141,7 +132,10 @@ class SearchO1(Prompted):
     """
 
     said: ClassVar[re.Pattern[str]] = _BOXED
-    tags: ClassVar[tuple[str, ...]] = (*_QUERY, *_RESULT)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return (*_QUERY, *_RESULT)
 
     @property
     def stop(self) -> tuple[str, ...]:

@@ -104,15 +104,24 @@ class OneTurn(TaggedText):
     def stop(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the model that have the form of control tokens."""
+        return self.grammar.chat_tags
+
     def begin(self, trajectory: PartialTrajectory) -> None:
         return
 
     def next_action(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
-        if first_control_token(
-            trajectory.output, self.grammar.special_tokens, self.grammar.chat_tags
-        ):
+        if first_control_token(trajectory.output, self.grammar.special_tokens, self.tags):
             return Finish("malformed")
-        return Finish("answer" if end.finish == "eos" else "max_tokens")
+        if end.finish == "length":
+            return Finish("max_tokens")
+        return self.following(trajectory, end, most)
+
+    def following(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
+        """What follows a segment that a stop string or an end-of-sequence token ended."""
+        return Finish("answer")
 
     def shown(self, trajectory: PartialTrajectory, items: Items) -> str:
         """The items as the part of the prompt before the question, sanitized, one line each."""

@@ -20,7 +20,7 @@ from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import GenerationResult
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.rollout.conversations.chat_template import ChatTemplate
-from pipeline.rollout.conversations.messages import Call, Message, calls_of, recorded
+from pipeline.rollout.conversations.messages import Call, Message, calls_of, recorded, tool_call
 from pipeline.rollout.conversations.steps import (
     OWN_TOOLS,
     OwnTool,
@@ -195,11 +195,8 @@ def _message(turn: ParsedTurn, number: int) -> Message:
         message["reasoning_content"] = turn.reasoning
     if calls := turn.calls or turn.invalid:
         message["tool_calls"] = [
-            {
-                "id": f"call{number:03d}{place:02d}",  # some templates want nine letters or digits
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
+            # Some templates want nine letters or digits.
+            tool_call(call.name, call.arguments, f"call{number:03d}{place:02d}")
             for place, call in enumerate(calls)
         ]
     return message

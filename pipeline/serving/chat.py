@@ -8,7 +8,7 @@ trajectory ended. The model `PLAIN` is the policy without this loop (`pipeline.s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -17,7 +17,7 @@ from pydantic import Field
 from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
 from pipeline.rollout.conversations.messages import uniform
-from pipeline.serving.completions import Asked, Body, NotFound, completion, completion_routes
+from pipeline.serving.completions import Asked, Body, NotFound, Watch, completion, completion_routes
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import PlainModel, TurnRequest
 
@@ -54,7 +54,7 @@ def chat_routes(policy: ServedPolicy, plain: PlainModel) -> APIRouter:
     """The routes of the protocol."""
 
     async def complete(
-        body: Body, headers: Mapping[str, str], watch: Callable[[str], object] | None = None
+        body: Body, headers: Mapping[str, str], watch: Watch | None
     ) -> dict[str, Any]:
         model = Asked.model_validate(body).model
         if model == PLAIN:
@@ -64,7 +64,7 @@ def chat_routes(policy: ServedPolicy, plain: PlainModel) -> APIRouter:
         asked = _Question.of(body)
         return _answer(policy, await policy.answer(asked.question(), watch))
 
-    return completion_routes([policy.name, PLAIN], complete, stream=complete)
+    return completion_routes([policy.name, PLAIN], complete)
 
 
 def _answer(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:

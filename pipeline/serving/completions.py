@@ -27,6 +27,7 @@ from pipeline.serving.policy import Busy
 
 Body = dict[str, Any]
 Completion = dict[str, Any]
+Watch = Callable[[str], object]
 # Fields that do not change the answer.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -95,16 +96,12 @@ class Asked(BaseModel):
 
 def completion_routes(
     models: Sequence[str],
-    complete: Callable[[Body, Mapping[str, str]], Awaitable[Completion]],
-    stream: Callable[
-        [Body, Mapping[str, str], Callable[[str], None]], Coroutine[Any, Any, Completion]
-    ]
-    | None = None,
+    complete: Callable[[Body, Mapping[str, str], Watch | None], Coroutine[Any, Any, Completion]],
 ) -> APIRouter:
     """The routes of the protocol over ``complete``: from body and headers to a completion.
 
-    ``stream`` also calls a function with the text so far, after each step. It goes on when its
-    client has left, since other clients may wait for the same answer.
+    For a stream it gets a function that takes the text so far, after each step. It then goes on
+    when its client has left, since other clients may wait for the same answer.
     """
     router = APIRouter()
     created = int(time.time())
@@ -130,21 +127,18 @@ def completion_routes(
         async def complete_body(body: Body) -> Response:
             streamed, options = (asked := Asked.model_validate(body)).stream, asked.stream_options
             apart = bool((options or {}).get("include_usage"))
-            if streamed and stream is not None:
+            if streamed:
                 texts: asyncio.Queue[str | None] = asyncio.Queue()
-                task = asyncio.create_task(stream(body, request.headers, texts.put_nowait))
+                task = asyncio.create_task(complete(body, request.headers, texts.put_nowait))
                 running.add(task)
                 task.add_done_callback(running.discard)
                 task.add_done_callback(lambda _: texts.put_nowait(None))
                 if (first := await texts.get()) is not None:
                     events = _steps(models[0], first, texts, task, apart)
                     return StreamingResponse(events, media_type="text/event-stream")
-                whole = await task
-            else:
-                whole = await complete(body, request.headers)
-            if streamed:
-                return StreamingResponse(_chunks(whole, apart), media_type="text/event-stream")
-            return JSONResponse(whole)
+                events = _chunks(await task, apart)
+                return StreamingResponse(events, media_type="text/event-stream")
+            return JSONResponse(await complete(body, request.headers, None))
 
         return await respond(request, complete_body)
 

@@ -51,13 +51,8 @@ class ServedPolicy:
         questions wait, and what ended the policy's process.
         """
         record = question_record(question)
-        if watch is None:
-            return (await self._result(lambda process: process.ask(record))).trajectory
         loop = asyncio.get_running_loop()
-
-        def seen(text: str) -> None:
-            loop.call_soon_threadsafe(watch, text)
-
+        seen = watch and (lambda text: loop.call_soon_threadsafe(watch, text))
         return (await self._result(lambda process: process.ask(record, seen))).trajectory
 
     async def sample(self, turn: GenerationRequest) -> GenerationResult:

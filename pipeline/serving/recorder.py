@@ -53,7 +53,7 @@ from pipeline.rollout.recorded import (
     asked_question,
     read_recordings,
 )
-from pipeline.serving.completions import Body, NotFound, completion_routes, respond
+from pipeline.serving.completions import Body, NotFound, Watch, completion_routes, respond
 from pipeline.serving.policy import Busy
 from pipeline.serving.turns import (
     PlainModel,
@@ -351,7 +351,7 @@ class RecordedModel(PlainModel):
 def recorder_routes(model: RecordedModel, name: str) -> APIRouter:
     """The protocol for chat completions, for any name of a model, and ``POST /reward``."""
 
-    async def complete(body: Body, headers: Mapping[str, str]) -> dict[str, Any]:
+    async def complete(body: Body, headers: Mapping[str, str], _: Watch | None) -> dict[str, Any]:
         return await model.complete(TurnRequest.of(body), headers)
 
     router = completion_routes([name], complete)

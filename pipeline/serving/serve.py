@@ -150,8 +150,19 @@ class Served:
         if policy is None:
             yield
             return
-        arguments = (task, asked, policy, opening)
-        thread = threading.Thread(target=self._open, args=arguments, daemon=True)
+
+        def open_policy() -> None:
+            try:
+                with opened(task, asked, say, opening, self._ended) as [process]:
+                    policy.process = process
+                    self._ended.wait()
+            except SteepError as error:
+                if policy.process is not None or not self._ended.is_set():
+                    self.fail(error)
+            except Exception as error:  # noqa: BLE001 - raised in the thread of the server
+                self.fail(EngineError(f"{type(error).__name__}: {error}"))
+
+        thread = threading.Thread(target=open_policy, daemon=True)
         thread.start()
         try:
             yield
@@ -160,23 +171,6 @@ class Served:
             thread.join()
         if self._failure is not None:
             raise self._failure
-
-    def _open(
-        self,
-        task: StageTask,
-        asked: Sequence[AskedPolicy],
-        policy: ServedPolicy,
-        opening: OpeningInProcess,
-    ) -> None:
-        try:
-            with opened(task, asked, say, opening, self._ended) as [process]:
-                policy.process = process
-                self._ended.wait()
-        except SteepError as error:
-            if policy.process is not None or not self._ended.is_set():
-                self.fail(error)
-        except Exception as error:  # noqa: BLE001 - raised in the thread of the server
-            self.fail(EngineError(f"{type(error).__name__}: {error}"))
 
 
 def token_for(host: str) -> str | None:

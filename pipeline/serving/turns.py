@@ -27,7 +27,13 @@ from pipeline.llm.tokenizer import Tokenizer
 from pipeline.rollout.conversations.call_grammar import turn_grammar
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.json_schemas import check_schema, schema_problem
-from pipeline.rollout.conversations.messages import REASONING, Message, split_turns, uniform
+from pipeline.rollout.conversations.messages import (
+    REASONING,
+    Message,
+    split_turns,
+    tool_call,
+    uniform,
+)
 from pipeline.rollout.conversations.turn_parser import ParsedTurn, TurnParser
 from pipeline.serving.completions import Asked, completion
 from pipeline.serving.policy import ServedPolicy
@@ -379,11 +385,7 @@ def _reply(turn: ParsedTurn) -> dict[str, Any]:
         message[REASONING[0]] = turn.reasoning
     if turn.calls:
         message["tool_calls"] = [
-            {
-                "id": f"call_{secrets.token_hex(8)}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-            }
+            tool_call(call.name, json.dumps(call.arguments), f"call_{secrets.token_hex(8)}")
             for call in turn.calls
         ]
     return message

@@ -11,7 +11,7 @@ import pytest
 from pipeline.config.policy import Rewards
 from pipeline.core.methods import METHODS
 from pipeline.core.records import ContextItem, Step, Trajectory
-from pipeline.core.similarity import Lexical
+from pipeline.core.similarity import Similarity, lexical
 from pipeline.core.verdicts import Verdict
 from pipeline.methods import candidate_terms, method
 from pipeline.methods.base import Method
@@ -100,8 +100,8 @@ class Inputs:
 
     cem = "words"
 
-    def similarity(self) -> Lexical:
-        return Lexical()
+    def similarity(self) -> Similarity:
+        return lexical
 
 
 def scored(name: str, rewards: Rewards) -> dict[str, object]:

@@ -13,7 +13,7 @@ from pipeline.knowledge.retrieval.rerank import (
     CachedReranker,
     CrossEncoderModel,
     FlagModel,
-    RerankerSimilarity,
+    reranker_similarity,
 )
 from tests.retrieval.small_encoders import BagOfWords, write_cross_encoder
 
@@ -145,13 +145,10 @@ def test_bi_encoder_score_is_scale_times_cosine_plus_offset():
 
 
 def test_similarity_is_the_sigmoid_of_the_raw_score():
-    similarity = RerankerSimilarity(BiEncoder(BagOfWords(), scale=10.0, offset=-4.0))
+    similarity = reranker_similarity(BiEncoder(BagOfWords(), scale=10.0, offset=-4.0))
     expected = [1 / (1 + math.exp(-6)), 1 / (1 + math.exp(4))]
-    np.testing.assert_allclose(similarity.pairs([("a", "a"), ("a", "z")]), expected, atol=1e-6)
-    matrix = similarity.matrix(["a", "z"], ["a", "z", "a"])
-    np.testing.assert_allclose(matrix[1], [expected[1], expected[0], expected[1]], atol=1e-6)
-    assert similarity.matrix([], ["a"]).shape == (0, 1)
-    assert similarity.pairs([]).tolist() == []
+    np.testing.assert_allclose(similarity([("a", "a"), ("a", "z")]), expected, atol=1e-6)
+    assert similarity([]).tolist() == []
 
 
 @pytest.mark.parametrize("kind", [FlagModel, CrossEncoderModel])

@@ -14,7 +14,7 @@ from pipeline.config import Rewards, TeaRagReward
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
-from pipeline.core.similarity import Lexical
+from pipeline.core.similarity import Similarity, lexical
 from pipeline.core.verdicts import Verdict
 from pipeline.engine.context import StageContext
 from pipeline.engine.files.checkpoints import write_checkpoint
@@ -50,8 +50,8 @@ def _sampled(path: Path, count: int = 7) -> Path:
 class LexicalInputs:
     """Score inputs with a similarity model only."""
 
-    def similarity(self) -> Lexical:
-        return Lexical()
+    def similarity(self) -> Similarity:
+        return lexical
 
 
 def test_settings_decide_how_tearags_outcome_is_computed() -> None:
@@ -75,20 +75,20 @@ def test_settings_decide_how_tearags_outcome_is_computed() -> None:
     assert outcomes == {"default": [0.5, 0.0], "whole": [1.0, 0.0], "last": [0.5, 1.0]}
 
 
-class DyingSimilarity(Lexical):
+class DyingSimilarity:
     """Works ``lives`` times."""
 
     def __init__(self, lives: int) -> None:
         self.lives = lives
 
-    def pairs(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
         if self.lives == 0:
             raise KeyboardInterrupt
         self.lives -= 1
-        return super().pairs(pairs)
+        return lexical(pairs)
 
 
-def _run(tmp_path: Path, similarity: Lexical, name: str) -> Path:
+def _run(tmp_path: Path, similarity: Similarity, name: str) -> Path:
     output, source = tmp_path / name, tmp_path / "sampled" / "trajectories.parquet"
     output.mkdir(exist_ok=True)
     if not source.exists():
@@ -106,7 +106,7 @@ def test_a_killed_run_continues_from_its_checkpoints_with_the_same_result(tmp_pa
     resumed = _run(tmp_path, DyingSimilarity(2), "resumed")  # 4 batches: 2 were done
     for path in (tmp_path / "checkpoints").iterdir():
         path.unlink()
-    whole = _run(tmp_path, Lexical(), "whole")
+    whole = _run(tmp_path, lexical, "whole")
     assert _bytes(resumed) == _bytes(whole)
     assert (resumed / "statistics.json").read_text() == (whole / "statistics.json").read_text()
 
@@ -118,7 +118,7 @@ def _bytes(output: Path) -> bytes:
 def test_a_damaged_or_foreign_checkpoint_is_scored_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = _run(tmp_path, Lexical(), "first")
+    first = _run(tmp_path, lexical, "first")
     parts = sorted((tmp_path / "checkpoints").iterdir())
     parts[0].write_bytes(parts[0].read_bytes()[:-9])
     of_other_rows = write_checkpoint(

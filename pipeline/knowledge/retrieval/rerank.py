@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.knowledge import Embedder as EmbedderSettings
     from pipeline.config.knowledge import Reranker as RerankerSettings
+    from pipeline.core.similarity import Similarity
 
 T = TypeVar("T")
 Pair = tuple[str, str]
@@ -274,26 +275,9 @@ class CrossEncoderModel(_LoadedModel):
         return model
 
 
-class RerankerSimilarity:
-    """Implements `core.similarity.Similarity`: the sigmoid of a reranker's raw score."""
-
-    def __init__(self, reranker: Reranker) -> None:
-        self._reranker = reranker
-
-    def matrix(self, queries: Sequence[str], texts: Sequence[str]) -> Doubles:
-        """Probabilities [q, t] in [0, 1]."""
-        scores = self.pairs([(query, text) for query in queries for text in texts])
-        return scores.reshape(len(queries), len(texts))
-
-    def pairs(self, pairs: Sequence[Pair]) -> Doubles:
-        """Probabilities [n] in [0, 1]."""
-        return sigmoid(self._reranker.score(pairs))
-
-
-def sigmoid(scores: Doubles) -> Doubles:
-    """1 / (1 + exp(-scores)), without overflow."""
-    probabilities: Doubles = np.exp(-np.logaddexp(0, -scores))
-    return probabilities
+def reranker_similarity(reranker: Reranker) -> Similarity:
+    """The sigmoid of a reranker's raw scores, 1 / (1 + exp(-score)), without overflow."""
+    return lambda pairs: np.exp(-np.logaddexp(0, -reranker.score(pairs)))
 
 
 def open_reranker(

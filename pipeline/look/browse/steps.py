@@ -3,7 +3,7 @@
 Input: a trajectory with its reward terms. Output: for each step its query, conclusion, retrieved
 items with rank, and the golden evidence that its texts match best. TeaRAG's reward keeps the
 largest similarity of each piece of evidence over all steps (arXiv 2511.05385, eq. 9 to 11), but not
-the step. The page shows the step whose text shares most words with the evidence (`Lexical`), and
+the step. The page shows the step whose text shares most words with the evidence (`lexical`), and
 says how the step was chosen.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.core.records import ContextItem, Step, Trajectory
-from pipeline.core.similarity import Lexical
+from pipeline.core.similarity import lexical
 from pipeline.methods.tearag.evidence_match import item_text
 
 _OFFSET = re.compile(r" at offset (\d+)$")
@@ -124,7 +124,8 @@ def _nearest(evidence: str, steps: Sequence[Step], kind: str) -> int | None:
             "context": [item_text(item) for item in step.context],
             "summary": [step.summary],
         }[kind]
-        if texts and (value := float(Lexical().matrix([evidence], texts).max())) > best:
+        value = max(map(float, lexical([(evidence, text) for text in texts])), default=0.0)
+        if value > best:
             best, nearest = value, number
     return nearest
 

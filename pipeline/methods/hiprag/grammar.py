@@ -18,11 +18,10 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.sanitize import control_token_error, first_control_token
-from pipeline.core.spans import covering, pieces
+from pipeline.core.spans import SpannedText, covering, pieces
 from pipeline.rollout.grammars.base import (
     Finish,
     FormatError,
-    Grammar,
     Insert,
     NextAction,
     ParsedOutput,
@@ -132,7 +131,7 @@ class _Scanner(Scanner):
         return value
 
 
-class HiPrag(DocumentLines, Grammar):
+class HiPrag(DocumentLines):
     """HiPRAG's grammar::
 
         <think>
@@ -244,29 +243,26 @@ class HiPrag(DocumentLines, Grammar):
 
         After ``max_steps`` steps ``<answer>`` is observation text, before that it is model text.
         """
-        text, observations = "", []
+        written = SpannedText()
         for number, step in enumerate(steps, start=1):
-            start = len(text)
-            text += OPENING if number == 1 else "<step>\n<reasoning>"
             if number == 1:
-                observations.append((start, len(text)))
-            text += f"{self.clean(step.reasoning)}</reasoning>\n"
-            if step.search is None:
-                text += "<conclusion>"
+                written.add(OPENING, "observation")
             else:
-                text += f"<search>{self.clean(step.search)}</search>"
-                observation = self.observation(step.context, text)
-                observations.append((len(text), len(text) + len(observation)))
-                text += observation
-            text += f"{self.clean(step.conclusion)}</conclusion>"
+                written.add("<step>\n<reasoning>")
+            written.add(f"{self.clean(step.reasoning)}</reasoning>\n")
+            if step.search is None:
+                written.add("<conclusion>")
+            else:
+                written.add(f"<search>{self.clean(step.search)}</search>")
+                written.add(self.observation(step.context, written.text), "observation")
+            written.add(f"{self.clean(step.conclusion)}</conclusion>")
             forced = number == len(steps) == self.max_steps and answer is not None
             closing = "\n" + _CLOSE_STEP + (_FORCED_ANSWER if forced else "")
-            observations.append((len(text), len(text) + len(closing)))
-            text += closing
+            written.add(closing, "observation")
         if answer is not None:
-            text += "" if text.endswith(_FORCED_ANSWER) else _FORCED_ANSWER
-            text += f"{self.clean(answer)}</answer>"
-        return text, covering(len(text), observations)
+            written.add("" if written.text.endswith(_FORCED_ANSWER) else _FORCED_ANSWER)
+            written.add(f"{self.clean(answer)}</answer>")
+        return written.text, written.spans
 
 
 GRAMMAR = HiPrag

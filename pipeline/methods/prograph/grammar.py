@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.core.spans import covering
+from pipeline.core.spans import SpannedText
 from pipeline.rollout.grammars.document_lines import parse_lines
 from pipeline.rollout.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
@@ -46,6 +46,7 @@ class ProGraph(TaggedGrammar):
 
     name: ClassVar[str] = "prograph"
     stop: ClassVar[tuple[str, ...]] = ("</query>", "</answer>")
+    title_end: ClassVar[tuple[str, str]] = ('" Text:', "' Text:")
     search_tags: ClassVar[tuple[str, str]] = ("<query>", "</query>")
     observation_tags: ClassVar[tuple[str, str]] = ("<knowledge>", "</knowledge>")
     transitions: ClassVar[Transitions] = {
@@ -62,14 +63,8 @@ class ProGraph(TaggedGrammar):
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
         """Sanitized copies, each of which is parsed as an item of its kind."""
         return [
-            replace(
-                item,
-                title=self.clean(item.title).replace('" Text:', "' Text:"),
-                text=_escape_label(self.clean(item.text))
-                if item.kind == "hyperedge"
-                else self.clean(item.text),
-            )
-            for item in items
+            replace(item, text=_escape_label(item.text)) if item.kind == "hyperedge" else item
+            for item in super().sanitize_items(items)
         ]
 
     def item_lines(self, items: Sequence[ContextItem]) -> str:
@@ -110,18 +105,17 @@ class ProGraph(TaggedGrammar):
 
     def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
         """Text and spans; a step without ``context`` renders its ``knowledge`` line by line."""
-        text, observations = "", []
+        written = SpannedText()
         for step in steps:
-            text += f"<think>{self.clean(step.think)}</think>\n"
+            written.add(f"<think>{self.clean(step.think)}</think>\n")
             if step.query is None:
                 continue
-            text += f"<query>{self.clean(step.query)}</query>"
-            observation = self.observation(step.context or parse_items(step.knowledge), text)
-            observations.append((len(text), len(text) + len(observation)))
-            text += observation
+            written.add(f"<query>{self.clean(step.query)}</query>")
+            items = step.context or parse_items(step.knowledge)
+            written.add(self.observation(items, written.text), "observation")
         if answer is not None:
-            text += f"<answer>{self.clean(answer)}</answer>"
-        return text, covering(len(text), observations)
+            written.add(f"<answer>{self.clean(answer)}</answer>")
+        return written.text, written.spans
 
 
 def _escape_label(text: str) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pipeline.core.records import ContextItem, Trajectory
 from pipeline.knowledge.graph.adjacency import Adjacency
@@ -32,23 +31,32 @@ class Structure:
     answer_reach: float
 
 
-class EntitySource(Protocol):
-    """V(.) of texts, retrieved items and names."""
+class EntitySource:
+    """V(.) of texts, retrieved items and names, by a table of ``names``."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = EntityNames(names)
 
     def of_text(self, text: str) -> Entities:
         """The entities whose names occur in a text."""
-        ...
+        return frozenset(self._names.within(text))
 
     def of_item(self, item: ContextItem) -> Entities:
-        """The entities of a retrieved item."""
-        ...
+        """The entities of a retrieved item: those listed for it, else those of its text."""
+        listed = self.listed(item)
+        return self.of_name(item.title) | self.of_text(item.text) if listed is None else listed
 
     def of_name(self, name: str) -> Entities:
         """The entity called ``name`` (an answer or a title), and the entities that occur in it."""
-        ...
+        row = self._names.row(name)
+        return self.of_text(name) | (frozenset() if row is None else {row})
+
+    def listed(self, item: ContextItem) -> Entities | None:
+        """The entities that are listed for an item."""
+        return None
 
 
-class GraphEntities:
+class GraphEntities(EntitySource):
     """V(.) by the entity table of a graph, and by its hyperedges if it has any."""
 
     def __init__(
@@ -58,48 +66,31 @@ class GraphEntities:
         members: Adjacency | None = None,
     ) -> None:
         """``hyperedges`` maps ids to rows of ``members``, which hold the entities of each."""
-        self._names = EntityNames(names)
+        super().__init__(names)
         self._hyperedges = hyperedges or {}
         self._members = members
 
-    def of_text(self, text: str) -> Entities:
-        return frozenset(self._names.within(text))
-
-    def of_item(self, item: ContextItem) -> Entities:
+    def listed(self, item: ContextItem) -> Entities | None:
         row = self._hyperedges.get(item.id) if item.kind == "hyperedge" else None
         if row is None or self._members is None:
-            return self.of_name(item.title) | self.of_text(item.text)
+            return None
         return frozenset(self._members.union([[row]])[0].tolist())
 
-    def of_name(self, name: str) -> Entities:
-        return _named(self._names, name)
 
-
-class RecordedEntities:
+class RecordedEntities(EntitySource):
     """V(.) by the names that a record of an input file lists for itself and for its items."""
 
     def __init__(self, names: Sequence[str], of_items: Mapping[int, Sequence[str]]) -> None:
         """``of_items`` maps the ``id()`` of an item to names; other items are matched as texts."""
         of_all_items = [name for item_names in of_items.values() for name in item_names]
-        self._names = EntityNames(list(dict.fromkeys((*names, *of_all_items))))
+        super().__init__(list(dict.fromkeys((*names, *of_all_items))))
         self._of_items = of_items
 
-    def of_text(self, text: str) -> Entities:
-        return frozenset(self._names.within(text))
-
-    def of_item(self, item: ContextItem) -> Entities:
+    def listed(self, item: ContextItem) -> Entities | None:
         item_names = self._of_items.get(id(item))
         if item_names is None:
-            return self.of_name(item.title) | self.of_text(item.text)
+            return None
         return frozenset(self._names.row(name) for name in item_names)
-
-    def of_name(self, name: str) -> Entities:
-        return _named(self._names, name)
-
-
-def _named(names: EntityNames, name: str) -> Entities:
-    row = names.row(name)
-    return frozenset(names.within(name)) | (frozenset() if row is None else {row})
 
 
 def structure(

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.core.spans import covering
+from pipeline.core.spans import SpannedText
 from pipeline.methods.search_r1.grammar import SearchR1
 from pipeline.rollout.grammars.document_lines import DocumentLayout
 from pipeline.rollout.grammars.tagged import Transitions
@@ -25,7 +25,6 @@ _DOCUMENTS = ("<|begin_of_documents|>", "<|end_of_documents|>")
 _LAYOUT = DocumentLayout(  # the authors' other corpus has three spaces between title and text
     re.compile(r'^\([0-9]+\)(?:"?Title: (.*?) Text:|(.{0,300}?) {3})?', re.MULTILINE),
     "({number})Title: {item.title} Text: {item.text}",
-    (" Text:", " Text&#58;"),
 )
 
 
@@ -51,6 +50,7 @@ class R1Searcher(SearchR1):
     search_tags: ClassVar[tuple[str, str]] = _QUERY
     observation_tags: ClassVar[tuple[str, str]] = _DOCUMENTS
     layout: ClassVar[DocumentLayout] = _LAYOUT
+    title_end: ClassVar[tuple[str, str]] = (" Text:", " Text&#58;")
     transitions: ClassVar[Transitions] = {
         ("start", "<think>"): "thinking",
         ("thinking", _QUERY[0]): "searching",
@@ -72,15 +72,15 @@ class R1Searcher(SearchR1):
 
     def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
         """Text and spans: the first step's think, then queries, documents and summaries."""
-        text, observations = self.clean(steps[0].think) if steps else "", []
+        written = SpannedText()
+        written.add(self.clean(steps[0].think) if steps else "")
         for step in steps:
-            text += f" {_QUERY[0]} {self.clean(step.subquery)} {_QUERY[1]}"
-            observation = self.observation(step.context, text)
-            observations.append((len(text), len(text) + len(observation)))
-            text += observation + self.clean(step.summary)
+            written.add(f" {_QUERY[0]} {self.clean(step.subquery)} {_QUERY[1]}")
+            written.add(self.observation(step.context, written.text), "observation")
+            written.add(self.clean(step.summary))
         if answer is not None:
-            text += f"</think>\n\n<answer> {self.clean(answer)} </answer>"
-        return text, covering(len(text), observations)
+            written.add(f"</think>\n\n<answer> {self.clean(answer)} </answer>")
+        return written.text, written.spans
 
 
 GRAMMAR = R1Searcher

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
-from pipeline.core.spans import covering
+from pipeline.core.spans import SpannedText
 from pipeline.rollout.grammars.document_lines import DocumentLines, parse_documents
 from pipeline.rollout.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
@@ -86,17 +86,16 @@ class SearchR1(DocumentLines, TaggedGrammar):
 
     def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
         """Text and spans: the first step's think, then queries, documents and summaries."""
-        text, observations = "", []
+        written = SpannedText()
         if steps:
-            text = f"<think>{self.clean(steps[0].think)}</think>\n"
+            written.add(f"<think>{self.clean(steps[0].think)}</think>\n")
         for step in steps:
-            text += f"<search>{self.clean(step.subquery)}</search>"
-            observation = self.observation(step.context, text)
-            observations.append((len(text), len(text) + len(observation)))
-            text += f"{observation}<think>{self.clean(step.summary)}</think>\n"
+            written.add(f"<search>{self.clean(step.subquery)}</search>")
+            written.add(self.observation(step.context, written.text), "observation")
+            written.add(f"<think>{self.clean(step.summary)}</think>\n")
         if answer is not None:
-            text += f"<answer>{self.clean(answer)}</answer>"
-        return text, covering(len(text), observations)
+            written.add(f"<answer>{self.clean(answer)}</answer>")
+        return written.text, written.spans
 
 
 GRAMMAR = SearchR1

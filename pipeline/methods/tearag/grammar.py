@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.sanitize import control_token_error, first_control_token
-from pipeline.core.spans import covering
+from pipeline.core.spans import SpannedText, covering
 from pipeline.rollout.grammars.base import (
     Finish,
     FormatError,
@@ -159,6 +158,7 @@ class TeaRag(Grammar):
 
     name: ClassVar[str] = "tearag"
     stop: ClassVar[tuple[str, ...]] = (OPEN,)
+    title_end: ClassVar[tuple[str, str]] = ('" Text:', "' Text:")
 
     def segment_action(
         self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
@@ -175,14 +175,6 @@ class TeaRag(Grammar):
         if steps_done >= max_steps:
             return Finish("max_steps")
         return Retrieve(open_step.subquery, tuple(open_step.entities))
-
-    def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
-        """Sanitized copies; a quote inside a title that would end the title early is rewritten."""
-        clean = [
-            replace(item, title=self.clean(item.title), text=self.clean(item.text))
-            for item in items
-        ]
-        return [replace(item, title=item.title.replace('" Text:', "' Text:")) for item in clean]
 
     def item_lines(self, items: Sequence[ContextItem]) -> str:
         """Numbered evidence lines."""
@@ -245,17 +237,16 @@ class TeaRag(Grammar):
 
         Fields are sanitized like documents, since a summary may quote a document.
         """
-        text, observations = "", []
+        written = SpannedText()
         for number, step in enumerate(steps, start=1):
             names = "; ".join(self.clean(name).replace("; ", ", ") for name in step.entities)
-            text += f"Step {number}:\nImportant entity: {names}\n"
-            text += f"Subquery: {self.clean(step.subquery)}\n{OPEN}"
-            observation = self.observation(step.context, text)
-            observations.append((len(text), len(text) + len(observation)))
-            text += f"{observation}Summary: {self.clean(step.summary)}\n"
+            written.add(f"Step {number}:\nImportant entity: {names}\n")
+            written.add(f"Subquery: {self.clean(step.subquery)}\n{OPEN}")
+            written.add(self.observation(step.context, written.text), "observation")
+            written.add(f"Summary: {self.clean(step.summary)}\n")
         if answer is not None:
-            text += f"Final answer: {self.clean(answer)}"
-        return text, covering(len(text), observations)
+            written.add(f"Final answer: {self.clean(answer)}")
+        return written.text, written.spans
 
 
 GRAMMAR = TeaRag

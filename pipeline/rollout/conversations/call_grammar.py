@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.core.spans import common_length
 from pipeline.rollout.conversations.chat_template import QUESTION, ChatTemplate
-from pipeline.rollout.conversations.messages import REASONING, Message, Tool
+from pipeline.rollout.conversations.messages import REASONING, Message, Tool, tool_call
 
 # The forms of arguments, by xgrammar's names for them.
 _FORMS = {
@@ -38,8 +38,7 @@ _WHITESPACE = 8  # characters in a row: a weak model would write them up to its 
 
 def call_message(tool: Tool) -> Message:
     """A turn that calls a tool."""
-    function = {"name": tool["function"]["name"], "arguments": _SOUGHT}
-    call = {"type": "function", "function": function, "id": "call00000"}
+    call = tool_call(tool["function"]["name"], _SOUGHT, "call00000")
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 

@@ -34,6 +34,7 @@ from pipeline.rollout.conversations.messages import (
     Tool,
     calls_of,
     split_turns,
+    tool_call,
     uniform,
     with_escapes,
 )
@@ -96,8 +97,7 @@ def _probe(tools: Sequence[Tool], thinking: bool, text: str) -> list[Message]:
     reasoning = {"reasoning_content": _REASONING} if thinking else {}
     turns: list[Message] = []
     for content, query in ((text, "who?"), ("", 'where is "X"?')):
-        function = {"name": name, "arguments": {"query": query}}
-        call = {"type": "function", "function": function, "id": f"call{len(turns):05d}"}
+        call = tool_call(name, {"query": query}, f"call{len(turns):05d}")
         turns += [
             {"role": "assistant", "content": content, "tool_calls": [call], **reasoning},
             {"role": "tool", "content": f"A result.\n{query}", "tool_call_id": call["id"]},

@@ -49,6 +49,12 @@ class Call:
     id: str | None = None
 
 
+def tool_call(name: str, arguments: Any, call_id: str) -> Message:
+    """A call as messages have it."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
 def uniform(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """The messages as templates read them.
 

@@ -32,6 +32,7 @@ from pipeline.rollout.conversations.messages import (
     calls_of,
     results_of,
     split_turns,
+    tool_call,
     uniform,
     without_closing,
 )
@@ -343,9 +344,9 @@ def write(
         if query := getattr(step, form.query):
             values = {"query": query, "entities": step.entities}
             names = form.tool["function"]["parameters"]["properties"]
-            call = {"name": form.name, "arguments": {name: values[name] for name in names}}
+            arguments = {name: values[name] for name in names}
             name = f"call{number:05d}"  # some templates want nine letters or digits
-            calls = [{"id": name, "type": "function", "function": call}]
+            calls = [tool_call(form.name, arguments, name)]
             turns += [
                 {"role": "assistant", "content": _lines(texts), "tool_calls": calls},
                 {"role": "tool", "content": results(step.context).strip(), "tool_call_id": name},

@@ -19,7 +19,14 @@ from pipeline.core.sanitize import control_token_error, first_control_token
 from pipeline.llm.tokens import control_tokens, decode, markup
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.json_schemas import schema_problem
-from pipeline.rollout.conversations.messages import REASONING, Call, Message, Tool, calls_of
+from pipeline.rollout.conversations.messages import (
+    REASONING,
+    Call,
+    Message,
+    Tool,
+    calls_of,
+    tool_call,
+)
 
 _CALL_KEYS = ("arguments", "parameters")  # Llama writes either
 
@@ -157,8 +164,7 @@ def _response_templates(tokenizer: Any) -> Iterator[Mapping[str, Any]]:
 def _probe_call(tool: Tool) -> Message:
     properties = (tool["function"].get("parameters") or {}).get("properties", {})
     arguments = {name: _example(schema) for name, schema in properties.items()}
-    function = {"name": tool["function"]["name"], "arguments": arguments}
-    call = {"type": "function", "function": function, "id": "call00000"}
+    call = tool_call(tool["function"]["name"], arguments, "call00000")
     return {"role": "assistant", "content": "Look.", "tool_calls": [call]}
 
 

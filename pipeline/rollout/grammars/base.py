@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import ClassVar
 
@@ -74,6 +74,7 @@ class Grammar(ABC):
             malformed.
         stop: strings that end a generated segment. They stay in the model text.
         chat_tags: tags of the grammar that have the form of control tokens, ``<|name|>``.
+        title_end: text that would end the title of an item early, and what it becomes there.
     """
 
     max_steps: int = MAX_STEPS
@@ -81,6 +82,7 @@ class Grammar(ABC):
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
     chat_tags: ClassVar[tuple[str, ...]] = ()
+    title_end: ClassVar[tuple[str, str]]
 
     def clean(self, text: str) -> str:
         """``text`` sanitized for this policy's tokenizer."""
@@ -111,9 +113,16 @@ class Grammar(ABC):
     ) -> NextAction:
         """The action after a segment that a stop string or an end-of-sequence token ended."""
 
-    @abstractmethod
     def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
         """Copies with sanitized title and text, as the model sees them; ids and scores are kept."""
+        return [
+            replace(
+                item,
+                title=self.clean(item.title).replace(*self.title_end),
+                text=self.clean(item.text),
+            )
+            for item in items
+        ]
 
     @abstractmethod
     def item_lines(self, items: Sequence[ContextItem]) -> str:

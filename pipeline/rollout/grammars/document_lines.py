@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pipeline.core.records import ContextItem
-from pipeline.core.sanitize import sanitize
+from pipeline.rollout.grammars.base import Grammar
 
 
 @dataclass(frozen=True)
@@ -22,37 +22,24 @@ class DocumentLayout:
     """The layout of documents.
 
     ``head`` finds what stands before a text, with the title in group 1 or 2. ``line`` writes a
-    document. ``title_end`` is text that would end a title early, and what it becomes there.
+    document.
     """
 
     head: re.Pattern[str]
     line: str
-    title_end: tuple[str, str]
 
 
 SEARCH_R1 = DocumentLayout(
     re.compile(r'^Doc [0-9]+ ?\(Title: (?:"(.*?)"|(.*?))\)', re.MULTILINE),
     'Doc {number}(Title: "{item.title}") {item.text}',
-    ('")', "')"),
 )
 
 
-class DocumentLines:
-    """The retrieved items of a grammar as documents, one line each."""
+class DocumentLines(Grammar):
+    """A grammar that shows retrieved items as documents, one line each."""
 
-    special_tokens: tuple[str, ...]
     layout: ClassVar[DocumentLayout] = SEARCH_R1
-
-    def sanitize_items(self, items: Sequence[ContextItem]) -> list[ContextItem]:
-        """Sanitized copies; text in a title that would end the title early is rewritten."""
-        return [
-            replace(
-                item,
-                title=sanitize(item.title, self.special_tokens).replace(*self.layout.title_end),
-                text=sanitize(item.text, self.special_tokens),
-            )
-            for item in items
-        ]
+    title_end: ClassVar[tuple[str, str]] = ('")', "')")
 
     def item_lines(self, items: Sequence[ContextItem]) -> str:
         """One line per sanitized item, numbered from 1."""

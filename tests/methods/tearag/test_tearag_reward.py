@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.config.policy import TeaRagReward
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Step, Trajectory
-from pipeline.core.similarity import Lexical
+from pipeline.core.similarity import lexical
 from pipeline.methods.tearag.grammar import TeaRag
 from pipeline.methods.tearag.reward import consistency, score
 from tests.smallest import small_trajectory
@@ -47,7 +47,7 @@ def trajectory(**values: Any) -> Trajectory:
 
 
 def terms(record: Trajectory, weights: TeaRagReward | None = None) -> dict[str, Any]:
-    (rewards,) = score([record], Lexical(), weights) if weights else score([record], Lexical())
+    (rewards,) = score([record], lexical, weights) if weights else score([record], lexical)
     return rewards
 
 
@@ -139,7 +139,7 @@ def test_a_malformed_trajectory_can_be_scored_by_its_last_answer(
     )  # fmt: skip
     rewards = terms(record, TeaRagReward(malformed_answer="last"))
     assert rewards["outcome"] == pytest.approx(last)
-    (rewards,) = score([record], Lexical())
+    (rewards,) = score([record], lexical)
     assert rewards["outcome"] == parsed
 
 
@@ -162,16 +162,14 @@ def test_consistency_needs_every_entity_and_an_empty_name_never_occurs() -> None
     assert consistency(steps) == 0.5
 
 
-class BrokenSimilarity(Lexical):
+def broken(pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
     """Returns NaN, as a model with overflowed weights does."""
-
-    def pairs(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
-        return np.full(len(pairs), np.nan)
+    return np.full(len(pairs), np.nan)
 
 
 def test_a_failure_is_never_a_reward() -> None:
     with pytest.raises(RetrievalError, match=r"nan.*expected a probability"):
-        score([trajectory()], BrokenSimilarity())
+        score([trajectory()], broken)
 
 
 def test_the_process_counts_for_unknown_hops_only_with_evidence() -> None:
@@ -182,7 +180,7 @@ def test_the_process_counts_for_unknown_hops_only_with_evidence() -> None:
             trajectory(hop="unknown"),
             trajectory(hop="unknown", evidence=[]),
         ],
-        Lexical(),
+        lexical,
     )
     assert unknown == known
     assert bare["outcome"] == known["outcome"] > 0
