@@ -1,8 +1,6 @@
 """The stages of a run, one module each: its declaration, and ``run(context)``, which does it.
 
-``luigi --module tasks Report --config configs/embedded.yaml --local-scheduler`` does the same as
-``make run``. The stages are imported in the order of a run, which is the order of
-`pipeline.engine.stage.STAGES`.
+The stages are imported in the order of a run, which is the order of `pipeline.engine.stage.STAGES`.
 """
 
 from importlib import import_module

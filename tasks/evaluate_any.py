@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pipeline.config import Config
 from pipeline.config.evaluation import BASE
@@ -56,8 +57,9 @@ class EvaluateAny(RollOutTask):
     def reading(self) -> tuple[str, ...]:
         return self.reads if self.samples == 1 else (*self.reads, "sampling.samples")
 
-    def facts(self) -> dict[str, int]:
-        return {"samples": self.samples}
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"samples": self.samples, "questions": Path(self.questions)}
+        return facts if self._policy_dir is None else {**facts, "policy": self._policy_dir}
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
@@ -109,7 +111,3 @@ class EvaluateAny(RollOutTask):
         words = ["steep", "evaluate", "--policy", self.policy or BASE]
         words += ["--questions", f"{self.questions}/questions.parquet"]
         return words if self.samples == 1 else [*words, "--samples", str(self.samples)]
-
-    def input_directories(self) -> dict[str, str]:
-        inputs = {**super().input_directories(), "questions": str(self.questions)}
-        return inputs if self.policy is None else {**inputs, "policy": str(self.policy)}

@@ -66,8 +66,9 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
         return "evaluate" if self.final else None
 
     @property
-    def variant(self) -> str | None:
-        return f"{self.number}-{self.settings.evaluation.split}" if self.final else super().variant
+    def label(self) -> str:
+        split = f"-{self.number}-{self.settings.evaluation.split}" if self.final else ""
+        return f"{super().label}{split}"
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:

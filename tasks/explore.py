@@ -30,8 +30,8 @@ class Explore(RollOutTask):
     split = luigi.Parameter(description="sampling, validation or test")
 
     @property
-    def variant(self) -> str | None:
-        return str(self.split)
+    def label(self) -> str:
+        return f"{self.stage}-{self.split}"
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:

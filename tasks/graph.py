@@ -94,8 +94,8 @@ class Explorable(StageTask):
     explored = luigi.BoolParameter(default=False, description="with what policy 0 searches for")
 
     @property
-    def variant(self) -> str | None:
-        return "explored" if self.explored else super().variant
+    def label(self) -> str:
+        return f"{super().label}-explored" if self.explored else super().label
 
     @property
     def made_by(self) -> str | None:

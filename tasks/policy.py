@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Config
 from pipeline.config.evaluation import BASE
@@ -59,8 +59,8 @@ class UntrainedPolicy(LightTask):
             files["adapter"] = adapter_directory(Path(self.given))
         return files
 
-    def input_directories(self) -> dict[str, str]:
-        return {} if self.given == BASE else {"adapter": self.given}
+    def facts(self) -> dict[str, Any]:
+        return {} if self.given == BASE else {"adapter": Path(self.given)}
 
     def faults(self) -> Iterator[str]:
         """Why the adapter cannot be used."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.writing import differing_settings
-from pipeline.core.atomic import replacing
-from pipeline.engine.resolved import PUBLISHED
 from pipeline.engine.stage import LightTask, StageTask
 from tasks.coverage import Coverage
 from tasks.evaluate import Evaluate
@@ -86,14 +83,6 @@ class Report(LightTask):
         if self.settings.evaluation_judges is not None:
             needs[f"judge-{name}"] = self.clone(JudgePolicy, number=number)
         return needs
-
-    def publish(self) -> None:
-        """Copy the page and the numbers to the run's directory, if they differ."""
-        for name in PUBLISHED:
-            source, target = self.directory / name, self.settings.run_dir / name
-            if not target.is_file() or target.read_bytes() != source.read_bytes():
-                with replacing(target) as temporary:
-                    shutil.copyfile(source, temporary)
 
 
 def run(context: StageContext) -> dict[str, int]:

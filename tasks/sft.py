@@ -34,7 +34,6 @@ class Sft(StageTask):
     stage = "sft"
     help = "policy 0, trained on the supervised trajectories"
     version = 8
-    hashes_inputs = True
     reads = ("sft", "lora", "model", "seed")
 
     @cached_property

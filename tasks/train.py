@@ -40,7 +40,6 @@ class Train(RoundTask):
     stage = "train"
     help = "the policy that a round trains"
     version = 8
-    hashes_inputs = True
     reads = _SHARED
     reads_at_times = ("dpo", "grpo", "sampling.temperature")
 
@@ -64,11 +63,10 @@ class Train(RoundTask):
             needs["sft"] = self.clone(Sft)
         return needs
 
-    def input_directories(self) -> dict[str, str]:
-        """Adds the questions, which change no result: they are compared before training."""
+    def facts(self) -> dict[str, Any]:
+        """The questions, which change no result: they are compared before training."""
         asked = (questions(self, split) for split in ("sampling", "test", "validation"))
-        compared = {task.stage: str(task.directory) for task in asked if task.complete()}
-        return {**super().input_directories(), **compared}
+        return {task.stage: task.directory for task in asked if task.complete()}
 
     def files(self) -> dict[str, Path | str]:
         return base_model_files(self.settings)

@@ -18,6 +18,7 @@ from pipeline.core.process_variables import MALLOC
 from pipeline.engine.execution.leases import NO_LEASE, Lease, held
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.fingerprint import select_execution
+from pipeline.engine.opened import Training
 from pipeline.engine.outputs import Outputs
 from pipeline.engine.process.supervisor import StageFailed, run_stage
 from pipeline.engine.process.worker import StageJob
@@ -36,7 +37,7 @@ def run_stage_of(task: StageTask) -> None:
 
     Raises StageFailed naming the log and the cause, StoreError when an input is damaged.
     """
-    attempt, began, output = task.attempt, time.monotonic(), task.found()
+    attempt, began, output = task.attempt, time.monotonic(), Outputs().of(task)
     if output is None or attempt.forced:
         with held(attempt.request, lambda text: say(aligned(task.label, text))) as attempt.lease:
             _start(task)
@@ -52,8 +53,12 @@ def run_stage_of(task: StageTask) -> None:
 
 def _start(task: StageTask) -> None:
     """Run the stage in a separate process, which prints into the run's log directory."""
-    for read in task.requires().values():
-        check_output(read, Depth.HASHES if task.hashes_inputs else Depth.SIZES)
+    needed, facts = task.requires(), task.facts()
+    trains = any(isinstance(one, Training) for one in task.opens())
+    for read in needed.values():
+        check_output(read, Depth.HASHES if trains else Depth.SIZES)
+    directories = {name: read.directory for name, read in needed.items()}
+    directories |= {name: fact for name, fact in facts.items() if isinstance(fact, Path)}
     is_shard = isinstance(task, ShardTask)
     shard, shards = (task.shard_number, task.shard_count) if is_shard else (0, 1)
     part = "run_shard" if shards > 1 else "merge" if task.shards() else "run"
@@ -66,14 +71,14 @@ def _start(task: StageTask) -> None:
         root=str(task.store.root),
         seed=task.settings.seed,
         log=str(task.settings.run_dir / "logs" / f"{task.label}.log"),
-        inputs=task.input_directories(),
+        inputs={name: str(directory) for name, directory in directories.items()},
         shard=shard,
         shards=shards,
         force=task.attempt.forced,
         lock_seconds=LOCK_SECONDS,
         execution=select_execution(task.settings, task.reading()),
         launched=time.time(),
-        facts=task.facts(),
+        facts={name: fact for name, fact in facts.items() if name not in directories},
     )
     started = time.monotonic()
     counts = _run(task, job)

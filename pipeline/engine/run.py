@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from pipeline.core.atomic import replacing
 from pipeline.core.errors import ConfigError, SteepError, StoreError
 from pipeline.engine import removal
 from pipeline.engine.build import build, preloaded, told_once
@@ -15,7 +17,7 @@ from pipeline.engine.job import LOCK_SECONDS, aligned, check_output, say
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.progress_bars import shown
 from pipeline.engine.removal import Cleaning
-from pipeline.engine.resolved import keep_dtypes, write_resolved
+from pipeline.engine.resolved import PUBLISHED, keep_dtypes, write_resolved
 from pipeline.engine.stage import STAGES, LightTask, StageTask, resolved, walk
 from pipeline.engine.store import Depth
 
@@ -64,8 +66,17 @@ def run(
                 say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
         check_output(task, Depth.SIZES)
-        task.publish()
+        _publish(task.directory, task.settings.run_dir)
         return task.directory
+
+
+def _publish(output: Path, run_dir: Path) -> None:
+    """Copy the page and the numbers of a report to the run's directory, if they differ."""
+    for name in PUBLISHED if (output / PUBLISHED[0]).is_file() else ():
+        source, target = output / name, run_dir / name
+        if not target.is_file() or target.read_bytes() != source.read_bytes():
+            with replacing(target) as temporary:
+                shutil.copyfile(source, temporary)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pipeline.engine.context import SHARD
 from pipeline.engine.luigi_adapter import luigi
-from pipeline.engine.stage import StageTask, whole_name
+from pipeline.engine.stage import STAGES, StageTask, whole_name
 
 
 class DivisibleTask(StageTask):
@@ -90,3 +90,8 @@ class ShardTask(DivisibleTask):
     @property
     def label(self) -> str:
         return f"{super().label}-{self.shard_number:03d}"
+
+
+def whole(task: StageTask) -> StageTask:
+    """The divided stage of a shard; any other task itself."""
+    return task.clone(STAGES[whole_name(task)]) if isinstance(task, ShardTask) else task

@@ -23,7 +23,7 @@ from pipeline.engine.execution.leases import NO_LEASE, Lease, Request
 from pipeline.engine.fingerprint import content_of, select
 from pipeline.engine.luigi_adapter import Register, Task, luigi
 from pipeline.engine.opened import Needs, Opened, Work
-from pipeline.engine.outputs import Output, Outputs
+from pipeline.engine.outputs import Outputs
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.resolved import RESOLVED
 from pipeline.engine.store import StageKey, Store
@@ -91,7 +91,6 @@ class StageTask(Task):
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
     reads_at_times: ClassVar[tuple[str, ...]] = ()  # only some configurations need these
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
-    hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
 
     def __init_subclass__(cls) -> None:
         """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
@@ -211,17 +210,16 @@ class StageTask(Task):
         }
 
     def facts(self) -> dict[str, Any]:
-        """Information for the stage's function besides its settings, as JSON; not fingerprinted."""
-        return {}
+        """What the stage's function gets besides settings and inputs; not fingerprinted.
 
-    def found(self) -> Output | None:
-        """The stage's completed output, under this or another fingerprint, or None."""
-        return Outputs().of(self)
+        A path becomes one more of the input directories, the rest are JSON values.
+        """
+        return {}
 
     @property
     def directory(self) -> Path:
         """The directory of the stage's output, complete or not."""
-        output = self.found()
+        output = Outputs().of(self)
         return self.store.directory(self.key) if output is None else output.directory
 
     def needed(self) -> dict[str, StageTask]:
@@ -235,33 +233,18 @@ class StageTask(Task):
         """The tasks of the stage's shards; none when the stage is not divided."""
         return {}
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(self.directory / "manifest.json"))
-
     def complete(self) -> bool:
-        return not self.attempt.forced and self.found() is not None
+        return not self.attempt.forced and Outputs().of(self) is not None
 
     @property
     def label(self) -> str:
         """The stage's name in messages and logs, such as ``sample-2`` for round 2."""
-        return self.stage if self.variant is None else f"{self.stage}-{self.variant}"
-
-    @property
-    def variant(self) -> str | None:
-        """The part of the label that tells this task from others of its stage: its round."""
-        return None if self.round_number is None else str(self.round_number)
-
-    def input_directories(self) -> dict[str, str]:
-        """The directories that the stage's function reads, by input name."""
-        return {name: str(task.directory) for name, task in self.requires().items()}
+        return self.stage if self.round_number is None else f"{self.stage}-{self.round_number}"
 
     def command(self) -> list[str]:
         """The command that makes the output, without the options of the configuration."""
         round = [] if self.round_number is None else ["--round", str(self.round_number)]
         return ["steep", "run", self.made_by or whole_name(self), *round]
-
-    def publish(self) -> None:
-        """Show the complete output outside the store; most stages show nothing."""
 
 
 class PolicyTask(StageTask):

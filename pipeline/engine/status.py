@@ -69,7 +69,7 @@ def _with_shards(task: StageTask) -> Iterator[StageTask]:
 def _state(task: StageTask, output: Output | None) -> StageState:
     if output is None:
         unfinished = _unfinished(task)
-        output = None if unfinished.state == "running" else task.found()
+        output = None if unfinished.state == "running" else Outputs().of(task)
         if output is None:  # it has not ended in the meantime
             return unfinished
     manifest: dict[str, Any] = {"counts": {}}
@@ -144,7 +144,7 @@ def why(task: StageTask) -> list[str]:
     There is a line for each change, and for each stage between a change and ``task``. A stage that
     is done gives the settings that would execute it in another way.
     """
-    output = task.found()
+    output = Outputs().of(task)
     if output is None:
         earlier = task.store.manifests(task.stage, task.round_number)
         states = [_unfinished(one) for one in (task, *task.shards().values()) if not one.complete()]

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from pipeline.engine.opened import training
 from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import LightTask
 from tests.waiting import ending
@@ -99,7 +100,9 @@ class Trains(Second):
     """Reads its input as a training stage does."""
 
     stage = "trains"
-    hashes_inputs = True
+
+    def opens(self):
+        yield training(self.settings, "sft", self.settings.sft)
 
 
 class Copies(Counting):

@@ -31,6 +31,7 @@ from pipeline.engine.needs import need_faults
 from pipeline.engine.opened import Opened, Remote
 from pipeline.engine.plan.plan import Plan, make_plan
 from pipeline.engine.plan.sizes import sizes_of
+from pipeline.engine.shards import whole
 from pipeline.engine.stage import STAGES, StageTask, walk_configured, whole_name
 from pipeline.llm.endpoint_client import ApiKey
 
@@ -85,14 +86,13 @@ def check_start(
 
     The default machine is this one. Raises RunRefused.
     """
-    running = {(whole_name(task), task.variant) for task in todo if not task.shards()}
-    held = _held_bytes(
-        [task for task in tasks if whole_name(task) in {name for name, _ in running}]
-    )
-    whole = [task for task in walk_configured(todo[-1]) if (task.stage, task.variant) in running]
-    if not whole:
-        return Checked(())  # outputs of shards are joined, which opens nothing
-    checked = check_tasks(whole, machine or this_machine(), held=held)
+    opening = [whole(task) for task in todo if not task.shards()]  # joining shards opens nothing
+    stages, running = {one.stage for one in opening}, {one.task_id for one in opening}
+    held = _held_bytes([task for task in tasks if whole_name(task) in stages])
+    examined = [task for task in walk_configured(todo[-1]) if task.task_id in running]
+    if not examined:
+        return Checked(())
+    checked = check_tasks(examined, machine or this_machine(), held=held)
     if checked.faults:
         raise RunRefused("\n".join(checked.faults))
     return checked

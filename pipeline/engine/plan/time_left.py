@@ -21,6 +21,7 @@ from typing import Any
 from pipeline.core.gpus import machine_gpus
 from pipeline.core.model_files import find_model
 from pipeline.core.shipped import CONFIGURATIONS, TINY_READER
+from pipeline.engine.outputs import Outputs
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import sizes_of
 from pipeline.engine.progress import duration
@@ -97,7 +98,7 @@ class RunTime:
         self.stages = list[Timed]()
         for task in self._tasks:
             stage = Timed(whole_name(task), part=_part(task))
-            output = None if task.attempt.forced else task.found()
+            output = None if task.attempt.forced else Outputs().of(task)
             if output is not None:
                 took = _seconds(manifest_of(output.directory) or {})
                 stage = replace(stage, took=took, part=1.0)
