@@ -18,6 +18,7 @@ from pipeline.cli.options import (
     with_configuration,
 )
 from pipeline.cli.printing import check_markdown, console, print_json, show_tables, table
+from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ def evaluate(
         ),
     ] = 1,
     as_json: JsonOption = False,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="JSON file for the rows"),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="evaluate again, even if it is done")
     ] = False,
@@ -83,9 +88,12 @@ def evaluate(
             task, policy or (), questions, dataset=dataset, limit=limit, select=select,
             samples=samples, force=force, check=not no_check,
         )  # fmt: skip
+    if output is not None:
+        with text_output(output) as write:
+            write(json_text(done.rows, indent=1, allow_nan=False) + "\n")
     if as_json:
         print_json(done.rows)
-    else:
+    elif output != "-":
         _print(done)
 
 

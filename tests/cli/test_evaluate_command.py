@@ -42,13 +42,14 @@ def test_rows_are_printed_as_json_and_written_beside_the_run(
     finished: StageTask, tmp_path: Path
 ) -> None:
     """These policies were evaluated on the split by the run, so nothing runs."""
-    arguments = ["evaluate", "--policy", "sft", "--policy", "1", "--json"]
+    arguments = ["evaluate", "--policy", "sft", "--policy", "1", "--json", "-o", "rows.json"]
     status, printed, complaint = steep([*arguments, *OPTIONS])
     assert (status, complaint) == (0, "")
     rows = json.loads(printed)
     means = {row["policy"]: round(row["em"], 2) for row in rows if row["dataset"] == "all"}
     assert means == {"sft": 0.33, "round-1": 0.67}
     assert all(row["osr"] is None and row["split"] == "test" for row in rows)
+    assert json.loads((tmp_path / "rows.json").read_text()) == rows
     kept = tmp_path / "runs/embedded/evaluations"
     assert json.loads((kept / "round-1-test.json").read_text()) == rows[-3:]
     tests = json.loads((kept / "comparisons/test.json").read_text())

@@ -114,14 +114,13 @@ def test_several_samples_of_policies_are_measured_once_beside_greedy_evaluations
     before = executions(run)
     words = [word for setting in run.overrides for word in ("--set", setting)]
     asked = ["evaluate", "--policy", "base", "--policy", "sft", "--limit", "2", *words]
-    status, printed, _ = steep([*asked, "--samples", "3"])
+    status, printed, _ = steep([*asked, "--samples", "3", "-o", "rows.json"])
     assert status == 0
     assert "\n3 trajectories per question at temperature 1\n" in printed
     assert "pass@2" in printed
     assert "majority@3" in printed
     assert executions(run) == sorted([*before, "evaluate-any", "evaluate-any"])
-    again = evaluate(run, ["base", "sft"], limit=2, samples=3)
-    rows = again.rows
+    rows = json.loads(Path("rows.json").read_text())
     assert [row["n"] for row in rows if row["dataset"] == "all"] == [2, 2]
     assert {(row["pass@2"], row["pass@3"], row["majority@3"]) for row in rows} == {(0.0, 0.0, 0.0)}
     kept = Path("runs/embedded/evaluations")
@@ -130,6 +129,8 @@ def test_several_samples_of_policies_are_measured_once_beside_greedy_evaluations
     ]
     tests = json.loads((kept / "comparisons/test-first-2-3-samples.json").read_text())
     assert {"pass@3", "majority@3", "distinct_queries"} < {test["measure"] for test in tests}
+    again = evaluate(run, ["base", "sft"], limit=2, samples=3)
+    assert again.rows == rows
     assert executions(run) == sorted([*before, "evaluate-any", "evaluate-any"])
     sampled = read_records(again.directories["base"] / "trajectories.parquet", Trajectory)
     assert [(t.question_id, t.sample) for t in sampled] == [
