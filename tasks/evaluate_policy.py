@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
 
 
+# `EvaluatePolicy.settings` merges these into others, which count in their place.
+_MERGED = ("evaluation.retrieval", "evaluation.sampling", "evaluation.final_split")
+
+
 class EvaluatePolicy(PolicyTask, RollOutTask):
     """Greedy trajectories of one policy over the test questions, and their metrics."""
 
@@ -43,9 +47,8 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
         "sampling.in_flight",
         "sampling.batch",
         *ROLL_OUT,
+        *_MERGED,
     )
-    # They are merged into the settings above (`settings`).
-    reads_at_times = ("evaluation.retrieval", "evaluation.sampling", "evaluation.final_split")
     final = luigi.BoolParameter(default=False, description="on evaluation.final_split")
 
     @cached_property
@@ -56,6 +59,9 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
         split = own.final_split if self.final else own.split
         update = {"split": split, "final_split": None}
         return settings.model_copy(update={"evaluation": own.model_copy(update=update)})
+
+    def reading(self) -> tuple[str, ...]:
+        return tuple(name for name in self.reads if name not in _MERGED)
 
     @property
     def round_number(self) -> int | None:

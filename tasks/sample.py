@@ -173,8 +173,7 @@ class SftSample(RollOutTask):
     stage = "sft-sample"
     help = "trajectories of the base model or of a teacher, for the cold start"
     shards_block = "sampling"
-    reads = ("sampling", *ROLL_OUT)
-    reads_at_times = ("sft_data.rejection_sampling",)  # the rest of it is merged into ``sampling``
+    reads = ("sampling", *ROLL_OUT, "sft_data.rejection_sampling")
 
     @cached_property
     def settings(self) -> Config:
@@ -183,6 +182,10 @@ class SftSample(RollOutTask):
         update = {"samples": own.samples, "temperature": own.temperature, "recorded": None}
         sampling = settings.sampling.model_copy(update=update)
         return settings.model_copy(update={"sampling": sampling})
+
+    def reading(self) -> tuple[str, ...]:
+        """Without the block that `settings` merges into ``sampling``."""
+        return Sample.reads
 
     @property
     def _own(self) -> RejectionSampling:

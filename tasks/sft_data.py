@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from pipeline.training.sft_data.steps import Fact, Hop
 
 
+_ALWAYS = ("sft_data", "prompt", "grammar", "seed")  # read under any configuration
+
+
 class SftData(DivisibleTask):
     """Supervised trajectories from MuSiQue-shaped decompositions, or by rejection sampling."""
 
@@ -70,8 +73,8 @@ class SftData(DivisibleTask):
     help = "supervised trajectories"
     version = 7
     shards_block = "sft_data"
-    reads = ("sft_data", "prompt", "grammar", "seed")
-    reads_at_times = (
+    reads = (
+        *_ALWAYS,
         *("format", "retrieval.variant", "engine", "model"),
         *("graph.model", "graph.engine", "graph.endpoint", "corpus.chunk_words"),
     )
@@ -138,7 +141,7 @@ class SftData(DivisibleTask):
 
     def reading(self) -> tuple[str, ...]:
         """Adds the settings of the models that the stage asks, and of the chunks that it makes."""
-        settings, names = self.settings.sft_data, [*self.reads]
+        settings, names = self.settings.sft_data, [*_ALWAYS]
         if self.settings.format != DEFAULT_FORMAT:
             names += ["format"]
         if self._rejects:

@@ -88,8 +88,7 @@ class StageTask(Task):
     help: ClassVar[str]  # the output of the stage, in one line
     version: ClassVar[int] = 1
     named: ClassVar[bool] = True  # whether a command can name the stage
-    reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
-    reads_at_times: ClassVar[tuple[str, ...]] = ()  # only some configurations need these
+    reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted (see `reading`)
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
 
     def __init_subclass__(cls) -> None:
@@ -182,7 +181,7 @@ class StageTask(Task):
         return {}
 
     def reading(self) -> tuple[str, ...]:
-        """The blocks or keys that the stage reads under this configuration."""
+        """The part of ``reads`` that counts under this configuration."""
         return self.reads
 
     def slice(self) -> dict[str, Any]:
