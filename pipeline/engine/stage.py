@@ -243,7 +243,7 @@ class StageTask(Task):
     def command(self) -> list[str]:
         """The command that makes the output, without the options of the configuration."""
         round = [] if self.round_number is None else ["--round", str(self.round_number)]
-        return ["steep", "run", self.made_by or whole_name(self), *round]
+        return ["steep", "run", self.made_by or self.stage, *round]
 
 
 class PolicyTask(StageTask):
