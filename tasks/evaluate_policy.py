@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING
 from pipeline.config import Config
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
-from pipeline.core.records import Question
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.stage import PolicyTask, StageTask
 from tasks.index import searched
 from tasks.policy import check_lineage, policy
-from tasks.questions import questions
+from tasks.questions import FILE as QUESTIONS
+from tasks.questions import input_questions, questions
 from tasks.sample import LIMITS, ROLL_OUT, RollOutTask, roll_out_policy
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
+
+
+# `EvaluatePolicy.settings` merges these into others, which count in their place.
+_MERGED = ("evaluation.retrieval", "evaluation.sampling", "evaluation.final_split")
 
 
 class EvaluatePolicy(PolicyTask, RollOutTask):
@@ -43,9 +47,8 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
         "sampling.in_flight",
         "sampling.batch",
         *ROLL_OUT,
+        *_MERGED,
     )
-    # They are merged into the settings above (`settings`).
-    reads_at_times = ("evaluation.retrieval", "evaluation.sampling", "evaluation.final_split")
     final = luigi.BoolParameter(default=False, description="on evaluation.final_split")
 
     @cached_property
@@ -56,6 +59,9 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
         split = own.final_split if self.final else own.split
         update = {"split": split, "final_split": None}
         return settings.model_copy(update={"evaluation": own.model_copy(update=update)})
+
+    def reading(self) -> tuple[str, ...]:
+        return tuple(name for name in self.reads if name not in _MERGED)
 
     @property
     def round_number(self) -> int | None:
@@ -100,7 +106,6 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
 
 
 _ANY_QUESTIONS = "questions"  # the split that ``evaluate-any`` records
-_QUESTIONS = "questions.parquet"
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -115,9 +120,9 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.evaluation.measured import write_measured
     from pipeline.training.lineage import policy_in
 
-    split, questions = _split(context), _questions(context)
+    split, questions = _split(context), input_questions(context)
     if not questions:
-        path = context.inputs["questions"] / _QUESTIONS
+        path = context.inputs["questions"] / QUESTIONS
         raise InputError.at(path, f"no questions to evaluate on; add files to data.{split}")
     questions = questions[context.shard :: context.shards]
     config, directory = context.config, context.inputs.get("policy")
@@ -154,7 +159,7 @@ def merge(context: StageContext) -> dict[str, int]:
     from pipeline.engine.files.shards import added, join_trajectories, shard_directories
     from pipeline.evaluation.measured import ROWS, rows_file
 
-    questions = [question.question_id for question in _questions(context)]
+    questions = [question.question_id for question in input_questions(context)]
     rows = [read_json(shard / ROWS) for shard in shard_directories(context)]
     seconds = added([of_shard["seconds"] for of_shard in rows])
     samples = context.facts.get("samples", 1)
@@ -165,12 +170,6 @@ def merge(context: StageContext) -> dict[str, int]:
         for owner in owners[::samples]:
             add(next(outcomes[owner]))
     return {"questions": len(questions), "trajectories": len(owners)}
-
-
-def _questions(context: StageContext) -> list[Question]:
-    from pipeline.core.record_io import read_records
-
-    return read_records(context.inputs["questions"] / _QUESTIONS, Question)
 
 
 def _split(context: StageContext) -> str:

@@ -75,7 +75,7 @@ class _Judging(DivisibleTask):
         return "judges"
 
     def reading(self) -> tuple[str, ...]:
-        return (*self.reads, self.judges_block)
+        return (*_Judging.reads, self.judges_block)
 
     def judged(self, trajectories: StageTask, policy: StageTask) -> dict[str, StageTask]:
         """The trajectories, the policy that sampled them, and the world of an exact judge."""
@@ -111,7 +111,7 @@ class Judge(_Judging, RoundTask):
 
     stage = "judge"
     help = "verdicts on the steps of a round"
-    reads_at_times = ("judges",)
+    reads = (*_Judging.reads, "judges")
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
@@ -126,7 +126,7 @@ class JudgePolicy(PolicyTask, _Judging):
 
     stage = "judge-policy"
     help = "verdicts on the steps of one policy's evaluation"
-    reads_at_times = ("judges", "evaluation.judges")
+    reads = (*_Judging.reads, "judges", "evaluation.judges")
 
     @property
     def judges_block(self) -> str:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pipeline.knowledge.corpus.questions.load import Keep, Notes
 
 # Later stages read this file; ``overlap.json`` is for people.
-QUESTIONS_READ = {"questions": ("questions.parquet",)}
+FILE = "questions.parquet"
+QUESTIONS_READ = {"questions": (FILE,)}
 
 
 class Questions(DataTask, LightTask):
@@ -274,7 +275,6 @@ def question_sets(task: StageTask) -> dict[str, Questions]:
     return sets
 
 
-FILE = "questions.parquet"
 TRAINED = ("sft", "sampling")
 HELD_OUT = ("validation", "test")
 PREFIX = "questions-"
@@ -496,6 +496,13 @@ def _write_overlaps(path: Path, split: str, dropped: Mapping[str, list[Overlap]]
         for heldout, overlaps in dropped.items()
     }
     write_json(path, {"threshold": THRESHOLD, "counts": counts, "dropped": pairs})
+
+
+def input_questions(context: StageContext) -> list[Question]:
+    """The questions of the input ``questions``."""
+    from pipeline.core.record_io import read_records
+
+    return read_records(context.inputs["questions"] / FILE, Question)
 
 
 def questions_by_split(inputs: Mapping[str, Path]) -> dict[str, Iterable[Question]]:

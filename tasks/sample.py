@@ -46,7 +46,7 @@ from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import RoundTask, StageTask
 from tasks.index import searched
 from tasks.policy import GivenPolicy, check_lineage, policy, policy_files
-from tasks.questions import QUESTIONS_READ, questions
+from tasks.questions import QUESTIONS_READ, input_questions, questions
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
@@ -173,8 +173,7 @@ class SftSample(RollOutTask):
     stage = "sft-sample"
     help = "trajectories of the base model or of a teacher, for the cold start"
     shards_block = "sampling"
-    reads = ("sampling", *ROLL_OUT)
-    reads_at_times = ("sft_data.rejection_sampling",)  # the rest of it is merged into ``sampling``
+    reads = ("sampling", *ROLL_OUT, "sft_data.rejection_sampling")
 
     @cached_property
     def settings(self) -> Config:
@@ -183,6 +182,10 @@ class SftSample(RollOutTask):
         update = {"samples": own.samples, "temperature": own.temperature, "recorded": None}
         sampling = settings.sampling.model_copy(update=update)
         return settings.model_copy(update={"sampling": sampling})
+
+    def reading(self) -> tuple[str, ...]:
+        """Without the block that `settings` merges into ``sampling``."""
+        return Sample.reads
 
     @property
     def _own(self) -> RejectionSampling:
@@ -209,7 +212,6 @@ def run(context: StageContext) -> dict[str, int]:
     Raises InputError when there are no questions, and what `check_lineage` and `roll_out_policy`
     raise.
     """
-    from pipeline.core.record_io import read_records
     from pipeline.rollout.policy import read_policy
 
     directory = context.inputs["policy"]
@@ -218,7 +220,7 @@ def run(context: StageContext) -> dict[str, int]:
     if recorded is not None:
         trajectories = _recorded(recorded, policy.fingerprint, context.round)
     else:
-        questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
+        questions = input_questions(context)
         if not questions:
             raise InputError("no questions to sample; name files under data.sampling")
         check_lineage(context.config, directory)
@@ -316,7 +318,7 @@ def merge(context: StageContext) -> dict[str, int]:
         shard_directories,
     )
 
-    questions = Columns(context.inputs["questions"] / "questions.parquet", ("question_id",))
+    questions = Columns(context.inputs["questions"] / FILE, ("question_id",))
     samples = range(context.config.sampling.samples)
     join_trajectories(context, list(itertools.product(questions.column(0), samples)))
     warn_of_malformed(context, context.output / FILE)

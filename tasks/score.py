@@ -58,8 +58,9 @@ class Score(RoundTask, DivisibleTask):
     shards_block = "sampling"
     version = 2
     shard_version = 6  # punctuation of all scripts is no part of an answer
-    reads = ("grammar", "sampling.shards")
-    reads_at_times = (
+    reads = (
+        "grammar",
+        "sampling.shards",
         "rewards",
         "retrieval.reranker",
         "index.embedder",
@@ -87,7 +88,7 @@ class Score(RoundTask, DivisibleTask):
     def reading(self) -> tuple[str, ...]:
         """Only the part of the block ``rewards`` that the method uses."""
         rewards = self.settings.rewards
-        names = [*self.reads, self.settings.rewards_block]
+        names = ["grammar", "sampling.shards", self.settings.rewards_block]
         if self.settings.method.similarity_rewards:
             names.append("retrieval.reranker" if rewards.reranker is None else "rewards.reranker")
             names.append("index.embedder")

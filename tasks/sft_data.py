@@ -51,7 +51,7 @@ from tasks.corpus import Corpus
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
 from tasks.index import knowledge
-from tasks.questions import QUESTIONS_READ, questions
+from tasks.questions import QUESTIONS_READ, input_questions, questions
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Prompt
@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from pipeline.training.sft_data.steps import Fact, Hop
 
 
+_ALWAYS = ("sft_data", "prompt", "grammar", "seed")  # read under any configuration
+
+
 class SftData(DivisibleTask):
     """Supervised trajectories from MuSiQue-shaped decompositions, or by rejection sampling."""
 
@@ -70,8 +73,8 @@ class SftData(DivisibleTask):
     help = "supervised trajectories"
     version = 7
     shards_block = "sft_data"
-    reads = ("sft_data", "prompt", "grammar", "seed")
-    reads_at_times = (
+    reads = (
+        *_ALWAYS,
         *("format", "retrieval.variant", "engine", "model"),
         *("graph.model", "graph.engine", "graph.endpoint", "corpus.chunk_words"),
     )
@@ -138,7 +141,7 @@ class SftData(DivisibleTask):
 
     def reading(self) -> tuple[str, ...]:
         """Adds the settings of the models that the stage asks, and of the chunks that it makes."""
-        settings, names = self.settings.sft_data, [*self.reads]
+        settings, names = self.settings.sft_data, [*_ALWAYS]
         if self.settings.format != DEFAULT_FORMAT:
             names += ["format"]
         if self._rejects:
@@ -224,7 +227,7 @@ def run_shard(context: StageContext) -> dict[str, int]:
 
 def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[str, int]:
     """Write the sampled trajectories that are kept, with counts and a card."""
-    from pipeline.core.record_io import read_records, write_parquet
+    from pipeline.core.record_io import write_parquet
     from pipeline.core.trajectory_file import FILE as TRAJECTORIES
     from pipeline.core.trajectory_file import iterate_trajectories
     from pipeline.engine.card import CARD
@@ -239,9 +242,8 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
         source = context.inputs["trajectories"] / TRAJECTORIES
         trajectories = iterate_trajectories(source, _SAMPLED_COLUMNS)
     else:
-        questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
         trajectories = rejection_sampling.of_file(
-            settings.file, questions, written.grammar.name, written.name, others
+            settings.file, input_questions(context), written.grammar.name, written.name, others
         )
     kept = rejection_sampling.keep(counted(trajectories, context.progress), settings)
     rows = kept.table()
@@ -276,13 +278,12 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
 
 def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     """The questions and the hops of each. Raises InputError when they are too few."""
-    from pipeline.core.record_io import read_records
     from pipeline.knowledge.graph.locate import Locator
     from pipeline.training.sft_data.paragraphs import Paragraphs
     from pipeline.training.sft_data.split import check_supply
     from pipeline.training.sft_data.steps import collect_hops
 
-    questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
+    questions = input_questions(context)
     hyperedges = context.config.teaches_hyperedges
     corpus, graph = context.inputs["corpus"], context.inputs["graph"]
     chunks, facts = _evidence(questions, corpus, graph, hyperedges)

@@ -40,8 +40,7 @@ class Train(RoundTask):
     stage = "train"
     help = "the policy that a round trains"
     version = 8
-    reads = _SHARED
-    reads_at_times = ("dpo", "grpo", "sampling.temperature")
+    reads = (*_SHARED, "dpo", "grpo", "sampling.temperature")
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
@@ -74,8 +73,8 @@ class Train(RoundTask):
     def reading(self) -> tuple[str, ...]:
         """The block of the objective."""
         if self.settings.objective == "grpo":
-            return (*self.reads, "grpo", "sampling.temperature")
-        return (*self.reads, "dpo")
+            return (*_SHARED, "grpo", "sampling.temperature")
+        return (*_SHARED, "dpo")
 
     def slice(self) -> dict[str, Any]:
         """Of DPO's lists only this round's eta and epochs.

@@ -176,6 +176,7 @@ def metrics(
 
 def _averages(source: str, cem: CoverMatch) -> list[Record]:
     """The rows of metrics.json for the trajectories of a file."""
+    from pipeline.evaluation.measured import RESAMPLES
     from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 
     outcomes: dict[str, list[Outcome]] = {}
@@ -183,7 +184,10 @@ def _averages(source: str, cem: CoverMatch) -> list[Record]:
         outcomes.setdefault(str(record.get("policy") or ""), []).append(
             measure(view, None, cem=cem)
         )
-    each = (metrics_rows(policy, "", measured, {}, seed=0) for policy, measured in outcomes.items())
+    each = (
+        metrics_rows(policy, "", measured, {}, resamples=RESAMPLES, seed=0)
+        for policy, measured in outcomes.items()
+    )
     return [row for rows in each for row in rows]
 
 

@@ -50,7 +50,7 @@ def submit(
     from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, hop_count
     from pipeline.evaluation.compare import compare
     from pipeline.evaluation.comparison_tables import Table, markdown, test_cells
-    from pipeline.evaluation.measured import by_question
+    from pipeline.evaluation.measured import RESAMPLES, by_question
     from pipeline.evaluation.metrics import metrics_rows
     from pipeline.evaluation.submission import read_submission
     from pipeline.knowledge.corpus.questions.load import Notes
@@ -73,7 +73,7 @@ def submit(
         measures = ("em", "f1", "cem", *(cost for cost in found.costs if cost in costs))
         tested = compare({place: other, title: own}, split=split)
         tests += [test for test in tested if test["measure"] in measures]
-    rows = metrics_rows(title, split, found.outcomes, {}, seed=0)
+    rows = metrics_rows(title, split, found.outcomes, {}, resamples=RESAMPLES, seed=0)
     rows = [row for row in rows if row["split"] == split and hop_count(row["dataset"]) is None]
     cells = [
         [title, row["dataset"], f"{row['n']:,}"]

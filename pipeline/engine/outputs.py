@@ -7,19 +7,14 @@ the same content (`pipeline.engine.store`); the task then reuses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING
 
-from pipeline.engine.store import (
-    StageKey,
-    Store,
-    content_key,
-    content_of,
-    manifest_of,
-    with_content,
-)
+from pipeline.engine.store import content_key, content_of, manifest_of
+
+if TYPE_CHECKING:
+    from pipeline.engine.stage import StageTask
 
 
 @dataclass(frozen=True)
@@ -30,23 +25,6 @@ class Output:
     reused: bool = False
 
 
-class StoredTask(Protocol):
-    """What tells the output of a task."""
-
-    task_id: str
-    stage: ClassVar[str]
-    reusable: ClassVar[bool]
-
-    @property
-    def store(self) -> Store: ...
-    @property
-    def key(self) -> StageKey: ...
-    @property
-    def inputs(self) -> Mapping[str, StoredTask]: ...
-    @property
-    def input_files(self) -> Mapping[str, tuple[str, ...]]: ...
-
-
 class Outputs:
     """The outputs of tasks at one moment; each task is looked up once."""
 
@@ -54,13 +32,13 @@ class Outputs:
         self._found: dict[str, Output | None] = {}
         self._contents: dict[str, dict[str, str] | None] = {}
 
-    def of(self, task: StoredTask) -> Output | None:
+    def of(self, task: StageTask) -> Output | None:
         """The output of a task, or None. Raises StoreError when the disk fails."""
         if task.task_id not in self._found:
             self._found[task.task_id] = self._find(task)
         return self._found[task.task_id]
 
-    def _find(self, task: StoredTask) -> Output | None:
+    def _find(self, task: StageTask) -> Output | None:
         own = task.store.directory(task.key)
         if task.store.complete(task.key):
             manifest = manifest_of(own)
@@ -71,15 +49,15 @@ class Outputs:
         wanted = self.content_key(task) if task.reusable else None
         if wanted is None:
             return None
-        other = with_content(task.store, task.stage, wanted)
-        return None if other is None else Output(other, reused=True)
+        same = task.store.newest(task.stage, lambda made: made.get("content_key") == wanted)
+        return Output(same[0][0], reused=True) if same else None
 
-    def content_key(self, task: StoredTask) -> str | None:
+    def content_key(self, task: StageTask) -> str | None:
         """The content key of a task, or None as for `contents`."""
         contents = self.contents(task)
         return None if contents is None else content_key(task.key, contents)
 
-    def contents(self, task: StoredTask) -> dict[str, str] | None:
+    def contents(self, task: StageTask) -> dict[str, str] | None:
         """The content of a task's inputs by name.
 
         None while an input is incomplete, is on another machine, or has no recorded content.
@@ -88,7 +66,7 @@ class Outputs:
             self._contents[task.task_id] = self._contents_of(task)
         return self._contents[task.task_id]
 
-    def _contents_of(self, task: StoredTask) -> dict[str, str] | None:
+    def _contents_of(self, task: StageTask) -> dict[str, str] | None:
         contents = {}
         for name, read in task.inputs.items():
             output = self.of(read)

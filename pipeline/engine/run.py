@@ -180,12 +180,7 @@ def clean(task: StageTask) -> Cleaning:
     """Remove incomplete outputs and checkpoints, except of running processes."""
     cleaning = Cleaning()
     for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
-        found = removal.clean(store, stage_names(StageTask))
+        found = removal.clean(store, STAGES)
         cleaning.removed += found.removed
         cleaning.left += found.left
     return cleaning
-
-
-def stage_names(base: type[StageTask]) -> set[str]:
-    """The stages whose tasks are of the class ``base``, under any configuration."""
-    return {name for name, kind in STAGES.items() if issubclass(kind, base)}

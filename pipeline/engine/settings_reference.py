@@ -13,8 +13,9 @@ def stages_reading(dotted: str) -> list[str]:
 
 
 def _reads(task: type[StageTask], dotted: str) -> bool:
-    names = {*task.reads, *task.reads_at_times}
-    return any(dotted == name or dotted.startswith((f"{name}.", f"{name}[].")) for name in names)
+    return any(
+        dotted == name or dotted.startswith((f"{name}.", f"{name}[].")) for name in task.reads
+    )
 
 
 def setting_stages(dotted: str) -> str:
@@ -28,4 +29,4 @@ def setting_stages(dotted: str) -> str:
 
 
 def _reads_below(task: type[StageTask], block: str) -> bool:
-    return any(name.startswith(f"{block}.") for name in (*task.reads, *task.reads_at_times))
+    return any(name.startswith(f"{block}.") for name in task.reads)

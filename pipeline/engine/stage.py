@@ -88,8 +88,7 @@ class StageTask(Task):
     help: ClassVar[str]  # the output of the stage, in one line
     version: ClassVar[int] = 1
     named: ClassVar[bool] = True  # whether a command can name the stage
-    reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
-    reads_at_times: ClassVar[tuple[str, ...]] = ()  # only some configurations need these
+    reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted (see `reading`)
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
 
     def __init_subclass__(cls) -> None:
@@ -182,7 +181,7 @@ class StageTask(Task):
         return {}
 
     def reading(self) -> tuple[str, ...]:
-        """The blocks or keys that the stage reads under this configuration."""
+        """The part of ``reads`` that counts under this configuration."""
         return self.reads
 
     def slice(self) -> dict[str, Any]:
@@ -244,7 +243,7 @@ class StageTask(Task):
     def command(self) -> list[str]:
         """The command that makes the output, without the options of the configuration."""
         round = [] if self.round_number is None else ["--round", str(self.round_number)]
-        return ["steep", "run", self.made_by or whole_name(self), *round]
+        return ["steep", "run", self.made_by or self.stage, *round]
 
 
 class PolicyTask(StageTask):

@@ -176,10 +176,6 @@ class Store:
             else:
                 yield True
 
-    def completed(self, stage: str) -> list[Path]:
-        """The directories of a stage's completed outputs, under any settings."""
-        return [path.parent for path in (self.root / stage).glob(f"*/{MANIFEST}")]
-
     def manifests(self, stage: str, round: int | None) -> list[dict[str, Any]]:
         """Manifests of every completed output of a stage (and round), newest first.
 
@@ -193,9 +189,9 @@ class Store:
     ) -> list[tuple[Path, dict[str, Any]]]:
         """Completed outputs whose manifest is ``wanted``, with their manifests, newest first."""
         found = [
-            (directory, manifest)
-            for directory in self.completed(stage)
-            if (manifest := manifest_of(directory)) and wanted(manifest)
+            (path.parent, manifest)
+            for path in (self.root / stage).glob(f"*/{MANIFEST}")
+            if (manifest := manifest_of(path.parent)) and wanted(manifest)
         ]
         return sorted(found, key=lambda one: -(one[0] / MANIFEST).stat().st_mtime_ns)
 
@@ -473,9 +469,3 @@ def newest_outputs(
     for path in (*first, *newest_first):
         take(path)
     return outputs
-
-
-def with_content(store: Store, stage: str, wanted: str) -> Path | None:
-    """The newest output of a stage with a content key."""
-    found = store.newest(stage, lambda manifest: manifest.get("content_key") == wanted)
-    return found[0][0] if found else None

@@ -18,12 +18,13 @@ from pipeline.core.errors import StoreError
 from pipeline.evaluation.policy_names import policy_in_text, policy_title
 
 LEVEL = 0.95
-_RESAMPLES = 1000
 SIGNIFICANT = 0.05
 _BATCH_CELLS = 20_000_000  # resampled numbers in memory at a time (160 MB)
 
 
-def bootstrap_interval(samples: Sequence[np.ndarray], *, seed: int) -> np.ndarray | None:
+def bootstrap_interval(
+    samples: Sequence[np.ndarray], *, resamples: int, seed: int
+) -> np.ndarray | None:
     """95 % percentile bootstrap interval of the average of sample means, for every measure.
 
     ``samples`` are arrays [questions, measures], one per data set. Each data set is resampled
@@ -38,8 +39,8 @@ def bootstrap_interval(samples: Sequence[np.ndarray], *, seed: int) -> np.ndarra
     result = bootstrap(
         [sample.T for sample in samples],
         lambda *parts, axis: np.mean([part.mean(axis=axis) for part in parts], axis=0),
-        n_resamples=_RESAMPLES,
-        batch=max(1, min(_RESAMPLES, _BATCH_CELLS // cells)),
+        n_resamples=resamples,
+        batch=max(1, min(resamples, _BATCH_CELLS // cells)),
         vectorized=True,
         axis=-1,
         confidence_level=LEVEL,

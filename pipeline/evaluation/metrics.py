@@ -121,6 +121,7 @@ def metrics_rows(
     outcomes: Sequence[Outcome],
     seconds: Mapping[str, float],
     *,
+    resamples: int,
     seed: int,
     judged: Mapping[str, SearchErrors] | None = None,
 ) -> list[dict[str, Any]]:
@@ -130,34 +131,24 @@ def metrics_rows(
 
     Averages by number of hops are there for the whole split only. Rows of a part have a ``split``
     such as "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all"
-    of the whole split and None elsewhere. ``seed`` is that of the bootstrap.
+    of the whole split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap.
     ``judged`` holds the judge's verdict counts by question id; without it the over-search and
     under-search rates are None.
     """
-    result = [
-        _row(policy, name, split, groups, seed, judged)
-        for name, groups in grouped(outcomes, _itself).items()
-    ]
+    result = _rows_of(policy, split, outcomes, resamples, seed, judged)
     result[-1]["seconds"] = dict(seconds)
     for part in dict.fromkeys(outcome.part for outcome in outcomes if outcome.part):
         inside = [outcome for outcome in outcomes if outcome.part == part]
-        result += [
-            _row(policy, name, f"{split}/{part}", groups, seed, judged)
-            for name, groups in grouped(inside, _itself).items()
-            if hop_count(name) is None
-        ]
+        result += _rows_of(policy, f"{split}/{part}", inside, resamples, seed, judged)
     return result
 
 
 def average_row(
-    split: str, outcomes: Sequence[Outcome], average: str, *, seed: int
+    split: str, outcomes: Sequence[Outcome], average: str, *, resamples: int, seed: int
 ) -> dict[str, Any]:
     """The row ``average`` ("all" or "all-questions") of `metrics_rows`, without a policy."""
-    return _row("", average, split, grouped(outcomes, _itself)[average], seed, None)
-
-
-def _itself(outcome: Outcome) -> Outcome:
-    return outcome
+    groups = grouped(outcomes, lambda outcome: outcome)[average]
+    return _row("", average, split, groups, resamples, seed, None)
 
 
 Item = TypeVar("Item")
@@ -189,11 +180,27 @@ def grouped(items: Iterable[Item], of: Callable[[Item], Outcome]) -> dict[str, l
     return result | {ALL_QUESTIONS: [every], ALL: list(datasets.values())}
 
 
+def _rows_of(
+    policy: str,
+    split: str,
+    outcomes: Sequence[Outcome],
+    resamples: int,
+    seed: int,
+    judged: Mapping[str, SearchErrors] | None,
+) -> list[dict[str, Any]]:
+    return [
+        _row(policy, name, split, groups, resamples, seed, judged)
+        for name, groups in grouped(outcomes, lambda outcome: outcome).items()
+        if "/" not in split or hop_count(name) is None
+    ]
+
+
 def _row(
     policy: str,
     dataset: str,
     split: str,
     groups: Sequence[Sequence[Outcome]],
+    resamples: int,
     seed: int,
     judged: Mapping[str, SearchErrors] | None,
 ) -> dict[str, Any]:
@@ -201,7 +208,7 @@ def _row(
     measures = list(groups[0][0].values())
     samples = [np.array([[*outcome.values().values()] for outcome in group]) for group in groups]
     mean = dict(zip(measures, np.mean([s.mean(axis=0) for s in samples], axis=0), strict=True))
-    bounds_M2 = bootstrap_interval(samples, seed=seed)
+    bounds_M2 = bootstrap_interval(samples, resamples=resamples, seed=seed)
     return {
         "policy": policy,
         "dataset": dataset,

@@ -41,7 +41,9 @@ def test_a_trajectory_without_an_answer_scores_zero_and_counts_its_tokens() -> N
 
 def test_all_is_the_average_over_data_sets_not_over_questions() -> None:
     outcomes = [outcome(f"m{n}", "musique", 0.0) for n in range(3)] + [outcome("n", "nq", 1.0)]
-    table = {r["dataset"]: r for r in metrics_rows("sft", "test", outcomes, {}, seed=0)}
+    table = {
+        r["dataset"]: r for r in metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+    }
     assert [table[name]["em"] for name in ("musique", "nq", "all")] == [0.0, 1.0, 0.5]
     assert [table[name]["n"] for name in ("musique", "nq", "all")] == [3, 1, 4]
 
@@ -57,7 +59,7 @@ def test_single_hop_and_multi_hop_rows_are_averages_over_the_data_sets_of_each_k
         for (dataset, hop), values in scores.items()
         for n, em in enumerate(values)
     ]
-    rows = metrics_rows("sft", "test", outcomes, {"total": 3.0}, seed=0)
+    rows = metrics_rows("sft", "test", outcomes, {"total": 3.0}, resamples=9, seed=0)
     table = {row["dataset"]: row for row in rows}
     assert [row["dataset"] for row in rows][-3:] == ["multi-hop", "all-questions", "all"]
     assert [table[name]["em"] for name in ("single-hop", "multi-hop", "all")] == [0.75, 0.25, 0.5]
@@ -76,7 +78,7 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
             ]
         )
     ]  # fmt: skip
-    rows = metrics_rows("sft", "test", outcomes, {}, seed=0)
+    rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
     found = {row["dataset"]: (row["n"], row["em"]) for row in rows if row["split"] == "test"}
     assert found["2-hop"] == (4, pytest.approx(2 / 3))
     assert found["3-hop"] == (1, 0.0)
@@ -87,7 +89,7 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
 
 def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
     seconds = {"generation": 2.0}
-    result = metrics_rows("sft", "test", [outcome("q", "nq", 1.0)], seconds, seed=0)
+    result = metrics_rows("sft", "test", [outcome("q", "nq", 1.0)], seconds, resamples=9, seed=0)
     assert result[-1] == {
         "policy": "sft",
         "dataset": "all",
@@ -130,7 +132,7 @@ def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
 
 def test_parts_of_a_split_have_separate_rows() -> None:
     outcomes = [outcome("a", "nq", 1.0), outcome("b", "nq", 0.0, "unseen")]
-    result = metrics_rows("sft", "test", outcomes, {}, seed=0)
+    result = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
     assert [(r["split"], r["dataset"], r["n"], r["em"]) for r in result] == [
         ("test", "nq", 2, 0.5),
         ("test", "all-questions", 2, 0.5),
@@ -195,7 +197,7 @@ def test_merge_tests_consecutive_policies_and_the_last_against_the_first(tmp_pat
         for name, right in (("sft", 1), ("round-1", 2), ("round-2", 4))
     }
     output = tmp_path / "merged"
-    merge_policies(shards, output)
+    merge_policies(shards, output, resamples=20)
     tests = json.loads((output / "comparison.json").read_text())
     differences = [
         (t["before"], t["after"], t["difference"], t["n"])

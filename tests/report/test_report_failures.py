@@ -57,7 +57,7 @@ def test_shares_are_averaged_over_data_sets_and_counts_added_up() -> None:
     ]
     failure_modes = {
         row["dataset"]: row["failure_modes"]
-        for row in metrics_rows("sft", "test", outcomes, {}, seed=0)
+        for row in metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
     }
     assert list(failure_modes["musique"]) == [failure_mode.value for failure_mode in FailureMode]
     assert failure_modes["musique"]["misread"] == {"n": 1, "share": pytest.approx(1 / 3)}
@@ -98,7 +98,7 @@ def test_the_name_of_a_data_set_is_escaped(tmp_path: Path) -> None:
     hostile = replace(trajectory("q", "Vell"), dataset=HOSTILE)
     context = write_run(tmp_path / "run", rounds=0)
     shard = write_evaluation(tmp_path / "sft", [hostile])
-    merge_policies({"sft": shard}, context.inputs["evaluate"])
+    merge_policies({"sft": shard}, context.inputs["evaluate"], resamples=9)
     run(context)
     parsed = Page((context.output / "report.html").read_text())
     assert not {"script", "img"} & set(parsed.tags)

@@ -160,7 +160,7 @@ def test_both_kinds_of_questions_have_rows(tmp_path: Path) -> None:
         for name, answer in (("sft", "Vell"), ("round-1", "Ostar"))
     }
     context = write_run(tmp_path / "run", rounds=1)
-    merge_policies(shards, context.inputs["evaluate"])
+    merge_policies(shards, context.inputs["evaluate"], resamples=9)
     run(context)
     parsed = Page((context.output / "report.html").read_text())
     assert (parsed.misnested, parsed.open) == ([], [])

@@ -160,10 +160,10 @@ def test_verdicts_on_other_trajectories_and_incomplete_rows_are_refused(tmp_path
     write_parquet(tmp_path / "judged" / "verdicts.parquet", [of_another], Verdict)
     judged = {"sft": tmp_path / "judged"}
     with pytest.raises(StoreError, match="verdicts on trajectory of another, which"):
-        merge_policies({"sft": evaluated}, tmp_path / "merged", judged=judged)
+        merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2, judged=judged)
     (evaluated / "rows.json").write_text('{"split": "test", "seconds": {}}')
     with pytest.raises(StoreError, match=r"rows\.json: no outcomes; rerun evaluate-policy"):
-        merge_policies({"sft": evaluated}, tmp_path / "merged")
+        merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2)
 
 
 def test_em_that_rises_by_shorter_answers_alone_is_told_apart_from_cover_em(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_em_that_rises_by_shorter_answers_alone_is_told_apart_from_cover_em(tmp_
             directories[policy], trajectories, questions, split="test", seconds={"total": 1.0}
         )
     assert "words" not in json.loads((directories["sft"] / "rows.json").read_text())["outcomes"][0]
-    compared = compare_policies(directories, seed=0)
+    compared = compare_policies(directories, resamples=9, seed=0)
     assert [row["words"] for row in compared.metrics if row["dataset"] == "all"] == [2.5, 1.0]
     overall = [test for test in compared.tests if test["dataset"] == "all"]
     assert list(parted(overall)) == [

@@ -24,7 +24,7 @@ from pipeline.engine.check.models import (
     template_notes,
 )
 from pipeline.engine.check.packages import package_faults
-from pipeline.engine.check.presets import kept_faults, kept_notes
+from pipeline.engine.check.presets import kept_settings
 from pipeline.engine.check.space import folder_faults, space_faults
 from pipeline.engine.execution.start import execution_faults
 from pipeline.engine.needs import need_faults
@@ -73,8 +73,9 @@ def check_run(
         return checked
     try:
         settings = tasks[-1].run_settings
-        notes = [*template_notes(settings), *kept_notes(settings, distinct(tasks))]
-        return replace(checked, notes=(*notes, *(note for task in tasks for note in task.notes())))
+        kept = (note for fatal, note in kept_settings(settings, distinct(tasks)) if not fatal)
+        of_data = (note for task in tasks for note in task.notes())
+        return replace(checked, notes=(*template_notes(settings), *kept, *of_data))
     except (SteepError, OSError) as error:
         return replace(checked, faults=(str(error),))
 
@@ -132,7 +133,7 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
         lambda: access_faults(on_device) if local else (),
         lambda: fit_faults(on_device),
         lambda: division_faults(on_device),
-        lambda: kept_faults(settings, opened),
+        lambda: (fault for fatal, fault in kept_settings(settings, opened) if fatal),
         lambda: _keys(opened) if machine.here else (),
         lambda: device_faults(settings, on_device, machine) if here_or_described else (),
         lambda: package_faults(settings, on_device) if local else (),

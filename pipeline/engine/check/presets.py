@@ -19,21 +19,12 @@ from pipeline.engine.opened import Opened, Training
 _RATES = ("learning_rate", "eta", "eta_of")
 
 
-def kept_faults(settings: Config, opened: Iterable[Opened]) -> Iterator[str]:
-    """A sentence for each setting of the tiny reader with which the base model cannot learn.
+def kept_settings(settings: Config, opened: Iterable[Opened]) -> Iterator[tuple[bool, str]]:
+    """Whether the base model cannot learn with it, and a sentence, for each kept setting.
 
-    These are learning rates that destroy it, and a prompt without the format that an untrained
-    policy 0 has to write.
+    It cannot learn with learning rates that destroy it, nor with a prompt without the format that
+    an untrained policy 0 has to write.
     """
-    return (sentence for fatal, sentence in _kept(settings, opened) if fatal)
-
-
-def kept_notes(settings: Config, opened: Iterable[Opened]) -> Iterator[str]:
-    """A sentence for each other setting of the tiny reader."""
-    return (sentence for fatal, sentence in _kept(settings, opened) if not fatal)
-
-
-def _kept(settings: Config, opened: Iterable[Opened]) -> Iterator[tuple[bool, str]]:
     preset, _, why = preset_of(settings.model.base)
     trained = {one.block for one in opened if isinstance(one, Training)}
     if not preset.settings or not trained:

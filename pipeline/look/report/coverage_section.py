@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.store import read_output
-from pipeline.evaluation.measured import read_outcomes
+from pipeline.evaluation.measured import RESAMPLES, read_outcomes
 from pipeline.evaluation.metrics import metrics_rows
 from pipeline.knowledge.corpus.coverage import ADDED, CoverageRow
 from pipeline.knowledge.corpus.coverage import COVERAGE as FILE
@@ -35,7 +35,7 @@ def values(
         outcomes = read_outcomes(inputs[f"evaluate-{policy}"]).outcomes
         covered = [outcome for outcome in outcomes if outcome.question_id not in lacking]
         if covered:
-            rows = metrics_rows(policy, split, covered, {}, seed=seed)
+            rows = metrics_rows(policy, split, covered, {}, resamples=RESAMPLES, seed=seed)
             answerable |= {(policy, row["split"], row["dataset"]): row for row in rows}
     added = inputs["corpus"] / ADDED
     return {

@@ -13,7 +13,7 @@ from pipeline.config.presets import PRESETS, format_prompt
 from pipeline.core.methods import METHODS
 from pipeline.engine.check.collect import check_run
 from pipeline.engine.check.machine import this_machine
-from pipeline.engine.check.presets import kept_faults, kept_notes
+from pipeline.engine.check.presets import kept_settings
 from tests.tasks.declared import opened
 
 SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -26,7 +26,8 @@ def kept(
     """Faults and notes."""
     chosen = (f"model.base={base}", *overrides)
     settings, models = load(config, chosen), opened(config, TRAINING, chosen)
-    return list(kept_faults(settings, models)), list(kept_notes(settings, models))
+    kept = list(kept_settings(settings, models))
+    return [text for fatal, text in kept if fatal], [text for fatal, text in kept if not fatal]
 
 
 def test_rates_that_destroy_the_model_are_faults_with_the_rates_of_its_preset() -> None:
