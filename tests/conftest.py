@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tasks as tasks  # declares the stages
+from tests.forked_stages import forked_stages as forked_stages
+from tests.forked_stages import new_processes as new_processes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile(
