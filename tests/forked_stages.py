@@ -8,19 +8,20 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pipeline.engine import build, run
-from pipeline.engine.needs import imports_of
+from pipeline.engine.needs import imported_by, imports_of
 from pipeline.engine.process import worker
 from pipeline.engine.process.fork_server import ForkedProcess, ForkServer
 from pipeline.engine.stage import StageTask
 
 ROOT = Path(__file__).resolve().parents[1]
-_MODULES = (worker.__name__, __name__, "tasks", "pyarrow.parquet", "numpy")
+_MODULES = (worker.__name__, __name__, "tasks")
 _open = contextlib.ExitStack()
 
 
@@ -68,7 +69,8 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
             yield
         return
     for task in tasks:
-        task.attempt.fork_server = _server()
+        own = tuple(imported_by(sys.modules[type(task).__module__]))
+        task.attempt.fork_server = replace(_server(), modules=own)
     try:
         yield
     finally:
