@@ -14,12 +14,17 @@ from tests.forked_stages import new_processes as new_processes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile(
-    "steep",
+    "whole",
     deadline=None,
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("steep")
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=40)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Generated examples: 40 for a test in the quick suite, 100 in `make check-all`."""
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "whole")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
