@@ -6,7 +6,7 @@ from collections import Counter
 import httpx
 
 
-def linked_pages(client: httpx.Client, most: int = 25) -> Counter[str]:
+def linked_pages(client: httpx.Client, most: int) -> Counter[str]:
     """Read the first page and those that it leads to, ``most`` of each kind; their numbers by kind.
 
     The kind is the address below the run, without numbers.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,15 @@ def _scored(number: int, index: int, better: bool) -> Trajectory:
     return tokenized(record)
 
 
+@cache
+def _codec() -> Tokenizer:
+    codec: Tokenizer = Tokenizer.from_file(str(TINY_READER / "tokenizer.json"))
+    return codec
+
+
 def tokenized(record: Trajectory) -> Trajectory:
     """The trajectory with the tokens of the tiny reader, span by span."""
-    codec = Tokenizer.from_file(str(TINY_READER / "tokenizer.json"))
+    codec = _codec()
     ids: list[int] = []
     spans: list[Span] = []
     for start, end, writer in record.spans:

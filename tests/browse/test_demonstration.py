@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from pipeline.core.input_files import leaves
 from pipeline.core.shipped import DEMONSTRATION
 from tests.browse.linked_pages import linked_pages
 from tests.browse.test_command import ROOT, started
+from tests.cli.malformed_inputs import steep
 from tests.waiting import LIMIT
 
 # `dtype: auto` is a number format of the machine that made the run.
@@ -55,11 +53,9 @@ def test_the_demonstration_run_is_shown_in_a_folder_without_a_configuration(tmp_
     "option", [("--config", "embedded"), ("--variant", "demo"), ("--set", "seed=1")]
 )
 def test_it_is_not_opened_with_a_configuration(option: tuple[str, str]) -> None:
-    command = [sys.executable, "-m", "pipeline.cli", "browse", "--demo", *option]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == f"error: steep browse: {option[0]} cannot be used with --demo\n"
+    status, _, complaint = steep(["browse", "--demo", *option])
+    assert status == 2
+    assert complaint == f"error: steep browse: {option[0]} cannot be used with --demo\n"
 
 
 def test_it_is_small_and_in_the_wheel_and_names_no_directory_of_a_machine() -> None:

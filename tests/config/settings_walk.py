@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 Wrap = Callable[[Any], Any]
 
 
+@cache
 def blocks(block: type[BaseModel]) -> set[type[BaseModel]]:
     """A block and all blocks below it."""
     found = {block}

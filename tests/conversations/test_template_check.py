@@ -9,10 +9,10 @@ import pytest
 from pipeline.config import load
 from pipeline.core.errors import InputError
 from pipeline.engine.check.models import template_note, template_notes
-from pipeline.llm.tokenizer import model_tokenizer
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.steps import tool_format
 from pipeline.rollout.conversations.template_check import rewriting_note, working_template
+from tests.real_tokenizers import real_tokenizer
 
 PACKAGE = "package:trl/chat_templates"
 
@@ -39,7 +39,7 @@ def test_a_template_without_tools_is_a_fault(real_data: Path) -> None:
 
 
 def test_the_lineage_tells_templates_and_thinking_apart(real_data: Path) -> None:
-    tokenizer = model_tokenizer(real_data / "tokenizers/qwen3")
+    tokenizer = real_tokenizer(real_data, "qwen3")
     tool = tool_format("tearag").tool
     off, on = (ChatTemplate(tokenizer, [tool], thinking=on).identity for on in (False, True))
     assert off == {"sha256": off["sha256"], "thinking": False, "date": "26 Jul 2024"}
@@ -70,7 +70,7 @@ def test_a_closed_think_block_comes_before_likeness_and_likeness_before_length(
     real_data: Path, name: str, start: str | None, expected: str
 ) -> None:
     """Nemotron's prompts are as like as Qwen2.5's, come first in the alphabet, and open a think block."""
-    tokenizer = model_tokenizer(real_data / "tokenizers" / name)
+    tokenizer = real_tokenizer(real_data, name)
     if name != "llama-3":
         tokenizer.chat_template = PLAIN
     tokenizer.bos_token = start  # LFM2's templates write it, here twice

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from typer.main import get_command
 
 from docs.commands_page import page
 from pipeline.cli.app import app
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.cli.malformed_inputs import steep
 
 
 def test_the_page_has_every_command_and_no_hidden_one() -> None:
@@ -37,16 +32,11 @@ def test_the_page_has_every_command_and_no_hidden_one() -> None:
         ("steep init recall/mu", {"recall/musique"}),
     ],
 )
-def test_the_shell_completes(words: str, expected: set[str]) -> None:
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
-        "_STEEP_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    program = "import sys; sys.argv = ['steep']; from pipeline.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    assert set(done.stdout.split()) == expected
+def test_the_shell_completes(
+    words: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_STEEP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    status, printed, _ = steep([])
+    assert (status, set(printed.split())) == (0, expected)

@@ -228,6 +228,18 @@ def test_the_configuration_for_80_gb_fits_one_gpu(tmp_path: Path) -> None:
     assert steep(["check", *options, "--machine", "1x24", *few])[0] == 2
 
 
+def in_shell(commands: str, folder: Path) -> str:
+    """What the commands print in ``folder``; each has to succeed."""
+    shell = f'set -euo pipefail\nsteep() {{ {sys.executable} -m pipeline.cli "$@"; }}\n'
+    shell += f'python() {{ {sys.executable} "$@"; }}\n'
+    done = subprocess.run(
+        ["bash", "-c", shell + commands], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_commands_of_the_page_about_rewards_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,18 +259,18 @@ def test_the_commands_of_the_page_about_rewards_run(
     }  # fmt: skip
     rows = [row, {**row, "trajectory_id": "q/1@p", "output": "other", "format_ok": False}]
     (tmp_path / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shell = f'set -euo pipefail\nsteep() {{ {sys.executable} -m pipeline.cli "$@"; }}\n'
-    shell += f'python() {{ {sys.executable} "$@"; }}\n'
     quick = [line for line in of_a_run.splitlines() if not line.startswith("steep run")]
     assert len(quick) == len(of_a_run.splitlines()) - 1
-    done = subprocess.run(
-        ["bash", "-c", shell + "\n".join(quick) + "\n" + of_a_file],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "rewards.tearag.consistency: 0.1 -> 0.4" in done.stdout
-    assert "1 · round 0 · format · Q?" in done.stdout
+    shown = ""
+    for line in [*quick, *of_a_file.splitlines()]:
+        if "|" in line:
+            in_shell(line, tmp_path)
+            continue
+        status, printed, complaint = steep(shlex.split(line, comments=True)[1:])
+        assert status == 0, complaint
+        shown += printed
+    assert "rewards.tearag.consistency: 0.1 -> 0.4" in shown
+    assert "1 · round 0 · format · Q?" in shown
     names: dict[str, Any] = {}
     exec(in_python, names)
     assert names["pairs"]
@@ -271,15 +283,8 @@ def test_a_reward_of_ones_own_enters_the_benchmark_as_the_page_says(
     monkeypatch.chdir(tmp_path)
     write_run()
     (tmp_path / "mine.py").write_text(blocks("own-reward.md", "python")[2])
-    shell = f'set -euo pipefail\nsteep() {{ {sys.executable} -m pipeline.cli "$@"; }}\n'
-    shell += f'python() {{ {sys.executable} "$@"; }}\n'
-    done = subprocess.run(
-        ["bash", "-c", shell + blocks("own-reward.md", "")[2]],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "few steps" in done.stdout
+    printed = in_shell(blocks("own-reward.md", "")[2], tmp_path)
+    assert "few steps" in printed
     assert "step.quotes" in (tmp_path / "audit.md").read_text()
     assert json.loads((tmp_path / "audit.json").read_text())
 

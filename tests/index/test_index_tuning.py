@@ -16,7 +16,9 @@ def nearest(vectors, share=1.0):
 
     def search(queries, k):
         cosines = queries @ vectors[: round(share * len(vectors))].T
-        order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        found = np.argpartition(-cosines, min(k, cosines.shape[1]) - 1, axis=1)[:, :k]
+        by_cosine = np.argsort(-np.take_along_axis(cosines, found, axis=1), axis=1)
+        order = np.take_along_axis(found, by_cosine, axis=1)
         return [(rows, cosines[row, rows]) for row, rows in enumerate(order)]
 
     return search

@@ -93,9 +93,9 @@ def test_searches_of_policy_0_add_their_candidates(tmp_path: Path, model: Path) 
 def test_candidates_keep_the_cold_start_of_real_questions_and_drop_other_triplets(
     tmp_path: Path, model: Path, real_data: Path
 ) -> None:
-    """Ten questions of MuSiQue with about 190 paragraphs, of which the first four teach."""
+    """Seven questions of MuSiQue with about 135 paragraphs, of which the first four teach."""
     source = real_data / "musique"
-    questions = json.loads((source / "musique_train100.json").read_text())[:10]
+    questions = json.loads((source / "musique_train100.json").read_text())[:7]
     root = tmp_path / "data"
     root.mkdir()
     for name, part in (("all", questions), ("taught", questions[:4]), ("sampled", questions[4:6])):

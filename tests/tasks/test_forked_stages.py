@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture
-def forked(monkeypatch):
+def forked(monkeypatch, new_processes):
     """Every stage is forked, and the modules that the server was asked for are listed."""
     asked: list[str] = []
 

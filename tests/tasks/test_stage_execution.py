@@ -52,6 +52,7 @@ def test_what_a_stage_warns_of_ends_its_line_and_stays_in_its_manifest(
     assert read_manifest(directory)["notes"] == {"warnings": ["2 of 2 rows are odd"]}
 
 
+@pytest.mark.usefixtures("new_processes")
 def test_a_killed_stage_continues_from_its_checkpoint(workspace):
     (workspace / "kill").touch()
     with pytest.raises(RunFailed, match="second"):

@@ -20,6 +20,7 @@ def failure(workspace, way: str) -> RunFailed:
     return caught.value
 
 
+@pytest.mark.usefixtures("new_processes")
 def test_a_stage_killed_for_memory_is_named_with_the_settings_that_take_less(workspace):
     caught = failure(workspace, "SIGKILL")
     assert caught.exit_status == 1
@@ -82,6 +83,7 @@ def test_a_file_of_the_run_that_cannot_be_written_is_named_with_cause_and_remedy
     assert task(First, workspace).complete()
 
 
+@pytest.mark.usefixtures("new_processes")
 def test_an_import_error_while_the_process_starts_is_shown(workspace, monkeypatch):
     broken = workspace / "broken"
     broken.mkdir()

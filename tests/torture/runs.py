@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 
 from pipeline.core import shipped
 from pipeline.engine.progress import read_progress
+from tests.cli.malformed_inputs import steep
 from tests.waiting import becomes
 
 _FOLDER = Path(__file__).parent
@@ -52,6 +54,10 @@ class RunFolder:
     def store(self) -> Path:
         return self.root / "runs" / "small" / "store"
 
+    @property
+    def options(self) -> list[str]:
+        return ["--config", "small.yaml", *(f"--set={setting}" for setting in self.overrides)]
+
     def prepare(self) -> RunFolder:
         """Create the folder and its configuration."""
         self.root.mkdir(parents=True, exist_ok=True)
@@ -69,9 +75,8 @@ class RunFolder:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start ``steep`` in a process group of its own, with its messages in ``stdout``."""
-        options = ["--config", "small.yaml", *(f"--set={setting}" for setting in self.overrides)]
         return subprocess.Popen(
-            [sys.executable, "-m", "pipeline.cli", *arguments, *options],
+            [sys.executable, "-m", "pipeline.cli", *arguments, *self.options],
             cwd=self.root, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
@@ -82,6 +87,12 @@ class RunFolder:
         output, _ = process.communicate()
         assert process.returncode == 0, output
         return output
+
+    def finish_here(self) -> None:
+        """Run to the end in this process. Raises AssertionError with the complaint if the run fails."""
+        with contextlib.chdir(self.root):
+            status, _, complaint = steep(["run", *self.goal, *self.options])
+        assert status == 0, complaint
 
     def seconds(self) -> dict[str, float]:
         """Seconds of the complete stages, in the order in which they ended."""

@@ -184,9 +184,9 @@ def test_a_run_that_was_killed_while_it_extracted_equals_the_uninterrupted_run(
             os.killpg(process.pid, signal.SIGKILL)
         wait_until(lambda: not victim.orphans())
         goes_on.set()
-        victim.finish()
+        victim.finish_here()
         assert server.request_counts.total() == 13
-        whole.finish()
+        whole.finish_here()
         assert server.request_counts.total() == 25
     assert differing_files(whole, victim) == []
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 
 from pipeline.core.errors import InputError
@@ -51,7 +52,7 @@ def working_template(template: ChatTemplate) -> str | None:
     package = find_spec("trl")
     if package is None or package.origin is None:
         return None
-    own, found = _prompt(template), list[tuple[bool, int, int, str]]()
+    own, ranked = _prompt(template), list[tuple[tuple[bool, int, int, str], ChatTemplate]]()
     for file in sorted((Path(package.origin).parent / "chat_templates").glob("*.jinja")):
         tokenizer = copy.copy(template.tokenizer)
         tokenizer.chat_template = read_text(file)
@@ -61,15 +62,16 @@ def working_template(template: ChatTemplate) -> str | None:
             thinking=template.thinking,
             end_ids=template.end_ids,
         )
+        shown = _prompt(other)
+        opens = not _opens_thinking(own) and _opens_thinking(shown)
+        ranked.append(((opens, -common_length(own, shown), len(shown), file.name), other))
+    for rank, other in sorted(ranked, key=itemgetter(0)):
         try:
-            works = not other.check() and TurnParser(other) is not None
+            if not other.check() and TurnParser(other) is not None:
+                return f"{PACKAGE}trl/chat_templates/{rank[-1]}"
         except InputError:
             continue
-        if works:
-            shown = _prompt(other)
-            opens = not _opens_thinking(own) and _opens_thinking(shown)
-            found.append((opens, -common_length(own, shown), len(shown), file.name))
-    return f"{PACKAGE}trl/chat_templates/{min(found)[-1]}" if found else None
+    return None
 
 
 def _opens_thinking(prompt: str) -> bool:

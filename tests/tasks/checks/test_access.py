@@ -13,12 +13,14 @@ import pytest
 from tests.cli.test_cli import ROOT
 
 GATED, UNKNOWN = "meta-llama/gated", "owner/unknown"
-CODE = (
-    "import sys; from pipeline.engine.check.models import access_faults\n"
-    "from tests.tasks.declared import opened\n"
-    "models = opened('embedded', ['sft'], ('model.base=' + sys.argv[1],))\n"
-    "print(*access_faults(models), sep='\\n')"
-)
+CODE = """
+import os, sys
+from pipeline.engine.check.models import access_faults
+from tests.tasks.declared import opened
+for argument in sys.argv[1:]:
+    model, _, os.environ["HF_TOKEN"] = argument.partition("@")
+    print(*access_faults(opened("embedded", ["sft"], (f"model.base={model}",))))
+"""
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -53,27 +55,29 @@ def hub() -> Iterator[tuple[str, list]]:
     server.server_close()
 
 
-def faults(endpoint: str, model: str, home: Path, **variables: str) -> str:
+def faults(endpoint: str, home: Path, *models: str, **variables: str) -> list[str]:
+    """The faults of each of ``models``, given as ``MODEL`` or ``MODEL@TOKEN``, in a process of their own."""
     environment = {name: value for name, value in os.environ.items() if name[:3] != "HF_"}
     environment |= {"PYTHONPATH": str(ROOT), "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
     return subprocess.run(
-        [sys.executable, "-c", CODE, model],
+        [sys.executable, "-c", CODE, *models],
         capture_output=True, text=True, check=True, env=environment | variables,
-    ).stdout.strip()  # fmt: skip
+    ).stdout.splitlines()  # fmt: skip
 
 
 def test_the_hub_is_asked_for_each_model_that_is_to_be_fetched(hub, tmp_path: Path) -> None:
     endpoint, asked = hub
-    refused = faults(endpoint, GATED, tmp_path, HF_TOKEN="hf_other")
+    models = (f"{GATED}@hf_other", f"{GATED}@hf_accepted", UNKNOWN)
+    refused, accepted, unknown = faults(endpoint, tmp_path, *models)
     assert refused.startswith(f"model.base: {GATED} needs a token (hf auth login, or HF_TOKEN)")
     assert refused.endswith(f"accepted its licence at https://huggingface.co/{GATED}")
-    assert faults(endpoint, GATED, tmp_path, HF_TOKEN="hf_accepted") == ""
-    assert "is not on the hub, or is private" in faults(endpoint, UNKNOWN, tmp_path)
+    assert accepted == ""
+    assert "is not on the hub, or is private" in unknown
     assert len(asked) == 3
-    assert faults(endpoint, GATED, tmp_path, HF_HUB_OFFLINE="1") == ""
+    assert faults(endpoint, tmp_path, GATED, HF_HUB_OFFLINE="1") == [""]
     assert len(asked) == 3
 
 
 def test_a_hub_that_does_not_answer_is_a_fault(tmp_path: Path) -> None:
-    found = faults("http://127.0.0.1:9", UNKNOWN, tmp_path)
+    [found] = faults("http://127.0.0.1:9", tmp_path, UNKNOWN)
     assert "is not in the cache of the hub, and the hub does not give it (" in found

@@ -1,0 +1,91 @@
+"""The stages that tests run are forked from one server, as those of a run with heavy imports are.
+
+A new process spends 0.3 CPU s on importing the configuration, ten times what the stages of most
+tests do. Tests of what a new process alone does use the fixture `new_processes`.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine import build, run
+from pipeline.engine.needs import imported_by, imports_of
+from pipeline.engine.process import worker
+from pipeline.engine.process.fork_server import ForkedProcess, ForkServer
+from pipeline.engine.stage import StageTask
+
+ROOT = Path(__file__).resolve().parents[1]
+_MODULES = (worker.__name__, __name__, "tasks")
+_open = contextlib.ExitStack()
+
+
+class _FromHere(ForkServer):
+    """Its processes start in the folder of the test, with the test's search path."""
+
+    def start(
+        self,
+        target: str,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        output: int,
+        extra: Sequence[int] = (),
+    ) -> ForkedProcess:
+        return super().start(
+            f"{__name__}:main",
+            [str(Path.cwd()), *arguments],
+            environment=environment,
+            output=output,
+            extra=extra,
+        )
+
+
+def main() -> int:
+    """Entry point of a forked process: its folder, then what `worker.main` takes."""
+    os.chdir(sys.argv.pop(1))
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return worker.main()
+
+
+@cache
+def _server() -> ForkServer:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, **build.environment(), "PYTHONPATH": path}
+    return _FromHere(_open.enter_context(ForkServer.running(_MODULES, environment)).control)
+
+
+@contextlib.contextmanager
+def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
+    """Fork the stages of ``todo`` from the server of the tests, unless a run would have one."""
+    tasks = list(todo)
+    if sys.platform != "linux" or any(map(imports_of, tasks)):
+        with build.preloaded(tasks):
+            yield
+        return
+    for task in tasks:
+        own = tuple(imported_by(sys.modules[type(task).__module__]))
+        task.attempt.fork_server = replace(_server(), modules=own)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.attempt.fork_server = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_stages() -> Iterator[None]:
+    with _open, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "preloaded", preloaded)
+        yield
+
+
+@pytest.fixture
+def new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stages of the test run in new processes."""
+    monkeypatch.setattr(run, "preloaded", build.preloaded)
