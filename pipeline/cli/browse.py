@@ -93,8 +93,7 @@ def open_site(task: StageTask) -> Site:
 
 def _current(task: StageTask) -> list[Path] | None:
     """The outputs that the configuration names today; None if it names a missing file."""
-    from pipeline.engine.outputs import Outputs
-    from pipeline.engine.stage import walk
+    from pipeline.engine.stage import Outputs, walk
 
     outputs = Outputs()
     try:
