@@ -19,12 +19,11 @@ from pipeline.engine.execution.leases import NO_LEASE, Lease, held
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.fingerprint import select_execution
 from pipeline.engine.opened import Training
-from pipeline.engine.outputs import Outputs
 from pipeline.engine.process.supervisor import StageFailed, run_stage
 from pipeline.engine.process.worker import StageJob
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.shards import ShardTask
-from pipeline.engine.stage import StageTask
+from pipeline.engine.stage import Outputs, StageTask
 from pipeline.engine.store import Depth, problems, read_manifest
 
 LOCK_SECONDS = 15.0  # how long to wait for another process with the stage

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from pipeline.engine.fingerprint import select_execution
 from pipeline.engine.job import remake_command
-from pipeline.engine.outputs import Output, Outputs
 from pipeline.engine.progress import read_failure, read_progress
-from pipeline.engine.stage import StageTask, walk
+from pipeline.engine.stage import Output, Outputs, StageTask, walk
 from pipeline.engine.store import (
     Depth,
     differences,

@@ -381,7 +381,7 @@ ASIDES = frozenset({CARD, "timing.json"})
 MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage that wrote them
 
 
-def content_of(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) -> str | None:
+def output_content(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) -> str | None:
     """A hash of the names and contents of an output's files that match ``patterns``.
 
     Files in `ASIDES` never count. A ``*`` in a pattern also matches slashes. None when a
@@ -399,7 +399,7 @@ def content_of(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) ->
 
 
 def content_key(key: StageKey, inputs: Mapping[str, str]) -> str:
-    """The content key of a stage, given the content of each of its inputs (`content_of`)."""
+    """The content key of a stage, given the content of each of its inputs (`output_content`)."""
     return _digest({**key.values(), "inputs": dict(inputs)})
 
 

@@ -21,12 +21,11 @@ from typing import Any
 from pipeline.core.gpus import machine_gpus
 from pipeline.core.model_files import find_model
 from pipeline.core.shipped import CONFIGURATIONS, TINY_READER
-from pipeline.engine.outputs import Outputs
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import sizes_of
 from pipeline.engine.progress import duration
 from pipeline.engine.shards import ShardTask
-from pipeline.engine.stage import StageTask, walk_configured, whole_name
+from pipeline.engine.stage import Outputs, StageTask, walk_configured, whole_name
 from pipeline.engine.store import manifest_of
 
 _FIRST = 0.05  # share of the work of a command before its pace is known
