@@ -59,6 +59,21 @@ def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
         assert found["all-questions"][measure] == pytest.approx(mean)
 
 
+def test_ids_that_are_missing_twice_there_or_unknown_are_counted_and_named(
+    split: Rows, submitted: Callable[..., tuple[int, str, str]]
+) -> None:
+    few = [{"qid": row["id"], "answer": row["answer"]} for row in split[:1000]]
+    few += [{"qid": split[0]["id"], "answer": "other"}, {"qid": "no-such", "answer": None}]
+    status, printed, error = submitted(few)
+    assert (status, printed) == (2, "")
+    assert "missing: 3,125: " in error
+    assert f"duplicate: 1: {split[0]['id']}\n" in error
+    assert "unknown: 1: no-such\n" in error
+    assert "3,125 of 4,125 questions have no prediction" in error
+    status, printed, _ = submitted(few, "--partial", "--json")
+    assert (status, json.loads(printed)["rows"][-1]["em"]) == (0, 1.0)  # the first of two counts
+
+
 def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
     split: Rows, submitted: Callable[..., tuple[int, str, str]]
 ) -> None:
