@@ -19,7 +19,7 @@ from tasks.evaluate_policy import merge as merge
 from tasks.evaluate_policy import run as run
 from tasks.index import searched
 from tasks.policy import given_faults
-from tasks.questions import FILE
+from tasks.questions import QUESTIONS
 from tasks.sample import RollOutTask
 
 
@@ -77,7 +77,7 @@ class EvaluateAny(RollOutTask):
         _ = self._adapter  # hashed first: a change after this is noticed
         settings = self.settings
         policy = checked_policy(self._policy_dir, settings.model.base, settings.hashes_file)
-        questions = Path(self.questions) / FILE
+        questions = Path(self.questions) / QUESTIONS
         return {**super().files(), "policy": policy.fingerprint, "questions": questions}
 
     def raw_files(self) -> dict[str, str]:
@@ -110,5 +110,5 @@ class EvaluateAny(RollOutTask):
 
     def command(self) -> list[str]:
         words = ["steep", "evaluate", "--policy", self.policy or BASE]
-        words += ["--questions", f"{self.questions}/{FILE}"]
+        words += ["--questions", f"{self.questions}/{QUESTIONS}"]
         return words if self.samples == 1 else [*words, "--samples", str(self.samples)]

@@ -20,8 +20,7 @@ from pipeline.engine.plan.clock import Clock
 from pipeline.engine.stage import PolicyTask, StageTask
 from tasks.index import searched
 from tasks.policy import check_lineage, policy
-from tasks.questions import FILE as QUESTIONS
-from tasks.questions import input_questions, questions
+from tasks.questions import QUESTIONS, input_questions, questions
 from tasks.sample import LIMITS, ROLL_OUT, RollOutTask, roll_out_policy
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pipeline.knowledge.corpus.questions.load import Keep, Notes
 
 # Later stages read this file; ``overlap.json`` is for people.
-FILE = "questions.parquet"
-QUESTIONS_READ = {"questions": (FILE,)}
+QUESTIONS = "questions.parquet"
+QUESTIONS_READ = {"questions": (QUESTIONS,)}
 
 
 class Questions(DataTask, LightTask):
@@ -297,7 +297,7 @@ def run(context: StageContext) -> dict[str, int]:
     notes = Notes()
     held = None
     if split in TRAINED:
-        outputs = {name: context.inputs[PREFIX + name] / FILE for name in HELD_OUT}
+        outputs = {name: context.inputs[PREFIX + name] / QUESTIONS for name in HELD_OUT}
         held = HeldOut({name: read_records(path, Question) for name, path in outputs.items()})
     without = None if held is None else held.without
     questions = read_split(split, _with_paths(context, files), context.seed, notes, without)
@@ -309,7 +309,7 @@ def run(context: StageContext) -> dict[str, int]:
         for line in held.lines(split, questions):
             print(line)
         _write_overlaps(context.output / "overlap.json", split, held.dropped)
-    written = {"questions": write_parquet(context.output / FILE, questions, Question)}
+    written = {"questions": write_parquet(context.output / QUESTIONS, questions, Question)}
     if held is not None:
         written["overlaps"] = sum(map(len, held.dropped.values()))
     return written
@@ -502,7 +502,7 @@ def input_questions(context: StageContext) -> list[Question]:
     """The questions of the input ``questions``."""
     from pipeline.core.record_io import read_records
 
-    return read_records(context.inputs["questions"] / FILE, Question)
+    return read_records(context.inputs["questions"] / QUESTIONS, Question)
 
 
 def questions_by_split(inputs: Mapping[str, Path]) -> dict[str, Iterable[Question]]:
@@ -510,7 +510,7 @@ def questions_by_split(inputs: Mapping[str, Path]) -> dict[str, Iterable[Questio
     from pipeline.core.record_io import iterate_records
 
     return {
-        name.removeprefix(PREFIX): iterate_records(directory / FILE, Question)
+        name.removeprefix(PREFIX): iterate_records(directory / QUESTIONS, Question)
         for name, directory in inputs.items()
         if name.startswith(PREFIX)
     }

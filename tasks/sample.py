@@ -46,7 +46,7 @@ from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import RoundTask, StageTask
 from tasks.index import searched
 from tasks.policy import GivenPolicy, check_lineage, policy, policy_files
-from tasks.questions import QUESTIONS_READ, input_questions, questions
+from tasks.questions import QUESTIONS, QUESTIONS_READ, input_questions, questions
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
@@ -318,7 +318,7 @@ def merge(context: StageContext) -> dict[str, int]:
         shard_directories,
     )
 
-    questions = Columns(context.inputs["questions"] / FILE, ("question_id",))
+    questions = Columns(context.inputs["questions"] / QUESTIONS, ("question_id",))
     samples = range(context.config.sampling.samples)
     join_trajectories(context, list(itertools.product(questions.column(0), samples)))
     warn_of_malformed(context, context.output / FILE)
