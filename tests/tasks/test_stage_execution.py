@@ -3,6 +3,7 @@
 import os
 import signal
 
+import luigi
 import pytest
 from filelock import FileLock
 
@@ -26,6 +27,16 @@ from tests.waiting import LIMIT, wait_until
 
 # As many as the shipped runs have; `make check-all` also tries one.
 WORKERS = pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+
+
+def test_luigi_s_own_command_runs_the_stages(workspace):
+    made = task(Second, workspace)
+    assert luigi.build([made], local_scheduler=True, workers=2, log_level="WARNING")
+    assert (made.directory / "total.txt").read_text() == "15"
+    before = executions(workspace)
+    assert before == ["first", "second", "batch 0", "batch 1", "batch 2"]
+    assert luigi.build([task(Second, workspace)], local_scheduler=True, log_level="WARNING")
+    assert executions(workspace) == before
 
 
 def test_only_a_stage_with_changed_settings_and_what_follows_is_run_again(workspace):
