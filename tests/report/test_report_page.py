@@ -12,12 +12,14 @@ import pytest
 
 from pipeline.core.errors import StoreError
 from pipeline.core.text import visible
+from pipeline.engine.context import StageContext
 from pipeline.evaluation.measured import merge_policies
 from pipeline.look.report.page import run
 from tasks import evaluate
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
 HOSTILE = '</style></span><script>alert("steep")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
+CONTROLS = "\x1b[2J\x00\u202egpj.exe\u2066\u200f\u061c\x9b\U000e0041"
 VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
 
 
@@ -60,11 +62,18 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+def written(tmp_path_factory: pytest.TempPathFactory) -> StageContext:
+    """A report with a hostile name, and where it is."""
     context = write_run(tmp_path_factory.mktemp("run"), rounds=2)
-    config = context.config.model_copy(update={"name": HOSTILE})
-    run(replace(context, config=config))
-    return (context.output / "report.html").read_text()
+    config = context.config.model_copy(update={"name": f"{HOSTILE} x{CONTROLS} שלום"})
+    context = replace(context, config=config)
+    run(context)
+    return context
+
+
+@pytest.fixture(scope="module")
+def page(written: StageContext) -> str:
+    return (written.output / "report.html").read_text()
 
 
 def test_markup_in_a_name_is_escaped(page: str) -> None:
@@ -75,18 +84,10 @@ def test_markup_in_a_name_is_escaped(page: str) -> None:
     assert parsed.tags.count("style") == page.count("<style")
 
 
-CONTROLS = "\x1b[2J\x00\u202egpj.exe\u2066\u200f\u061c\x9b\U000e0041"
-
-
-def test_controls_in_untrusted_text_are_written_out(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=2)
-    name = f"x{CONTROLS} שלום"
-    context = replace(context, config=context.config.model_copy(update={"name": name}))
-    run(context)
-    text = (context.output / "report.html").read_text()
-    assert visible(text) == text
-    assert "\\u202egpj.exe\\u2066\\u200f\\u061c" in text
-    assert "שלום" in text
+def test_controls_in_untrusted_text_are_written_out(page: str) -> None:
+    assert visible(page) == page
+    assert "\\u202egpj.exe\\u2066\\u200f\\u061c" in page
+    assert "שלום" in page
 
 
 def test_the_page_is_well_formed_and_has_no_external_resources(page: str) -> None:
@@ -105,14 +106,12 @@ def test_the_page_is_well_formed_and_has_no_external_resources(page: str) -> Non
     assert re.findall(r"url\((?!#)", page) == []
 
 
-def test_the_page_shows_the_numbers_of_the_metrics_rows(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=1)
-    run(context)
-    rows = json.loads((context.output / "metrics.json").read_text())
-    assert rows == json.loads((context.inputs["evaluate"] / "metrics.json").read_text())
-    text = Page((context.output / "report.html").read_text()).text
+def test_the_page_shows_the_numbers_of_the_metrics_rows(written: StageContext, page: str) -> None:
+    rows = json.loads((written.output / "metrics.json").read_text())
+    assert rows == json.loads((written.inputs["evaluate"] / "metrics.json").read_text())
+    text = Page(page).text
     displayed = [row for row in rows if row["split"] == "test" or row["dataset"] == "all"]
-    assert len(displayed) == 2 * (5 + 1)  # three data sets, both averages, and one of "unseen"
+    assert len(displayed) == 3 * (5 + 1)  # three data sets, both averages, and one of "unseen"
     for row in displayed:
         assert f" {100 * row['em']:.1f} " in text
         assert f" {row['steps']:.2f} " in text
