@@ -1,4 +1,4 @@
-"""The stages that tests run are forked from one server, as those of a run with heavy imports are.
+"""One server forks the stages that tests run. A run with heavy imports has such a server too.
 
 A new process spends 0.3 CPU s on importing the configuration, ten times what the stages of most
 tests do. Tests of what a new process alone does use the fixture `new_processes`.
@@ -7,10 +7,11 @@ tests do. Tests of what a new process alone does use the fixture `new_processes`
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,22 +29,8 @@ _open = contextlib.ExitStack()
 class _FromHere(ForkServer):
     """Its processes start in the folder of the test, with the test's search path."""
 
-    def start(
-        self,
-        target: str,
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        output: int,
-        extra: Sequence[int] = (),
-    ) -> ForkedProcess:
-        return super().start(
-            f"{__name__}:main",
-            [str(Path.cwd()), *arguments],
-            environment=environment,
-            output=output,
-            extra=extra,
-        )
+    def start(self, target: str, arguments: Sequence[str], **options: Any) -> ForkedProcess:
+        return super().start(f"{__name__}:main", [str(Path.cwd()), *arguments], **options)
 
 
 def main() -> int:

@@ -74,7 +74,7 @@ class Grammar(ABC):
             malformed.
         stop: strings that end a generated segment. They stay in the model text.
         chat_tags: tags of the grammar that have the form of control tokens, ``<|name|>``.
-        title_end: text that would end the title of an item early, and what it becomes there.
+        title_end: a text, which would end the title of an item early, and its replacement.
     """
 
     max_steps: int = MAX_STEPS
