@@ -9,7 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 # isort: off
-from pipeline.engine.stage import STAGES as STAGES, task_for as task_for
+from pipeline.engine.stage import STAGES as STAGES, StageTask, task_for as task_for
 from tasks.world import World as World
 from tasks.corpus import Corpus as Corpus
 from tasks.graph import Graph as Graph
@@ -40,3 +40,12 @@ from tasks.report import Report as Report
 # The imports above are in the order of a run. A stage in another file of this folder comes last.
 for _module in iter_modules(__path__):
     import_module(f"tasks.{_module.name}")
+
+
+def _run(task: StageTask) -> None:
+    from pipeline.engine.job import run_stage_of  # which only a run needs
+
+    run_stage_of(task)
+
+
+StageTask.runner = _run

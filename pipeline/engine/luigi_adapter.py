@@ -6,8 +6,9 @@ task uses, because they take three quarters of the time of the import, which eve
 needs. A task runs in a thread in place of a forked process, because it only waits for the process
 of its stage, and a fork of a process with threads, as pyarrow and torch start them, can crash or
 hang. Whoever schedules tasks says what runs them, so that their class, which declares stages, needs
-no module that runs any. The parameters of a class are looked up once. Luigi's own log lines are
-off, because stages report for themselves.
+no module that runs any; for Luigi's own command their package says it (`Task.runner`). The
+parameters of a class are looked up once. Luigi's own log lines are off, because stages report for
+themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 _UNUSED = {name: None for name in ("jsonschema", "requests") if name not in sys.modules}
 sys.modules.update(_UNUSED)  # type: ignore[arg-type]  # None: as if not installed
@@ -33,17 +34,26 @@ for _name in _UNUSED:
     del sys.modules[_name]
 
 
+_Run = Callable[[Any], None]
+_Failed = Callable[[Any, BaseException], str]
+
+
 class Task(luigi.Task):
-    """A task whose parameters are looked up once per class, not again for every clone."""
+    """A task whose parameters are looked up once per class, not again for every clone.
+
+    ``runner`` runs a task for Luigi's own command, whose empty method would call a stage done that
+    has not run.
+    """
+
+    runner: ClassVar[_Run]
 
     @classmethod
     @cache
     def get_params(cls) -> Any:
         return super().get_params()
 
-
-_Run = Callable[[Any], None]
-_Failed = Callable[[Any, BaseException], str]
+    def run(self) -> None:
+        type(self).runner(self)
 
 
 class _TaskThread(threading.Thread):

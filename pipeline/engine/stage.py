@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -234,15 +233,6 @@ class StageTask(Task):
 
     def complete(self) -> bool:
         return not self.attempt.forced and Outputs().of(self) is not None
-
-    def run(self) -> None:
-        """Run the stage for Luigi's own command; `pipeline.engine.run` adds progress and report.
-
-        Raises as `pipeline.engine.job.run_stage_of` does.
-        """
-        # Luigi's empty method called stages done that had not run. Imported by name, because the
-        # module of jobs needs this one.
-        import_module("pipeline.engine.job").run_stage_of(self)
 
     @property
     def label(self) -> str:
