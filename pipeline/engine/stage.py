@@ -25,7 +25,14 @@ from pipeline.engine.luigi_adapter import Register, Task, luigi
 from pipeline.engine.opened import Needs, Opened, Work
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.resolved import RESOLVED
-from pipeline.engine.store import StageKey, Store, content_key, manifest_of, output_content
+from pipeline.engine.store import (
+    MANIFEST,
+    StageKey,
+    Store,
+    content_key,
+    manifest_of,
+    output_content,
+)
 
 if TYPE_CHECKING:
     from pipeline.engine.plan.clock import Clock
@@ -230,6 +237,9 @@ class StageTask(Task):
     def shards(self) -> dict[str, StageTask]:
         """The tasks of the stage's shards; none when the stage is not divided."""
         return {}
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(self.directory / MANIFEST))
 
     def complete(self) -> bool:
         return not self.attempt.forced and Outputs().of(self) is not None

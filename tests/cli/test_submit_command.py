@@ -80,7 +80,7 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
     """Every second answer is right. In brackets: what a right answer costs."""
     answers = {row["id"]: row["answer"] for row in split}
     rows = [
-        {"id": name, "answer": answer if number % 2 else "x y", "total_tokens": 100, "searches": 2}
+        {"id": name, "answer": (answer, "x y")[number % 2], "total_tokens": 100, "num_searches": 2}
         for number, (name, answer) in enumerate(answers.items())
     ]
     status, printed, error = submitted(rows)

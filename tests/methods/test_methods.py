@@ -17,7 +17,7 @@ from pipeline.methods import candidate_terms, method
 from pipeline.methods.base import Method
 from pipeline.methods.prograph.reward import step_rewards
 from pipeline.methods.prograph.structure import Structure
-from pipeline.rollout.grammars import grammar
+from pipeline.rollout.grammars import Grammar, grammar
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules in which a method name may stand, besides the modules called after a method.
@@ -131,3 +131,12 @@ def test_stored_terms_with_other_weights_are_those_of_scoring_again(name: str) -
     assert method(name).combined(stored, "multi", after) == again
     assert again["total"] != stored["total"]
     assert CHANGED_WEIGHTS[name].keys() == set(method(name).weights)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_grammar_has_to_name_the_end_of_its_titles_before_it_rolls_out(name: str) -> None:
+    class Untitled(type(grammar(name))):  # type: ignore[misc]
+        title_end = Grammar.title_end
+
+    with pytest.raises(TypeError, match=r"abstract.* title_end"):
+        Untitled()

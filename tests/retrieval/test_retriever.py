@@ -146,6 +146,20 @@ def test_two_failures_raise_retrieval_error():
     assert len(VariantRetriever("semantic", chunks, None).retrieve([QUERY])[0]) == 5
 
 
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("later", [0, 1, 2])
+def test_searches_of_first_and_of_later_queries_are_each_tried_again(first, later):
+    searches = Chunks(failures=first), Chunks(failures=later)
+    retriever = VariantRetriever("linked", searches[0], None, later=searches[1])
+    queries = [QUERY, Query("where is B?", ("B",), later=True)]
+    if 2 in (first, later):
+        with pytest.raises(RetrievalError, match="semantic retrieval failed 2 times"):
+            retriever.retrieve(queries)
+        return
+    assert [len(items) for items in retriever.retrieve(queries)] == [5, 5]
+    assert [len(search.calls) for search in searches] == [1 + first, 1 + later]
+
+
 def test_timing_is_measured_per_part():
     retriever = VariantRetriever("ppr", Chunks(), Triplets())
     retriever.retrieve([QUERY])

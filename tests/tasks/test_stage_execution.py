@@ -31,7 +31,15 @@ WORKERS = pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.ma
 
 def test_luigi_s_own_command_runs_the_stages(workspace):
     made = task(Second, workspace)
+    stages = [made, *made.requires().values()]
+    assert [one.output().exists() for one in stages] == [False, False]
     assert luigi.build([made], local_scheduler=True, workers=2, log_level="WARNING")
+    for one in stages:
+        assert one.output().exists()
+        assert one.output().path == str(one.directory / "manifest.json")
+    assert {name: one.path for name, one in made.input().items()} == {
+        name: one.output().path for name, one in made.requires().items()
+    }
     assert (made.directory / "total.txt").read_text() == "15"
     before = executions(workspace)
     assert before == ["first", "second", "batch 0", "batch 1", "batch 2"]

@@ -128,7 +128,7 @@ class VariantRetriever:
             queries = [self.key_entities.extend(query) for query in queries]
         if self.embedder is not None:
             self._run("semantic", partial(self._embed, queries))
-        chunks = self._threads.submit(self._run, "semantic", lambda: self._chunks(queries))
+        chunks = self._threads.submit(self._chunks, queries)
         triplets = self._threads.submit(self._run, "graph", lambda: self._triplets(queries))
         candidates = [
             Candidates(query.entities, of_chunks, of_triplets)
@@ -165,7 +165,7 @@ class VariantRetriever:
         for later, retrieval in ((False, self.semantic), (True, self.later)):
             subqueries = list(dict.fromkeys(q.subquery for q in queries if q.later == later))
             if retrieval is not None and subqueries:
-                chunks = retrieval.retrieve(subqueries)
+                chunks = self._run("semantic", partial(retrieval.retrieve, subqueries))
                 found.update(zip(((text, later) for text in subqueries), chunks, strict=True))
         return [found[query.subquery, query.later] for query in queries]
 

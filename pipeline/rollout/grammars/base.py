@@ -74,7 +74,6 @@ class Grammar(ABC):
             malformed.
         stop: strings that end a generated segment. They stay in the model text.
         chat_tags: tags of the grammar that have the form of control tokens, ``<|name|>``.
-        title_end: a text, which would end the title of an item early, and its replacement.
     """
 
     max_steps: int = MAX_STEPS
@@ -82,7 +81,11 @@ class Grammar(ABC):
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
     chat_tags: ClassVar[tuple[str, ...]] = ()
-    title_end: ClassVar[tuple[str, str]]
+
+    @property
+    @abstractmethod
+    def title_end(self) -> tuple[str, str]:
+        """A text, which would end the title of an item early, and its replacement."""
 
     def clean(self, text: str) -> str:
         """``text`` sanitized for this policy's tokenizer."""
