@@ -195,27 +195,6 @@ def test_what_looks_like_a_list_of_answers_and_is_none_costs_its_row(
     assert isinstance(imported, Trajectory)
 
 
-VERL = {
-    "data_source": "searchR1_nq", "prompt": [{"role": "user", "content": f"Answer it. Question: {TEXT}\n"}],
-    "extra_info": {"split": "train", "index": 3},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "truth",
-    [{"target": ["Ann"]}, ["Ann"], "Ann", '{"target": ["Ann"]}', '["Ann"]', "{'target': ['Ann']}",
-     "{'target': array(['Ann'], dtype=object)}", {"target": "['Ann']"}],
-    ids=str,
-)  # fmt: skip
-def test_the_ground_truth_of_verl_is_decoded_in_every_form(tmp_path: Path, truth: Any) -> None:
-    reward = {"style": "rule", "ground_truth": truth}
-    for form in (reward, json.dumps(reward)):
-        path = write(tmp_path, VERL | {"reward_model": form})
-        assert load_questions(path, "mine") == [
-            Question("nq-train_3", "nq", TEXT, ["Ann"], "unknown")
-        ]
-
-
 def test_a_dump_of_roll_outs_of_verl_is_imported(tmp_path: Path) -> None:
     turns = [
         "system\nSearch.\nuser\nUse tags. Question: {}\nassistant\n",

@@ -10,6 +10,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
 from pipeline.knowledge.corpus.documents import read_documents
 from pipeline.knowledge.corpus.questions.load import load_questions, read_questions
+from pipeline.knowledge.corpus.questions.passages import gold_passages
 
 MUSIQUE = {
     "id": "2hop__1_2",
@@ -166,11 +167,13 @@ def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str)
         ),
     ],
 )
-def test_answers_and_evidence_of_other_records(
+def test_answers_evidence_and_gold_passages_of_other_records(
     tmp_path: Path, dataset: str, record: dict[str, Any], answers: list[str], evidence: list[str]
 ) -> None:
     (question,) = load(tmp_path, dataset, record)
     assert (question.question, question.answers, question.evidence) == ("q", answers, evidence)
+    [(row, read)] = read_questions(tmp_path / "file.json", dataset)
+    assert [f"{gold.title}: {gold.text}" for gold in gold_passages(row, read)] == evidence
 
 
 def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ def test_search_r1s_parquet_gives_questions_of_its_data_sets(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    "truth",
+    [["Ann"], "Ann", '{"target": ["Ann"]}', '["Ann"]', "{'target': ['Ann']}",
+     "{'target': array(['Ann'], dtype=object)}", {"target": "['Ann']"}],
+    ids=str,
+)  # fmt: skip
+def test_the_ground_truth_of_verl_is_decoded_in_every_form(tmp_path: Path, truth: Any) -> None:
+    row, reward = search_r1(3, "Who?"), {"style": "rule", "ground_truth": truth}
+    forms = [row | {"reward_model": form} for form in (reward, json.dumps(reward))]
+    assert [one.answers for one in load_questions(write(tmp_path, *forms), "mine")] == [["Ann"]] * 2
+
+
 def test_real_rows_of_search_r1_are_equal_with_and_without_the_fields_of_flashrag(
     real_data: Path, tmp_path: Path
 ) -> None:
