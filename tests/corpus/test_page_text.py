@@ -83,13 +83,6 @@ def test_passages_keep_lines_of_tables_and_code_and_cut_few_of_them() -> None:
     assert chunk.text == "a\n b"
 
 
-@given(st.text(st.sampled_from("ab \n\t東。"), max_size=60), st.integers(1, 9))
-def test_cutting_by_lines_keeps_every_word_in_order(text: str, most: int) -> None:
-    pieces = cut(text, most, lines=True)
-    assert "".join("".join(pieces).split()) == "".join(text.split())
-    assert all(len(cut(piece, most)) == 1 for piece in pieces)
-
-
 FIRST_ROW = '<w:tblLook w:val="04A0"/>'
 
 

@@ -14,6 +14,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
 from pipeline.knowledge.corpus.documents import read_documents
 from pipeline.knowledge.corpus.questions.load import dataset_of, load_questions
+from tests.corpus.question_files import write_questions as write
 
 PROMPT = "Answer the given question. For example, <answer> Beijing </answer>. Question: {}\n"
 
@@ -39,12 +40,6 @@ HOPS = [
     {"id": 2, "question": "Where was #1 born?", "answer": "Rome", "paragraph_support_idx": 2,
      "support_paragraph": {"idx": 2, "title": "Ann", "paragraph_text": "Born in Rome.", "is_supporting": True}},
 ]  # fmt: skip
-
-
-def write(folder: Path, *records: dict[str, Any]) -> Path:
-    path = folder / "dev.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 def flashrag(metadata: dict[str, Any], answers: list[str]) -> dict[str, Any]:
