@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.text import spaced
 from pipeline.knowledge.corpus.chunk import chunk_documents, cut
 from pipeline.knowledge.corpus.raw_records import Document
 
@@ -14,7 +13,7 @@ TEXT = st.text() | st.text(st.sampled_from("ab \n\t東。"), max_size=60)
 def test_chunking_keeps_every_word_in_order(text: str, words: int, lines: bool) -> None:
     pieces = cut(text, words, lines=lines)
     assert "".join("".join(pieces).split()) == "".join(text.split())
-    assert all(1 <= len(spaced(piece).split()) <= words for piece in pieces)
+    assert all(len(cut(piece, words)) == 1 for piece in pieces)
 
 
 def test_characters_count_as_words_in_scripts_without_spaces() -> None:
