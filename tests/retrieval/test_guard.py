@@ -21,7 +21,7 @@ from fastapi import Request
 from pipeline.knowledge.retrieval.remote.guard import Traffic
 from pipeline.knowledge.retrieval.remote.server import guarded_app
 from pipeline.knowledge.retrieval.remote.wire import MAX_BODY
-from tests.retrieval.served import Running
+from tests.retrieval.served import PLAIN, Running
 from tests.waiting import LIMIT, ending, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,11 +56,11 @@ class Service:
 
 
 def post(url: str, **sent: Any) -> httpx.Response:
-    return httpx.post(f"{url}/length", trust_env=False, timeout=LIMIT, **sent)
+    return httpx.post(f"{url}/length", **PLAIN, **sent)
 
 
 def get(url: str, path: str, **headers: str) -> httpx.Response:
-    return httpx.get(f"{url}/{path}", headers=headers, trust_env=False, timeout=LIMIT)
+    return httpx.get(f"{url}/{path}", headers=headers, **PLAIN)
 
 
 def refused(answer: httpx.Response, status: int, words: str) -> None:

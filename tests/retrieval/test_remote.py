@@ -28,7 +28,7 @@ from pipeline.knowledge.retrieval.remote.wire import (
     encode_answers,
     encode_queries,
 )
-from tests.retrieval.served import IDENTITY, FakeRetriever, answering, served
+from tests.retrieval.served import IDENTITY, PLAIN, FakeRetriever, answering, served
 from tests.waiting import LIMIT, wait_until
 
 WHO, WHERE = Query("who?", ("Ada", "Bob")), Query("where?")
@@ -50,12 +50,11 @@ def address():
 
 
 def posted(url, body, **headers):
-    request = {"content": body, "headers": headers}
-    return httpx.post(f"{url}/retrieve", **request, trust_env=False, timeout=LIMIT)
+    return httpx.post(f"{url}/retrieve", content=body, headers=headers, **PLAIN)
 
 
 def health(url, **headers):
-    return httpx.get(f"{url}/health", headers=headers, trust_env=False)
+    return httpx.get(f"{url}/health", headers=headers, **PLAIN)
 
 
 @contextmanager
