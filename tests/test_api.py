@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
-@pytest.fixture
-def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.chdir(tmp_path)
+def settings_of(model: Path) -> list[str]:
     return [
         f"model.base={model}",
         "engine={kind: transformers, dtype: float32, max_model_len: 512}",
@@ -48,15 +47,29 @@ def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 @pytest.fixture
-def run(overrides: list[str], model: Path) -> Run:
-    """Every stage complete; 600 trajectories in round 1, so that more than one batch is read."""
-    report = task_for("report", "embedded", tuple(overrides))
-    for task in walk(report):
-        folder = report.settings.run_dir / "written" / task.label
-        folder.mkdir(parents=True)
-        WRITERS.get(task.stage, write_nothing)(folder, task, model)
-        task.directory.parent.mkdir(parents=True, exist_ok=True)
-        task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return settings_of(model)
+
+
+@pytest.fixture(scope="module")
+def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which every stage is complete; round 1 has more trajectories than one batch."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for task in walk(task_for("report", "embedded", tuple(settings_of(model)))):
+            written = task.settings.run_dir / "written" / task.label
+            written.mkdir(parents=True)
+            WRITERS.get(task.stage, write_nothing)(written, task, model)
+            task.directory.parent.mkdir(parents=True, exist_ok=True)
+            task.store.commit(task.key, written, {"counts": {"rows": 1}})
+    return folder
+
+
+@pytest.fixture
+def run(overrides: list[str], finished: Path, tmp_path: Path) -> Run:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return Run.open("embedded", overrides=overrides)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ PRINTED = {
 }  # fmt: skip
 
 
+@cache
 def loaded(command: Command) -> Config:
     return load(command.variant or command.config, (*command.settings, "data.root=/data"))
 

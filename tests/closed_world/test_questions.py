@@ -127,27 +127,29 @@ def test_only_unambiguous_spellings_are_accepted(world: World) -> None:
     assert accepted_answers(world, "1950") == ("1950",)
 
 
-def test_the_oracle_accepts_aliases_and_rejects_ambiguous_heads(world: World) -> None:
-    oracle = Oracle(world)
-    assert oracle.verify("Barro is the head of state of Belland") is True
-    assert oracle.verify("Kars lies on the Avon.") is True
-    assert oracle.verify("Avon is located in Belland.") is True
-    assert oracle.verify("M. Tenlin was born on May 12, 1921.") is True
-    # Both Tenlins were born in Kars, but only one on that day.
-    assert oracle.verify("Tenlin was born in Kars.") is True
-    assert oracle.verify("Tenlin was born on 12 May 1921.") is None
-
-
-def test_the_oracle_distinguishes_false_from_unreadable_statements(world: World) -> None:
-    oracle = Oracle(world)
-    assert oracle.verify("Silver Lantern was directed by Dake Tenlin.") is False
-    assert oracle.verify("Silver Lantern was directed by Nobody Known.") is False
-    assert oracle.verify("Quiet Harbor is based on Dark Water.") is False
-    assert oracle.verify("Silver Lantern was directed by a team of friends.") is None
-    assert oracle.verify("Golden Ship was directed by Mora Tenlin.") is None
-    assert oracle.verify("Silver Lantern was released in spring.") is None
-    assert oracle.verify("Mora Tenlin was born in Kars and married Dake Tenlin.") is None
-    assert oracle.verify("") is None
+@pytest.mark.parametrize(
+    ("statement", "verdict"),
+    [
+        ("Barro is the head of state of Belland", True),
+        ("Kars lies on the Avon.", True),
+        ("Avon is located in Belland.", True),
+        ("M. Tenlin was born on May 12, 1921.", True),
+        ("Tenlin was born in Kars.", True),  # as both Tenlins were
+        ("Tenlin was born on 12 May 1921.", None),  # as only one was
+        ("Silver Lantern was directed by Dake Tenlin.", False),
+        ("Silver Lantern was directed by Nobody Known.", False),
+        ("Quiet Harbor is based on Dark Water.", False),
+        ("Silver Lantern was directed by a team of friends.", None),
+        ("Golden Ship was directed by Mora Tenlin.", None),
+        ("Silver Lantern was released in spring.", None),
+        ("Mora Tenlin was born in Kars and married Dake Tenlin.", None),
+        ("", None),
+    ],
+)
+def test_the_oracle_accepts_aliases_and_tells_false_from_ambiguous_and_unreadable_statements(
+    world: World, statement: str, verdict: bool | None
+) -> None:
+    assert Oracle(world).verify(statement) is verdict
 
 
 def test_the_shortest_path_uses_shortcuts_and_both_directions_of_a_fact(world: World) -> None:

@@ -18,6 +18,12 @@ def world() -> World:
     return generate_world(11)
 
 
+@pytest.fixture(scope="module")
+def near() -> World:
+    """The same world with near misses of both kinds."""
+    return generate_world(11, near_misses=NearMisses(common_share=0.85, family_share=0.8))
+
+
 def test_the_famous_core_matches_the_training_data_of_the_tiny_reader() -> None:
     """After a change of the core, the committed weights of the tiny reader no longer know it."""
     core = famous_core()
@@ -75,17 +81,16 @@ def test_chains_link_tail_to_head_without_repeated_entities(world: World, hops: 
         assert len(set(entities)) == hops + 1
 
 
-def test_near_misses_change_neither_other_worlds_nor_the_famous_core(world: World) -> None:
-    near = generate_world(11, near_misses=NearMisses(common_share=0.8, family_share=0.8))
+def test_near_misses_change_neither_other_worlds_nor_the_famous_core(
+    world: World, near: World
+) -> None:
     assert generate_world(11, near_misses=NearMisses()) == world
     assert [e for e in near.entities.values() if e.famous] == [
         e for e in world.entities.values() if e.famous
     ]
 
 
-def test_common_values_answer_most_facts_of_places_and_years(world: World) -> None:
-    near = generate_world(11, near_misses=NearMisses(common_share=0.8))
-
+def test_common_values_answer_most_facts_of_places_and_years(world: World, near: World) -> None:
     def three_commonest(of: World, relation: str) -> float:
         tails = Counter(fact.tail for fact in of.facts.values() if fact.relation == relation)
         return sum(count for _, count in tails.most_common(3)) / sum(tails.values())
@@ -97,9 +102,7 @@ def test_common_values_answer_most_facts_of_places_and_years(world: World) -> No
     assert three_commonest(near, "director") < 0.1
 
 
-def test_common_family_names_make_wrong_persons_partly_right(world: World) -> None:
-    near = generate_world(11, near_misses=NearMisses(family_share=0.8))
-
+def test_common_family_names_make_wrong_persons_partly_right(world: World, near: World) -> None:
     def persons(of: World) -> list[str]:
         return [e.name for e in of.entities.values() if e.type == "person" and not e.famous]
 

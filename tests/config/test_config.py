@@ -14,38 +14,6 @@ EMBEDDED = CONFIGS / "embedded.yaml"
 EXACT_JUDGES = "{over: {backend: closed-world}, under: {backend: closed-world}}"
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        (
-            "retrieval.kep=5",
-            r"retrieval\.kep: unknown key; retrieval has alpha, chunk_scores, chunks",
-        ),
-        (
-            "retrieval={top_k:5}",
-            r"retrieval\.top_k:5: unknown key; .* space after the colon.*top_k: 5",
-        ),
-        ("retrieval.alpha=1.5", r"retrieval\.alpha is 1\.5; set it to a number below 1"),
-        (
-            "sampling.samples=1",
-            r"sampling\.samples is 1; set it to a number of at least 2",
-        ),
-        ("graph={source: llm}", r"graph: .*set graph\.model or graph\.endpoint"),
-        (
-            "graph={source: llm, model: m, endpoint: {base_url: 'http://x/v1', model: m}}",
-            r"graph\.model and graph\.endpoint are both set; set one of them to null",
-        ),
-        (
-            "graph.endpoint={base_url: 'http://x/v1', model: m, extra: {stream: true}}",
-            r"graph\.endpoint\.extra: stream cannot be set here",
-        ),
-    ],
-)
-def test_a_wrong_setting_is_named_with_its_remedy(override, message):
-    with pytest.raises(ConfigError, match=message):
-        load(EMBEDDED, (override,))
-
-
 def test_bases_are_merged_key_by_key_and_overrides_come_last(tmp_path):
     (tmp_path / "middle.yaml").write_text(
         f"base: {EMBEDDED}\nretrieval: {{top_k: 3, tau: 0.1}}\ndpo: {{eta: [0.5]}}\n"
@@ -88,6 +56,10 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
     [
         ("embedded", ["graph={source: none}"], r"retrieval\.variant ppr needs a graph"),
         ("embedded", ["sft_data.memory={}"], r"grammar is tearag; only hiprag has steps from memory"),
+        ("embedded", ["graph.source=none", "retrieval.variant=semantic", "evaluation.retrieval.variant=ppr"],
+         r"evaluation: graph\.source is none, and retrieval\.variant ppr needs a graph"),
+        ("embedded", ["start=base", "dpo.reference=sft"],
+         r"so that the run has no policy 0 \(SFT\); set dpo\.reference"),
         ("embedded", ["dpo.loss=sft", "dpo.eta=[1, 0]"], r"loss is sft, which is the SFT term alone"),
         ("embedded", ["dpo.loss=sft", "dpo.eta_of=sum"], r"eta_of to mean and reference to previous"),
         ("embedded", ["dpo.loss=sft", "dpo.reference=sft"], r"and eta is \[130\.0\], eta_of mean, ref"),

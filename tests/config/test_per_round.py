@@ -58,30 +58,6 @@ def test_files_merge_the_settings_of_each_round(tmp_path: Path) -> None:
     assert load(above, ("per_round.2.pairs.margin=7",)).of_round(2).pairs.margin == 7
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("2.pairs.easy_outcome=1.5", r"per_round\.2\.pairs\.easy_outcome is 1\.5; set it to"),
-        (
-            "2.sampling.samples=1",
-            r"per_round\.2\.sampling\.samples is 1; set it to a number of at least 2",
-        ),
-        ("2.pairs.step_margin=0.1", r"per_round\.2: pairs\.step_margin is 0\.1, and grammar"),
-        (
-            "2.retrieval.top_k=3",
-            "per_round.2: retrieval cannot be set for a single round; settings",
-        ),
-        ("2=3", r"per_round\.2 is 3; set it to a mapping"),
-        ("two={}", r"the key per_round\.two is 'two'; set it to a whole number"),
-        ("4={}", "per_round has settings for round 4, and rounds is 3; remove them, or set rounds"),
-    ],
-)
-def test_other_settings_of_a_round_are_refused(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        load(EMBEDDED, (f"per_round.{override}",))
-    assert "\n" not in str(caught.value)
-
-
 def test_rounds_survive_json() -> None:
     """A stage's process gets the configuration as JSON, which has only texts as keys."""
     config = load(EMBEDDED, ("per_round.2.pairs.easy_outcome=0.4", "per_round.3.dpo.beta=1"))

@@ -1,6 +1,7 @@
 """The published configurations name files as their authors do; docs/data.md lists all of them."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ PUBLISHED = (
 )
 
 
+@cache
+def of_file(name: str) -> config.Config:
+    return config.load(name, ("data.root=/data",))
+
+
 def listed() -> set[str]:
     """The files that the first column of the table in docs/data.md names."""
     section = (ROOT / "docs/data.md").read_text(encoding="utf-8")
@@ -26,11 +32,10 @@ def listed() -> set[str]:
 
 def named(name: str) -> set[str]:
     """The files of documents and questions that a configuration reads."""
-    settings = config.load(name, ("data.root=/data",))
-    data = settings.data
+    data = of_file(name).data
     splits = (data.sft, data.sampling, data.validation, data.test)
     files = {str(file.path) for split in splits for file in split}
-    return files | {str(file.path) for file in settings.corpus.files}
+    return files | {str(file.path) for file in of_file(name).corpus.files}
 
 
 def test_every_listed_file_is_read_by_a_published_configuration() -> None:
@@ -40,14 +45,10 @@ def test_every_listed_file_is_read_by_a_published_configuration() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configurations_weigh_the_sft_term_as_it_is_printed(name: str) -> None:
     """The embedded ones weigh TRL's mean by the mean number of trained tokens instead."""
-    dpo = config.load(name, ("data.root=/data",)).dpo
+    dpo = of_file(name).dpo
     assert (dpo.eta_of, dpo.eta) == ("sum", (1.0, 0.5, 0.25))
-    embedded = config.load(ROOT / "configs/embedded.yaml").dpo
+    embedded = of_file("embedded").dpo
     assert (embedded.eta_of, embedded.eta) == ("mean", (130.0,))
-
-
-def of_file(name: str) -> config.Config:
-    return config.load(name, ("data.root=/data",))
 
 
 def test_hiprag_has_the_models_of_its_tables() -> None:
@@ -79,7 +80,7 @@ def test_tearag_retrieves_as_section_5_1_3_says(name: str) -> None:
 
 def test_hiprag_is_evaluated_at_the_default_temperature_of_its_models() -> None:
     for name in ("hiprag-qwen2.5-3b", "hiprag-qwen2.5-7b"):
-        settings = config.load(name, ("data.root=/data",))
+        settings = of_file(name)
         evaluated = settings.for_evaluation()
         assert (evaluated.evaluation.temperature, evaluated.sampling.top_p) == (0.7, 0.8)
         assert settings.sampling.top_p == 1

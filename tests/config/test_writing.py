@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import load
-from pipeline.config.writing import as_yaml
+from pipeline.config.writing import as_yaml, yaml_text
 from pipeline.config.yaml_files import parse_yaml
 from pipeline.core.shipped import configuration_names
 
@@ -31,12 +31,10 @@ def test_every_configuration_is_read_back(tmp_path: Path) -> None:
         file.write_text(as_yaml(config), encoding="utf-8")
         again = load(file)
         assert again == config, name
-        assert as_yaml(again) == file.read_text(encoding="utf-8"), name
         # What fingerprints hold:
         assert json.dumps(again.deciding()) == json.dumps(config.deciding()), name
 
 
-EMBEDDED = load("embedded")
 TRICKY = st.sampled_from([
     "1e5", "010", "1:30", "2020-01-01", "yes", "~", "", "null", "<<", "0x1f", "1_000", " x", "x\n",
     "a: b", "# c", "- x", "é\u202e\ufeff", "a\n\n  b \n", "\tx\n y", "'", '"', "=", "|", "🂡",
@@ -46,12 +44,9 @@ PRINTABLE = st.text(
 )
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(text=TRICKY | PRINTABLE)
 def test_every_text_is_read_back_as_a_text(text: str) -> None:
-    prompt = EMBEDDED.prompt.model_copy(update={"system": text})
-    written = as_yaml(EMBEDDED.model_copy(update={"prompt": prompt}))
-    assert parse_yaml(written)["prompt"]["system"] == text
-    assert yaml.safe_load(written)["prompt"]["system"] == text  # also with the rules of YAML 1.1
+    values = {"prompt": {"system": text}}
+    written = yaml_text(values)
+    assert parse_yaml(written) == values
+    assert yaml.safe_load(written) == values  # also with the rules of YAML 1.1

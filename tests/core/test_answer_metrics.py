@@ -110,8 +110,6 @@ def test_cover_exact_match_of_whole_words_and_as_in_hiprags_code(
         ("new york", ["new new york"], 0, 4 / 5, 0),
         ("york york", ["york"], 0, 2 / 3, 1),
         # whole words only
-        ("2010", ["10"], 0, 0, 0),
-        ("I know", ["no"], 0, 0, 0),
         ("no, never", ["no"], 0, 2 / 3, 1),
         ("tenth of May 1910", ["May 10"], 0, 1 / 3, 0),
         # nothing is left after normalization
@@ -120,29 +118,17 @@ def test_cover_exact_match_of_whole_words_and_as_in_hiprags_code(
         ("", ["x"], 0, 0, 0),
         (None, ["x"], 0, 0, 0),
         ("x", [], 0, 0, 0),
+        # scripts without spaces are compared by characters
+        ("北京大学", ["《北京大学》。"], 1, 1, 1),
+        ("北京", ["北京大学"], 0, 2 * 2 / 6, 0),
+        ("首都是北京", ["北京"], 0, 2 * 2 / 7, 1),
+        ("กรุงเทพ", ["กรุง"], 0, 2 * 3 / 9, 1),
+        ("IBM 公司", ["公司"], 0, 2 * 2 / 5, 1),
     ],
 )
 def test_metrics(
     answer: str | None, golds: list[str], em: float, token_f1: float, cem: float
 ) -> None:
     assert exact_match(answer, golds) == em
-    assert f1(answer, golds) == token_f1
+    assert f1(answer, golds) == pytest.approx(token_f1)
     assert cover_exact_match(answer, golds) == cem
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold", "f1_score", "cover"),
-    [
-        ("北京大学", "《北京大学》。", 1.0, 1.0),
-        ("北京", "北京大学", 2 * 2 / 6, 0.0),
-        ("首都是北京", "北京", 2 * 2 / 7, 1.0),
-        ("กรุงเทพ", "กรุง", 2 * 3 / 9, 1.0),
-        ("IBM 公司", "公司", 2 * 2 / 5, 1.0),
-    ],
-)
-def test_scripts_without_spaces_are_compared_by_characters(
-    answer: str, gold: str, f1_score: float, cover: float
-) -> None:
-    assert f1(answer, [gold]) == pytest.approx(f1_score)
-    assert cover_exact_match(answer, [gold]) == cover
-    assert exact_match(answer, [gold]) == (f1_score == 1)

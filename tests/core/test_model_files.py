@@ -56,34 +56,6 @@ def test_files_of_a_language_model_exclude_other_subdirectories(tmp_path: Path):
     assert files == LANGUAGE_MODEL
 
 
-@pytest.mark.parametrize("name", LANGUAGE_MODEL)
-def test_every_file_of_a_model_changes_its_hash(tmp_path: Path, name: str):
-    directory = write(tmp_path, LANGUAGE_MODEL)
-    before = model_hash(directory)
-    (directory / name).write_text("something else")
-    changed = model_hash(directory)
-    (directory / name).unlink()
-    assert len({before, changed, model_hash(directory)}) == 3
-
-
-def test_cache_keys_of_models_depend_on_all_their_files(tmp_path: Path):
-    """The vocabulary is in .txt files, which one of the keys once ignored."""
-    base = write(tmp_path / "base", ["config.json", "model.safetensors", "vocab.txt"])
-    adapter = write(tmp_path / "adapter", ["adapter_config.json", "adapter_model.safetensors"])
-
-    def keys() -> list[str]:
-        settings = Reranker(model=str(base))
-        key = merged_key(base, adapter, "float32")
-        models = Embedder(str(base)), FlagModel(settings), CrossEncoderModel(settings)
-        return [key, *(model.identity for model in models)]
-
-    before = keys()
-    assert keys() == before
-    assert merged_key(base, adapter, "bfloat16") != before[0] != merged_key(base, base, "float32")
-    (base / "vocab.txt").write_text("other words")
-    assert all(item != other for item, other in zip(before, keys(), strict=True))
-
-
 def in_place(path: Path) -> None:
     """Other bytes in the same file, which keeps its size, its inode and its time of modification."""
     before = path.stat()
@@ -118,8 +90,8 @@ def removed(path: Path) -> None:
 def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(
     change: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """Stages, chats, merged models and policies take the hashes from the cache of the run."""
-    names = [*LANGUAGE_MODEL, "generation_config.json", "tokenizer.json", "adapter_config.json"]
+    """Stages, chats, merged models, encoders and policies; some take hashes from the run's cache."""
+    names = [*LANGUAGE_MODEL, "generation_config.json", "vocab.txt", "adapter_config.json"]
     folder = write(tmp_path / "model", names)
     adapter = write(tmp_path / "adapter", ["adapter_config.json", "adapter_model.safetensors"])
     memory = tmp_path / "hashes.json"
@@ -129,8 +101,15 @@ def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(
         content = known.of(folder)
         known.save()
         engine = EngineConfig(kind="transformers", dtype="float32")
-        identity = engine_identity(str(folder), engine, memory)["model"]
-        return [content, identity, merged_key(folder, adapter, "float32"), model_hash(folder)]
+        settings = Reranker(model=str(folder))
+        models = Embedder(str(folder)), FlagModel(settings), CrossEncoderModel(settings)
+        return [
+            content,
+            engine_identity(str(folder), engine, memory)["model"],
+            merged_key(folder, adapter, "float32"),
+            model_hash(folder),
+            *(model.identity for model in models),
+        ]
 
     time.sleep(2.1)  # until the cache keeps the hashes
     assert keys() == keys()
@@ -142,6 +121,13 @@ def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(
         change(path)
         assert not set(before) & set(keys()), path
         path.write_bytes(content)
+
+
+def test_a_merged_model_depends_on_its_adapter_and_its_number_format(tmp_path: Path) -> None:
+    base = write(tmp_path / "base", ["config.json", "model.safetensors"])
+    adapter = write(tmp_path / "adapter", ["adapter_config.json", "adapter_model.safetensors"])
+    merged = [(adapter, "float32"), (adapter, "bfloat16"), (base, "float32")]
+    assert len({merged_key(base, one, dtype) for one, dtype in merged}) == 3
 
 
 def test_policies_that_differ_in_any_setting_of_the_adapter_have_other_names(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, Place
-from pipeline.core.record_io import parse_record, read_records, write_jsonl, write_parquet
+from pipeline.core.record_io import as_json, parse_record, read_records, write_jsonl, write_parquet
 from pipeline.core.records import ContextItem, Step, TokenCounts, Trajectory
+from tests.smallest import small_trajectory
 
 texts = st.text(max_size=20)
 items = st.builds(ContextItem, score=st.floats(0, 1))
@@ -69,11 +70,7 @@ def test_missing_field_raises_input_error_with_line_and_field(tmp_path):
     ],
 )
 def test_values_of_another_type_are_refused_instead_of_converted(field, value):
-    record = {
-        "trajectory_id": "q/0", "question_id": "q", "dataset": "nq", "question": "?", "hop": "single",
-        "answers": [], "evidence": [], "grammar": "tearag", "output": "",
-    }  # fmt: skip
-    parse_record(Trajectory, record)
+    record = as_json(small_trajectory())
     with pytest.raises(InputError, match=rf"t\.jsonl:1: {field}"), Place("t.jsonl", 1):
         parse_record(Trajectory, record | {field: value})
 

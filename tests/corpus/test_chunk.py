@@ -3,16 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.text import spaced
 from pipeline.knowledge.corpus.chunk import chunk_documents, cut
 from pipeline.knowledge.corpus.raw_records import Document
 
+TEXT = st.text() | st.text(st.sampled_from("ab \n\t東。"), max_size=60)
 
-@given(st.text(), st.integers(1, 7))
-def test_chunking_keeps_every_word_in_order(text: str, words: int) -> None:
-    pieces = cut(text, words)
+
+@given(TEXT, st.integers(1, 9), st.booleans())
+def test_chunking_keeps_every_word_in_order(text: str, words: int, lines: bool) -> None:
+    pieces = cut(text, words, lines=lines)
     assert "".join("".join(pieces).split()) == "".join(text.split())
-    assert all(1 <= len(spaced(piece).split()) <= words for piece in pieces)
+    assert all(len(cut(piece, words)) == 1 for piece in pieces)
 
 
 def test_characters_count_as_words_in_scripts_without_spaces() -> None:
@@ -44,11 +45,9 @@ def test_duplicate_passage_is_dropped_and_the_rest_of_its_document_kept() -> Non
 
 
 def test_ids_of_documents_without_id_depend_on_their_content_only() -> None:
-    alone = [chunk.id for chunk in chunk_documents([Document("T", "one two")], 1)]
-    among = [
-        chunk.id for chunk in chunk_documents([Document("S", "x"), Document("T", "one two")], 1)
-    ]
-    assert among[1:] == alone
+    first, second = Document("S", "x"), Document("T", "one two")
+    alone = [chunk.id for chunk in chunk_documents([second], 1)]
+    assert [chunk.id for chunk in chunk_documents([first, second], 1)][1:] == alone
 
 
 def test_two_documents_with_the_same_id_get_distinct_ids() -> None:

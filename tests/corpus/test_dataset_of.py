@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json
 from pipeline.core.records import Question
 from pipeline.knowledge.corpus.questions.load import dataset_of, load_questions
+from tests.corpus.question_files import write_questions as write
 from tests.corpus.test_question_loaders import HOTPOTQA, MUSIQUE
 
 NATIVE: dict[str, dict[str, Any]] = {
@@ -27,12 +27,6 @@ NATIVE: dict[str, dict[str, Any]] = {
     "triviaqa": {"Question": "Who?", "Answer": {"Value": "Ann", "Aliases": ["Ann"]}},
     "questions": as_json(Question("q", "musique", "Who?", ["Ann"], "multi")),
 }
-
-
-def write(folder: Path, *records: dict[str, Any]) -> Path:
-    path = folder / "questions.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 @pytest.mark.parametrize("dataset", NATIVE)

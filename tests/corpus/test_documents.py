@@ -27,6 +27,7 @@ SHAPES = {
     "titles_hotpotqa.json": '{"Lake Tovel": ["It turned red.", " Until 1964."]}',
     "titles_2wiki.json": '{"Lake Tovel": ["It turned red.", "Until 1964."]}',
     "psgs.tsv": "id\ttext\ttitle\n1\tIt turned red. Until 1964.\tLake Tovel\n",
+    "table.csv": 'title,text\nLake Tovel,"It turned red. Until 1964."\n',
 }
 
 
@@ -57,16 +58,22 @@ def test_dpr_tsv_keeps_quoted_tabs_and_quotes(tmp_path: Path) -> None:
         ),
         ("a.rst", "Title\n=====\n", "not a kind of file that is read; convert it to .md"),
         ("a.json", '[{"question": "?", "context": []}]', "set format: questions and dataset"),
+        ("a.md", "\n \n", "no text"),
+        ("a.html", "<html><script>x</script></html>", "no text"),
+        ("a.txt", b"a\nZ\xfcrich", ":2: not UTF-8 text (invalid start byte); save it as UTF-8"),
+        ("a.txt", "a\0b", "not a text file: it has NUL characters"),
+        ("a.pdf", "%PDF-1.4 broken", "damaged: "),
+        ("a.docx", "PK broken", "damaged: "),
     ],
 )
-def test_malformed_corpus_raises_input_error_with_its_position(
-    tmp_path: Path, name: str, content: str, problem: str
+def test_an_unusable_file_raises_input_error_with_its_position_and_the_reason(
+    tmp_path: Path, name: str, content: str | bytes, problem: str
 ) -> None:
     path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError) as error:
         list(read_documents(path))
-    assert str(path) in str(error.value)
+    assert str(error.value).startswith(str(path))
     assert problem in str(error.value)
 
 

@@ -21,7 +21,9 @@ QUESTIONS = b'{"question": "a"}\n{"question": "b"}\n'
 
 @pytest.fixture
 def server() -> Iterator[FileServer]:
+    """A server with the questions as ``nq/test.jsonl``."""
     with serving() as running:
+        running.files["nq/test.jsonl"] = QUESTIONS
         yield running
 
 
@@ -39,7 +41,6 @@ def run(root: Path, *files: OfficialFile) -> tuple[list[Fetched], list[str], lis
 
 
 def test_a_file_is_downloaded_recorded_and_then_present(server: FileServer, tmp_path: Path) -> None:
-    server.files["nq/test.jsonl"] = QUESTIONS
     done, faults, _ = run(tmp_path, plain(server))
     assert (faults, done[0].state, done[0].records) == ([], "fetched", 2)
     assert (tmp_path / "nq/test.jsonl").read_bytes() == QUESTIONS
@@ -52,7 +53,6 @@ def test_a_file_is_downloaded_recorded_and_then_present(server: FileServer, tmp_
 
 
 def test_a_broken_download_continues_where_it_ended(server: FileServer, tmp_path: Path) -> None:
-    server.files["nq/test.jsonl"] = QUESTIONS
     server.break_after["nq/test.jsonl"] = 10
     done, faults, _ = run(tmp_path, plain(server))
     assert (faults, done[0].state) == ([], "fetched")
@@ -61,7 +61,6 @@ def test_a_broken_download_continues_where_it_ended(server: FileServer, tmp_path
 
 
 def test_a_published_checksum_is_compared(server: FileServer, tmp_path: Path) -> None:
-    server.files["nq/test.jsonl"] = QUESTIONS
     done, faults, _ = run(tmp_path, plain(server, sha256="0" * 64))
     assert done == []
     assert "expected 0000" in faults[0]
@@ -71,7 +70,6 @@ def test_a_published_checksum_is_compared(server: FileServer, tmp_path: Path) ->
 def test_a_file_that_changed_after_it_was_recorded_is_named(
     server: FileServer, tmp_path: Path
 ) -> None:
-    server.files["nq/test.jsonl"] = QUESTIONS
     run(tmp_path, plain(server))
     (tmp_path / "nq/test.jsonl").write_bytes(QUESTIONS[:-5])
     done, faults, _ = run(tmp_path, plain(server))
@@ -131,7 +129,6 @@ def test_a_wrong_archive_is_one_fault_and_leaves_no_file(
 
 
 def test_a_web_page_in_place_of_a_file_is_a_fault(server: FileServer, tmp_path: Path) -> None:
-    server.files["nq/test.jsonl"] = b"<html>Too many users</html>"
     server.content_type = "text/html; charset=utf-8"
     _, faults, _ = run(tmp_path, plain(server))
     assert "a web page instead of the file" in faults[0]

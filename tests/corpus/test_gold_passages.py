@@ -35,15 +35,6 @@ EVIDENCE = {
     "answer": "Ann",
     "evidence": [["Lothair II", "mother", "Ann"]],
 }
-NQ = {
-    "question": "who made up",
-    "answers": ["Ann"],
-    "ctxs": [
-        {"title": "Up", "text": "By Ann.", "isgold": True},
-        {"title": "Bo", "text": "Sings.", "isgold": False},
-    ],
-}
-PRUNED = {"id": "4", "Question": "Who made Up?", "answer": ["Ann"], "golden_context": ["Up\nBy A."]}
 
 
 @pytest.mark.parametrize(
@@ -53,8 +44,6 @@ PRUNED = {"id": "4", "Question": "Who made Up?", "answer": ["Ann"], "golden_cont
         (HOTPOTQA, "hotpotqa", [("Up", "A film. By Ann."), ("Down", "")]),
         (HOTPOTQA, "2wiki", [("Up", "A film. By Ann."), ("Down", "")]),
         (EVIDENCE, "2wiki", [("Lothair II", "")]),
-        (NQ, "nq", [("Up", "By Ann.")]),
-        (PRUNED, "hotpotqa", [("Up", "By A.")]),
         ({"question": "Who?", "answer": ["Ann"]}, "nq", []),
     ],
 )

@@ -24,16 +24,10 @@ from pipeline.knowledge.corpus.questions.load import (
     load_questions,
 )
 from pipeline.rollout.importers import iterate_outputs
-from tests.corpus.test_question_loaders import MUSIQUE
+from tests.corpus.question_files import write_questions as write
 
 TEXT = "Who founded it?"
 NAME = "questions-6883ddb1b6d5"  # a hash of the text
-
-
-def write(folder: Path, *records: dict[str, Any]) -> Path:
-    path = folder / "questions.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 @pytest.mark.parametrize(
@@ -195,27 +189,6 @@ def test_what_looks_like_a_list_of_answers_and_is_none_costs_its_row(
     assert isinstance(imported, Trajectory)
 
 
-VERL = {
-    "data_source": "searchR1_nq", "prompt": [{"role": "user", "content": f"Answer it. Question: {TEXT}\n"}],
-    "extra_info": {"split": "train", "index": 3},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "truth",
-    [{"target": ["Ann"]}, ["Ann"], "Ann", '{"target": ["Ann"]}', '["Ann"]', "{'target': ['Ann']}",
-     "{'target': array(['Ann'], dtype=object)}", {"target": "['Ann']"}],
-    ids=str,
-)  # fmt: skip
-def test_the_ground_truth_of_verl_is_decoded_in_every_form(tmp_path: Path, truth: Any) -> None:
-    reward = {"style": "rule", "ground_truth": truth}
-    for form in (reward, json.dumps(reward)):
-        path = write(tmp_path, VERL | {"reward_model": form})
-        assert load_questions(path, "mine") == [
-            Question("nq-train_3", "nq", TEXT, ["Ann"], "unknown")
-        ]
-
-
 def test_a_dump_of_roll_outs_of_verl_is_imported(tmp_path: Path) -> None:
     turns = [
         "system\nSearch.\nuser\nUse tags. Question: {}\nassistant\n",
@@ -317,16 +290,6 @@ def test_a_malformed_row_costs_itself_wherever_it_is(
     assert notes.counts[MALFORMED] == len(malformed)
     places = [place.partition(": ")[0] for place in notes.malformed]
     assert places == [f"{path}:{number}" for number in malformed[:1]]
-
-
-def test_musique_with_unanswerable_questions_gives_the_answerable_ones(tmp_path: Path) -> None:
-    blind = [dict(hop, paragraph_support_idx=None) for hop in MUSIQUE["question_decomposition"]]
-    rows = [MUSIQUE, MUSIQUE | {"question_decomposition": blind, "answerable": False}]
-    path, notes = write(tmp_path, *rows), Notes()
-    assert dataset_of(path) == "musique"
-    [question] = load_questions(path, "musique", notes=notes)
-    assert (question.question_id, question.hops) == ("2hop__1_2", 2)
-    assert (notes.counts[NO_ANSWER_IN_TEXT], notes.counts[MALFORMED]) == (1, 0)
 
 
 def test_the_name_of_a_data_set_is_free_but_no_misspelled_one() -> None:

@@ -9,7 +9,16 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
 from pipeline.knowledge.corpus.documents import read_documents
-from pipeline.knowledge.corpus.questions.load import load_questions, read_questions
+from pipeline.knowledge.corpus.questions.load import (
+    MALFORMED,
+    NO_ANSWER_IN_TEXT,
+    Notes,
+    dataset_of,
+    load_questions,
+    read_questions,
+)
+from pipeline.knowledge.corpus.questions.passages import gold_passages
+from tests.corpus.question_files import write_questions
 
 MUSIQUE = {
     "id": "2hop__1_2",
@@ -166,11 +175,13 @@ def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str)
         ),
     ],
 )
-def test_answers_and_evidence_of_other_records(
+def test_answers_evidence_and_gold_passages_of_other_records(
     tmp_path: Path, dataset: str, record: dict[str, Any], answers: list[str], evidence: list[str]
 ) -> None:
     (question,) = load(tmp_path, dataset, record)
     assert (question.question, question.answers, question.evidence) == ("q", answers, evidence)
+    [(row, read)] = read_questions(tmp_path / "file.json", dataset)
+    assert [f"{gold.title}: {gold.text}" for gold in gold_passages(row, read)] == evidence
 
 
 def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:
@@ -182,9 +193,6 @@ def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:
     (second,) = load_questions(bamboogle, "bamboogle")
     assert (first.question_id, first.type, first.answers) == ("popqa-4", "color", ["red"])
     assert (second.question, second.answers, second.hops) == ("q, then?", ["a"], 2)
-
-
-OWN = {"question_id": "q", "question": "Why?", "answers": ["because"], "hop": "single"}
 
 
 def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
@@ -209,8 +217,6 @@ def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
             HOTPOTQA | {"supporting_facts": {"title": ["A"]}},
             "supporting_facts.sent_id: missing; the record has title",
         ),
-        ("questions", OWN | {"dataset": "all"}, 'dataset: expected another name, got "all"'),
-        ("questions", OWN | {"dataset": "2-hop"}, "dataset: expected another name"),
     ],
 )
 def test_malformed_record_raises_input_error_with_its_field(
@@ -222,14 +228,19 @@ def test_malformed_record_raises_input_error_with_its_field(
     assert problem in str(error.value)
 
 
-def test_unanswerable_musique_questions_are_read_by_a_filter_alone(tmp_path: Path) -> None:
+def test_unanswerable_musique_questions_are_left_out_unless_a_filter_names_them(
+    tmp_path: Path,
+) -> None:
     hops = [dict(hop, paragraph_support_idx=None) for hop in MUSIQUE["question_decomposition"]]
     blind = MUSIQUE | {"question_decomposition": hops, "answerable": False}
     with pytest.raises(InputError, match="questions that their passages do not answer"):
         load(tmp_path, "musique", blind)
-    path = tmp_path / "both.json"
-    path.write_text(json.dumps([blind, MUSIQUE]), encoding="utf-8")
-    assert len(load_questions(path, "musique", required={"answerable": 1})) == 1
+    path, notes = write_questions(tmp_path, blind, MUSIQUE), Notes()
+    assert dataset_of(path) == "musique"
+    [question] = load_questions(path, "musique", notes=notes)
+    assert (question.question_id, question.hops) == ("2hop__1_2", 2)
+    assert (notes.counts[NO_ANSWER_IN_TEXT], notes.counts[MALFORMED]) == (1, 0)
+    assert load_questions(path, "musique", required={"answerable": 1}) == [question]
     with pytest.raises(InputError, match=r"paragraph_support_idx: expected the idx of one"):
         load_questions(path, "musique", required={"answerable": 0})
 

@@ -1,6 +1,5 @@
 """Selection of the sampling set (TeaRAG, table 2)."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.knowledge.corpus.questions.load import load_questions
 from pipeline.knowledge.corpus.questions.select import choose, even_shares
+from tests.corpus.question_files import write_questions
 
 
 def question(name: str, kind: str, evidence: int, hops: int) -> Question:
@@ -58,9 +58,8 @@ def test_shares_are_even_and_complete(available: list[int], total: int) -> None:
 
 
 def test_filter_and_limit_apply_in_that_order(tmp_path: Path) -> None:
-    path = tmp_path / "nq.jsonl"
     rows = [{"question": f"q{n}", "answer": ["a"], "level": n % 2} for n in range(6)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = write_questions(tmp_path, *rows)
     selected = load_questions(path, "nq", required={"level": 1, "hop": "single"}, limit=2)
     assert [item.question for item in selected] == ["q1", "q3"]
 
@@ -75,8 +74,7 @@ def test_filter_and_limit_apply_in_that_order(tmp_path: Path) -> None:
 def test_filter_without_a_match_raises_input_error(
     tmp_path: Path, keep: dict[str, str | int], problem: str
 ) -> None:
-    path = tmp_path / "nq.jsonl"
-    path.write_text('{"question": "q", "answer": ["a"], "level": 1}\n', encoding="utf-8")
+    path = write_questions(tmp_path, {"question": "q", "answer": ["a"], "level": 1})
     with pytest.raises(InputError, match=problem):
         load_questions(path, "nq", required=keep)
 

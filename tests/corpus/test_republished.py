@@ -14,6 +14,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question
 from pipeline.knowledge.corpus.documents import read_documents
 from pipeline.knowledge.corpus.questions.load import dataset_of, load_questions
+from tests.corpus.question_files import write_questions as write
 
 PROMPT = "Answer the given question. For example, <answer> Beijing </answer>. Question: {}\n"
 
@@ -41,12 +42,6 @@ HOPS = [
 ]  # fmt: skip
 
 
-def write(folder: Path, *records: dict[str, Any]) -> Path:
-    path = folder / "dev.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
 def flashrag(metadata: dict[str, Any], answers: list[str]) -> dict[str, Any]:
     return {"id": "dev_3", "question": "Are A and B rivers?", "golden_answers": answers, "metadata": metadata}  # fmt: skip
 
@@ -60,6 +55,18 @@ def test_search_r1s_parquet_gives_questions_of_its_data_sets(tmp_path: Path) -> 
         Question("nq-train_0", "nq", "Who founded it?", ["Ann", "Ann Lee"], "unknown"),
         Question("hotpotqa-train_0", "hotpotqa", "Who left it?", ["Ann", "Ann Lee"], "unknown"),
     ]
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [["Ann"], "Ann", '{"target": ["Ann"]}', '["Ann"]', "{'target': ['Ann']}",
+     "{'target': array(['Ann'], dtype=object)}", {"target": "['Ann']"}],
+    ids=str,
+)  # fmt: skip
+def test_the_ground_truth_of_verl_is_decoded_in_every_form(tmp_path: Path, truth: Any) -> None:
+    row, reward = search_r1(3, "Who?"), {"style": "rule", "ground_truth": truth}
+    forms = [row | {"reward_model": form} for form in (reward, json.dumps(reward))]
+    assert [one.answers for one in load_questions(write(tmp_path, *forms), "mine")] == [["Ann"]] * 2
 
 
 def test_real_rows_of_search_r1_are_equal_with_and_without_the_fields_of_flashrag(

@@ -16,8 +16,10 @@ FOLDER = "search_agent_review"
 TRAIN = "train_mixed_9000-cleaned.jsonl"
 
 
-@pytest.mark.parametrize("for_training", [False, True])
-@pytest.mark.parametrize("name", ["test_all.jsonl", "val_mixed_900.jsonl", TRAIN])
+@pytest.mark.parametrize(
+    ("name", "for_training"),
+    [("test_all.jsonl", False), ("val_mixed_900.jsonl", True), (TRAIN, True)],
+)
 def test_every_question_is_read_under_the_data_set_that_it_names(
     real_data: Path, name: str, for_training: bool
 ) -> None:
@@ -40,14 +42,13 @@ def test_records_with_the_ids_give_evidence_and_hops_and_leave_text_and_answers(
     real_data: Path,
 ) -> None:
     """The real samples of three data sets share 26 questions with the split, MuSiQue's with hops."""
-    path, found = real_data / FOLDER / TRAIN, []
-    names = {
-        "hotpotqa": "hotpotqa/hotpotqa_train100.json",
-        "musique": "musique/musique_train100.json",
-    }
-    files = gold(real_data, **names)
-    plain = load_questions(path, "questions")
-    notes = Notes()
+    path = real_data / FOLDER / TRAIN
+    files = gold(
+        real_data,
+        hotpotqa="hotpotqa/hotpotqa_train100.json",
+        musique="musique/musique_train100.json",
+    )
+    plain, notes = load_questions(path, "questions"), Notes()
     found = load_questions(path, "questions", gold=files, for_training=True, notes=notes)
     assert [(one.question_id, one.question, one.answers) for one in found] == [
         (one.question_id, one.question, one.answers) for one in plain
@@ -84,4 +85,4 @@ def test_a_repeated_question_has_the_record_too_and_another_name_of_the_data_set
 def test_a_file_that_holds_none_of_the_questions_is_refused(real_data: Path) -> None:
     other = gold(real_data, nq="single-hop/nq_open_gold_1326.jsonl")
     with pytest.raises(InputError, match=r"nq_open_gold_1326.jsonl: gold: no question has an id"):
-        load_questions(real_data / FOLDER / TRAIN, "questions", gold=other)
+        load_questions(real_data / FOLDER / "val_mixed_900.jsonl", "questions", gold=other)

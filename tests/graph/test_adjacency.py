@@ -24,14 +24,6 @@ def table(folder: Path, blocks: list[list[tuple[int, int]]], entities: int) -> A
     return Adjacency.load(folder)
 
 
-def test_union_contains_each_triplet_once(tmp_path: Path) -> None:
-    neighbours = table(tmp_path, [[(0, 1), (0, 2)], [(1, 2), (2, 2)]], 4)
-    key_lists = [[0, 1], [2], [3], [], [2, 2]]
-    expected = [[0, 1, 2], [1, 2, 3], [], [], [1, 2, 3]]
-    assert [rows.tolist() for rows in neighbours.union(key_lists)] == expected
-    assert [neighbours.union([query])[0].tolist() for query in key_lists] == expected
-
-
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=5), max_size=5),
     st.lists(st.lists(st.integers(0, 6), max_size=4), max_size=4),

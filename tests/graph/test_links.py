@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pipeline.core.errors import StoreError
 from pipeline.knowledge.graph.links import (
     MAX_DF,
     Links,
@@ -93,8 +92,6 @@ def test_ends_of_triplets_are_names_of_their_passage(tmp_path):
     assert rows(links, links.passages, "red dye") == [0, 1]
 
 
-def test_no_passages_and_missing_links(tmp_path):
+def test_without_passages_there_are_no_links(tmp_path):
     assert write_links(tmp_path, []) == 0
     assert len(Links(tmp_path)) == 0
-    with pytest.raises(StoreError, match=r"set index\.links to true"):
-        Links(tmp_path / "absent")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline.core.errors import StoreError
 from pipeline.knowledge.index.bm25 import Bm25
 
 TEXTS = [
@@ -32,9 +31,3 @@ def test_bm25_of_texts_without_words_is_zero(tmp_path):
     pytest.importorskip("bm25s")
     Bm25.build(["", "the"]).save(tmp_path)
     assert Bm25.load(tmp_path).scores("Alba").tolist() == [0, 0]
-
-
-def test_missing_bm25_names_the_setting(tmp_path):
-    pytest.importorskip("bm25s")
-    with pytest.raises(StoreError, match=r"set index\.links to true"):
-        Bm25.load(tmp_path / "absent")

@@ -108,15 +108,13 @@ def either_model(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("batch_size", [1, 64])
-def test_vector_depends_on_its_text_alone(either_model, dtype, batch_size):
+def test_vector_depends_on_its_text_alone(either_model, dtype):
     order = list(range(len(MIXED)))
-    settings = {"dtype": dtype, "batch_size": batch_size}
-    alone = in_batches(embedder(either_model, dtype=dtype), order, 1)
-    together = in_batches(embedder(either_model, **settings), order, len(order))
-    shuffled = in_batches(embedder(either_model, **settings), order[::-1], 7)
-    np.testing.assert_array_equal(together, alone)
-    np.testing.assert_array_equal(shuffled, alone)
+    single, batched = (embedder(either_model, dtype=dtype, batch_size=n) for n in (1, 64))
+    alone = in_batches(batched, order, 1)
+    for item in (single, batched):
+        np.testing.assert_array_equal(in_batches(item, order, len(order)), alone)
+        np.testing.assert_array_equal(in_batches(item, order[::-1], 7), alone)
 
 
 def row_by_row(linear, layer, rows):

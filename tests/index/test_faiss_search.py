@@ -36,10 +36,16 @@ def test_flat_finds_the_highest_cosines_best_first():
     assert results[0][1][0] == pytest.approx(float(queries[0] @ vectors[expected[0, 0]]), abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
-def test_approximate_indexes_round_trip_and_find_the_vector_itself(tmp_path, kind):
+@pytest.fixture(scope="module", params=["hnsw", "ivf-pq"])
+def approximate(request):
+    """An approximate index over 2,000 vectors, and its kind."""
     vectors = unit(2000)
-    VectorIndex.build(vectors, kind).save(tmp_path / "index.faiss")
+    return vectors, VectorIndex.build(vectors, request.param), request.param
+
+
+def test_approximate_indexes_round_trip_and_find_the_vector_itself(tmp_path, approximate):
+    vectors, built, _ = approximate
+    built.save(tmp_path / "index.faiss")
     np.save(tmp_path / "index.npy", vectors)
     index = VectorIndex.load(tmp_path / "index.faiss", tmp_path / "index.npy")
     results = index.search(vectors[:50], 10)
@@ -47,10 +53,8 @@ def test_approximate_indexes_round_trip_and_find_the_vector_itself(tmp_path, kin
     assert sum(row in rows.tolist() for row, (rows, _) in enumerate(results)) >= 45
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
-def test_reported_recall_equals_the_recall_against_exact_search(kind):
-    vectors = unit(3000)
-    index = VectorIndex.build(vectors, kind)
+def test_reported_recall_equals_the_recall_against_exact_search(approximate):
+    vectors, index, kind = approximate
     exact = VectorIndex.build(vectors, "flat")
     both = zip(index.search(vectors, 21), exact.search(vectors, 21), strict=True)
     # The first neighbor of each is the vector itself.

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.knowledge.index.faiss_index import least_effort, recall_probe
-
-
-def unit(rows, dimension=8, seed=0):
-    vectors = np.random.default_rng(seed).normal(size=(rows, dimension)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+from tests.index.test_faiss_search import unit
 
 
 def nearest(vectors, share=1.0):
@@ -24,14 +20,14 @@ def nearest(vectors, share=1.0):
     return search
 
 
-@pytest.mark.parametrize("rows", [2, 15, 400, 70_000])
+@pytest.mark.parametrize("rows", [2, 15, 400, 66_000])
 def test_exact_search_has_recall_one_across_blocks(rows):
-    vectors = unit(rows)
+    vectors = unit(rows, 8)
     assert recall_probe(vectors).recall(nearest(vectors)) == 1
 
 
 def test_recall_is_the_share_of_neighbors_found():
-    vectors = unit(4000)
+    vectors = unit(4000, 8)
     assert recall_probe(vectors).recall(nearest(vectors, 0.5)) == pytest.approx(0.5, abs=0.03)
     assert recall_probe(vectors).recall(lambda queries, k: [([], [])] * len(queries)) == 0
 
@@ -40,7 +36,7 @@ def test_recall_is_the_share_of_neighbors_found():
     ("needed", "expected"), [(0.3, (4, 1.0)), (0.6, (8, 1.0)), (2.0, (16, 0.5))]
 )
 def test_effort_grows_until_the_target_recall_or_the_last_effort(needed, expected):
-    vectors = unit(2000)
+    vectors = unit(2000, 8)
     applied = []
 
     def search(queries, k):

@@ -8,6 +8,8 @@ from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
 from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, create_app
 from tests.waiting import LIMIT
 
+# No proxy, and no certificates, which httpx would read for every request, 23 ms.
+PLAIN = {"trust_env": False, "verify": False, "timeout": LIMIT}
 IDENTITY = RetrievalIdentity("corpus-1", "graph-1", "index-1", None, {"top_k": 5, "tau": 0.2})
 
 

@@ -21,7 +21,7 @@ from fastapi import Request
 from pipeline.knowledge.retrieval.remote.guard import Traffic
 from pipeline.knowledge.retrieval.remote.server import guarded_app
 from pipeline.knowledge.retrieval.remote.wire import MAX_BODY
-from tests.retrieval.served import Running
+from tests.retrieval.served import PLAIN, Running
 from tests.waiting import LIMIT, ending, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,11 +56,11 @@ class Service:
 
 
 def post(url: str, **sent: Any) -> httpx.Response:
-    return httpx.post(f"{url}/length", trust_env=False, timeout=LIMIT, **sent)
+    return httpx.post(f"{url}/length", **PLAIN, **sent)
 
 
 def get(url: str, path: str, **headers: str) -> httpx.Response:
-    return httpx.get(f"{url}/{path}", headers=headers, trust_env=False, timeout=LIMIT)
+    return httpx.get(f"{url}/{path}", headers=headers, **PLAIN)
 
 
 def refused(answer: httpx.Response, status: int, words: str) -> None:
@@ -80,14 +80,24 @@ OTHER_SITES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("headers", OTHER_SITES)
-@pytest.mark.parametrize("body_type", ["application/json", "text/plain"])
-def test_pages_of_other_sites_reach_nothing(headers: dict[str, str], body_type: str) -> None:
+@pytest.fixture(scope="module")
+def open_service() -> Iterator[tuple[Service, str]]:
+    """One service and its url for all tests that change no limit."""
     service = Service()
     with Running(service.app) as running:
-        answer = post(running.url, content="{}", headers={**headers, "content-type": body_type})
-        refused(answer, 403, "came from a page of another site")
-        refused(get(running.url, "wait", **headers), 403, "came from a page of another site")
+        yield service, running.url
+
+
+@pytest.mark.parametrize("headers", OTHER_SITES)
+@pytest.mark.parametrize("body_type", ["application/json", "text/plain"])
+def test_pages_of_other_sites_reach_nothing(
+    open_service: tuple[Service, str], headers: dict[str, str], body_type: str
+) -> None:
+    service, url = open_service
+    service.seen.clear()
+    answer = post(url, content="{}", headers={**headers, "content-type": body_type})
+    refused(answer, 403, "came from a page of another site")
+    refused(get(url, "wait", **headers), 403, "came from a page of another site")
     assert service.seen == []
 
 
@@ -99,34 +109,38 @@ def test_pages_of_other_sites_reach_nothing(headers: dict[str, str], body_type: 
         ("application/json", 200), ("Application/JSON ; charset=utf-8", 200), (None, 200),
     ],
 )  # fmt: skip
-def test_a_body_must_be_json(body_type: str | None, status: int) -> None:
+def test_a_body_must_be_json(
+    open_service: tuple[Service, str], body_type: str | None, status: int
+) -> None:
     """Web browsers send only the first kinds to another site without asking."""
-    with Running(Service().app) as running:
-        headers = {} if body_type is None else {"content-type": body_type}
-        assert post(running.url, content="{}", headers=headers).status_code == status
-        own = {**headers, "origin": running.url, "sec-fetch-site": "same-origin"}
-        assert post(running.url, content="{}", headers=own).status_code == status
+    _, url = open_service
+    headers = {} if body_type is None else {"content-type": body_type}
+    assert post(url, content="{}", headers=headers).status_code == status
+    own = {**headers, "origin": url, "sec-fetch-site": "same-origin"}
+    assert post(url, content="{}", headers=own).status_code == status
 
 
 def test_an_exception_is_the_answer_of_its_request_and_one_line_in_the_log(
-    caplog: pytest.LogCaptureFixture,
+    open_service: tuple[Service, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Running(Service().app) as running:
-        refused(get(running.url, "fail"), 500, "the service failed at this request (KeyError)")
-        assert post(running.url, content="{}").text == "2"
+    _, url = open_service
+    refused(get(url, "fail"), 500, "the service failed at this request (KeyError)")
+    assert post(url, content="{}").text == "2"
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(r"GET /fail: KeyError: 'a\nreason of two lines' (")
     assert line.endswith(")")
     assert "test_guard.py:" in line
 
 
-def test_bodies_are_limited_with_and_without_their_length() -> None:
-    with Running(Service().app) as running:
-        assert post(running.url, content=iter([b"ab", b"c"])).text == "3"
-        half = b" " * (MAX_BODY // 2)
-        for body in (half + half + b"x", iter([half, half, b"x"])):
-            refused(post(running.url, content=body), 413, "longer than 16,777,216 bytes")
-        assert post(running.url, content=half + half).text == str(MAX_BODY)
+def test_bodies_are_limited_with_and_without_their_length(
+    open_service: tuple[Service, str],
+) -> None:
+    _, url = open_service
+    assert post(url, content=iter([b"ab", b"c"])).text == "3"
+    half = b" " * (MAX_BODY // 2)
+    for body in (half + half + b"x", iter([half, half, b"x"])):
+        refused(post(url, content=body), 413, "longer than 16,777,216 bytes")
+    assert post(url, content=half + half).text == str(MAX_BODY)
 
 
 Connect = Callable[[Running, bytes], socket.socket]

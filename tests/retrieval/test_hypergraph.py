@@ -109,23 +109,10 @@ def test_hyperedges_variant_ranks_by_similarity(tmp_path: Path) -> None:
     assert [edge.id for edge in (*results, *other)] == ["c1:f0", "c4:f0"]
 
 
-def test_graph_r1_fuses_ranks_by_degree_and_by_similarity(tmp_path: Path) -> None:
-    """Of "Up", "Rome" and "city" each hyperedge comes once per entity: c0 twice, with degrees 2 + 3.
-
-    All others have 2 + 2, in the order of the entities and of their rows.
-    """
-    retrieval = opened(tmp_path, "graph-r1", top_k=10)
-    near, c0 = [1, 2, 5], 0
-    scores = retrieval._fused(Query(""), np.array([c0]), np.array(near))
-    # Ranked by degree: c0, c0, then c4 of Up, c2 of Rome, c2 and c3 of city.
-    expected = {c0: 1 / 1 + 1 / 2 + 1 / 1, 2: 1 / 4 + 1 / 5, 4: 1 / 3, 3: 1 / 6}
-    assert scores == list(expected.items())
-
-
 def test_graph_r1_equals_a_plain_python_reference(tmp_path: Path) -> None:
     rng = random.Random(0)
     words = [f"name{number}" for number in range(12)]
-    for case in range(30):
+    for case in range(20):
         made = [rng.sample(words, rng.randint(2, 5)) for _ in range(rng.randint(1, 25))]
         facts = [[" ".join(names) + f" f{number}", names] for number, names in enumerate(made)]
         (folder := tmp_path / str(case)).mkdir()

@@ -39,15 +39,3 @@ def test_solution_equals_two_hundred_iterations(graph, alpha):
     mass = personalized_pagerank(adjacency[None], restart[None], alpha)[0]
     tolerance = max(1e-12, 10 * alpha**200)
     np.testing.assert_allclose(mass, iterated(adjacency, restart, alpha), rtol=0, atol=tolerance)
-
-
-def test_mass_does_not_depend_on_the_batch():
-    rng = np.random.default_rng(0)
-    weights = rng.random((2, 6, 6))
-    adjacency = weights + weights.transpose(0, 2, 1)
-    adjacency[0, 3:] = adjacency[0, :, 3:] = 0
-    restart = rng.random((2, 6))
-    restart[0, 3:] = 0
-    together = personalized_pagerank(adjacency, restart, 0.5)
-    alone = personalized_pagerank(adjacency[:1, :3, :3], restart[:1, :3], 0.5)
-    np.testing.assert_allclose(together[0, :3], alone[0], rtol=0, atol=1e-15)

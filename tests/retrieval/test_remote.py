@@ -3,7 +3,7 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import httpx
@@ -28,8 +28,8 @@ from pipeline.knowledge.retrieval.remote.wire import (
     encode_answers,
     encode_queries,
 )
-from tests.retrieval.served import IDENTITY, FakeRetriever, answering, served
-from tests.waiting import LIMIT
+from tests.retrieval.served import IDENTITY, PLAIN, FakeRetriever, answering, served
+from tests.waiting import LIMIT, wait_until
 
 WHO, WHERE = Query("who?", ("Ada", "Bob")), Query("where?")
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1)
@@ -45,12 +45,39 @@ ITEM = st.builds(
 
 @pytest.fixture(scope="module")
 def address():
-    with served(FakeRetriever()) as running:
+    with served(FakeRetriever(), names=("index-host",)) as running:
         yield running.url
 
 
-def posted(url, body):
-    return httpx.post(f"{url}/retrieve", content=body, trust_env=False, timeout=LIMIT)
+def posted(url, body, **headers):
+    return httpx.post(f"{url}/retrieve", content=body, headers=headers, **PLAIN)
+
+
+def health(url, **headers):
+    return httpx.get(f"{url}/health", headers=headers, **PLAIN)
+
+
+@contextmanager
+def holding(retriever, ask):
+    """A service whose retriever holds what ``ask`` asks of its url until ``release`` is called.
+
+    Yields the url, a pool for further requests, the answer to the first one, and ``release``, which
+    waits until the service has counted so many requests or queries.
+    """
+    retriever.gate = threading.Event()
+    with served(retriever) as running, ThreadPoolExecutor(4) as pool:
+
+        def counted(**counts):
+            found = health(running.url).json()["served"]
+            return all(found[name] >= count for name, count in counts.items())
+
+        def release(**counts):
+            wait_until(lambda: counted(**counts))
+            retriever.gate.set()
+
+        first = pool.submit(ask, running.url)
+        wait_until(lambda: retriever.batches)
+        yield running.url, pool, first, release
 
 
 @settings(max_examples=25)
@@ -131,60 +158,61 @@ class Panicking(FakeRetriever):
         return super().retrieve(queries)
 
 
-def test_a_query_at_which_the_retriever_crashes_fails_alone_and_is_one_line_in_the_log(caplog):
-    retriever = Panicking(threading.Event())
-    with served(retriever) as running, ThreadPoolExecutor(3) as pool:
-        first = pool.submit(posted, running.url, '{"query": "first"}')
-        while not retriever.batches:
-            assert not first.done()
-        bad, good = (pool.submit(posted, running.url, f'{{"query": "{q}"}}') for q in ("bad", "a"))
-        while httpx.get(f"{running.url}/health", trust_env=False).json()["served"]["queries"] < 3:
-            pass
-        retriever.gate.set()
-        assert (first.result().status_code, good.result().status_code) == (200, 200)
-        assert bad.result().status_code == 500
-        assert bad.result().json() == {"detail": "retrieval failed: BaseException"}
-        assert bad.result().headers[HEADER] == IDENTITY.fingerprint
-    [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("query 'bad': BaseException: PanicException: index out of bounds (")
+@pytest.mark.parametrize(
+    ("retriever", "problem", "logged"),
+    [
+        (FakeRetriever(bad=("bad",)), "retrieval failed", []),
+        (
+            Panicking(),
+            "retrieval failed: BaseException",
+            ["query 'bad': BaseException: PanicException: index out of bounds"],
+        ),
+    ],
+)
+def test_a_query_at_which_the_retriever_fails_or_crashes_fails_alone(
+    retriever, problem, logged, caplog
+):
+    """A crash is one line in the log."""
+    with holding(retriever, lambda url: posted(url, '{"query": "first"}')) as held:
+        url, pool, first, release = held
+        clients = [RemoteRetriever(url, IDENTITY) for _ in range(2)]
+        bad = pool.submit(clients[0].retrieve, [Query("bad", ("bad",))])
+        good = pool.submit(clients[1].retrieve, [WHO])
+        release(queries=3)
+        assert first.result().status_code == 200
+        assert good.result() == FakeRetriever().retrieve([WHO])
+        with pytest.raises(RetrievalError, match=rf"{problem}\W*$") as caught:
+            bad.result()
+        assert not isinstance(caught.value, RetrievalUnavailable)  # the stage goes on
+        for client in clients:
+            client.close()
+    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == logged
 
 
 def test_a_request_comes_between_the_parts_of_a_large_one():
-    retriever = FakeRetriever(threading.Event())
-    with served(retriever) as running, ThreadPoolExecutor(2) as pool:
-        large = json.dumps({"queries": [f"q{number}" for number in range(1000)]})
-        first = pool.submit(posted, running.url, large)
-        while not retriever.batches:
-            assert not first.done()
-        small = pool.submit(posted, running.url, '{"query": "small"}')
-        while httpx.get(f"{running.url}/health", trust_env=False).json()["served"]["requests"] < 2:
-            pass
-        retriever.gate.set()
+    retriever = FakeRetriever()
+    large = json.dumps({"queries": [f"q{number}" for number in range(1000)]})
+    with holding(retriever, lambda url: posted(url, large)) as (url, pool, first, release):
+        small = pool.submit(posted, url, '{"query": "small"}')
+        release(requests=2)
         assert small.result().status_code == 200
         assert len(first.result().json()["result"]) == 1000
     assert [len(batch) for batch in retriever.batches] == [256, 1, 256, 256, 232]
 
 
 def test_concurrent_requests_are_batched_and_deduplicated():
-    gate = threading.Event()
-    retriever = FakeRetriever(gate)
-    with served(retriever) as running, ThreadPoolExecutor(4) as pool:
-        clients = [RemoteRetriever(running.url, IDENTITY) for _ in range(4)]
-        first = pool.submit(clients[0].retrieve, [WHO])
-        while not retriever.batches:  # until the first is being retrieved
-            assert not first.done()
-        queries_of = [
-            [WHO, Query("a")],
-            [Query("a"), Query("b")],
-            [Query("b"), Query("c"), Query("d")],
-        ]
-        others = [pool.submit(c.retrieve, q) for c, q in zip(clients[1:], queries_of, strict=True)]
-        served_so_far = {"queries": 0}
-        while served_so_far["queries"] < 8:  # until all of them wait
-            served_so_far = httpx.get(f"{running.url}/health", trust_env=False).json()["served"]
-        gate.set()
-        assert first.result() == FakeRetriever().retrieve([WHO])
-        assert [future.result() for future in others] == [
+    queries_of = [
+        [WHO, Query("a")],
+        [Query("a"), Query("b")],
+        [Query("b"), Query("c"), Query("d")],
+    ]
+    retriever = FakeRetriever()
+    with holding(retriever, lambda url: posted(url, '{"query": "first"}')) as held:
+        url, pool, _, release = held
+        clients = [RemoteRetriever(url, IDENTITY) for _ in queries_of]
+        asked = [pool.submit(c.retrieve, q) for c, q in zip(clients, queries_of, strict=True)]
+        release(queries=8)
+        assert [future.result() for future in asked] == [
             FakeRetriever().retrieve(queries) for queries in queries_of
         ]
         for client in clients:
@@ -198,8 +226,7 @@ def test_the_client_divides_what_exceeds_the_limit_of_a_request():
         client = RemoteRetriever(running.url, IDENTITY)
         assert client.retrieve(queries) == FakeRetriever().retrieve(queries)
         client.close()
-        about = httpx.get(f"{running.url}/health", trust_env=False).json()
-    assert about["served"]["requests"] == 2
+        assert health(running.url).json()["served"]["requests"] == 2
 
 
 @pytest.mark.parametrize(
@@ -209,16 +236,10 @@ def test_the_client_divides_what_exceeds_the_limit_of_a_request():
 )  # fmt: skip
 def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, host):
     """DNS rebinding: a page reaches the service by a name that its site points at 127.0.0.1."""
-    answers = [
-        httpx.get(f"{address}/health", headers={"host": host}, trust_env=False),
-        httpx.post(
-            f"{address}/retrieve",
-            content='[{"subquery": "who?"}]',
-            headers={"host": host},
-            trust_env=False,
-        ),
-    ]
-    for answer in answers:
+    for answer in (
+        health(address, host=host),
+        posted(address, '[{"subquery": "who?"}]', host=host),
+    ):
         assert answer.status_code == 421
         assert "--allow-host" in answer.json()["detail"]
         assert "who?" not in answer.text
@@ -228,43 +249,19 @@ def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, 
 @pytest.mark.parametrize(
     "host", ["localhost:8765", "127.0.0.1", "[::1]:8765", "10.0.0.7:8765", "Index-Host:8765"]
 )
-def test_addresses_and_allowed_names_are_answered(host):
-    with served(FakeRetriever(), names=("index-host",)) as running:
-        answer = httpx.get(f"{running.url}/health", headers={"host": host}, trust_env=False)
-    assert answer.status_code == 200
+def test_addresses_and_allowed_names_are_answered(address, host):
+    assert health(address, host=host).status_code == 200
 
 
 def test_a_service_with_a_token_answers_only_clients_that_send_it(monkeypatch):
     with served(FakeRetriever(), token="secret") as running:
         for sent, status in ((None, 401), ("Bearer other", 401), ("Bearer secret", 200)):
             headers = {} if sent is None else {"authorization": sent}
-            answer = httpx.get(f"{running.url}/health", headers=headers, trust_env=False)
-            assert answer.status_code == status
+            assert health(running.url, **headers).status_code == status
         monkeypatch.setenv(TOKEN, "secret")
         client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
         assert len(client.retrieve([WHO])) == 1
         client.close()
-
-
-def test_failing_query_fails_only_its_own_request():
-    retriever = FakeRetriever(bad=("bad",))
-    gate = retriever.gate = threading.Event()
-    with served(retriever) as running, ThreadPoolExecutor(3) as pool:
-        clients = [RemoteRetriever(running.url, IDENTITY) for _ in range(3)]
-        first = pool.submit(clients[0].retrieve, [WHERE])
-        while not retriever.batches:
-            assert not first.done()
-        bad = pool.submit(clients[1].retrieve, [Query("bad")])
-        good = pool.submit(clients[2].retrieve, [WHO])
-        while httpx.get(f"{running.url}/health", trust_env=False).json()["served"]["queries"] < 3:
-            pass
-        gate.set()
-        assert good.result() == FakeRetriever().retrieve([WHO])
-        with pytest.raises(RetrievalError, match="retrieval failed") as caught:
-            bad.result()
-        assert not isinstance(caught.value, RetrievalUnavailable)  # the stage goes on
-        for client in clients:
-            client.close()
 
 
 def test_missing_service_raises_retrieval_unavailable_with_the_start_command():

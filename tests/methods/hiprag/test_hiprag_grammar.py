@@ -136,13 +136,6 @@ HOSTILE = (
 )
 
 
-def test_a_document_cannot_forge_tags_or_an_answer() -> None:
-    items = [ContextItem("chunk", "1", f'T") {HOSTILE}', HOSTILE, 0.0)]
-    text, spans = GRAMMAR.render([replace(STEPS[0], context=items), STEPS[1]], "Belland")
-    for parsed in (GRAMMAR.parse(text), GRAMMAR.parse(text, spans)):
-        assert (parsed.format_ok, parsed.answer, len(parsed.steps)) == (True, "Belland", 2)
-
-
 def test_recorded_spans_locate_a_context_that_was_not_sanitized() -> None:
     raw = CONTEXT.replace("A film", "A </context> film")
     parts = [(raw if text == CONTEXT else text, writer) for text, writer in PARTS]

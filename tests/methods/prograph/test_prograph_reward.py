@@ -10,7 +10,7 @@ import pytest
 from pipeline import config
 from pipeline.config.policy import ProGraphReward
 from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import ContextItem, Trajectory
+from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.engine.context import StageContext
 from pipeline.knowledge.graph.build import Extracted
 from pipeline.knowledge.graph.facts import Facts
@@ -20,6 +20,7 @@ from pipeline.methods.prograph.structure import Structure, structure
 from pipeline.rollout.grammars import grammar
 from pipeline.rollout.turns import turns_of
 from tasks.score import continuation_identity, open_entities, run
+from tests.smallest import small_trajectory
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 GRAMMAR = grammar("prograph")
@@ -36,17 +37,21 @@ def item(number: int) -> ContextItem:
 
 def trajectory(
     *turns: tuple[str, str, list[ContextItem]], think: str = "So.", answer: str = "Oslo"
-):  # type: ignore[no-untyped-def]
-    from pipeline.core.records import Step
-
+) -> Trajectory:
     steps = [Step(think=t, query=q, context=items) for t, q, items in turns]
-    output, spans = GRAMMAR.render([*steps, Step(think=think)], answer)
-    parsed = GRAMMAR.parse(output, spans)
-    for step, (_, _, items) in zip(parsed.steps, turns, strict=False):
+    record = parsed(*GRAMMAR.render([*steps, Step(think=think)], answer))
+    for step, (_, _, items) in zip(record.steps, turns, strict=False):
         step.context = items
-    return Trajectory(
-        "t", "q", "musique", "Where did the maker of Up go?", "multi", ["Oslo", "oslo city"], [],
-        "prograph", output, spans=spans, steps=parsed.steps, answer=parsed.answer, format_ok=True,
+    return record
+
+
+def parsed(output: str, spans: list[tuple[int, int, str]]) -> Trajectory:
+    """A trajectory with the steps, the answer and the verdict of an output."""
+    found = GRAMMAR.parse(output, spans)
+    return small_trajectory(
+        dataset="musique", question="Where did the maker of Up go?", answers=["Oslo", "oslo city"],
+        grammar="prograph", output=output, spans=spans, steps=found.steps, answer=found.answer,
+        format_ok=found.format_ok,
     )  # fmt: skip
 
 
@@ -133,14 +138,9 @@ def test_the_gated_reward_of_graph_r1(
             if writer == "model" or number + 1 < len(turns):
                 spans.append((len(output), len(output) + len(text), writer))
                 output += text
-    parsed = GRAMMAR.parse(output, spans)
-    record = Trajectory(
-        "t", "q", "nq", "?", "single", ["Oslo"], [], "prograph", output, spans=spans,
-        steps=parsed.steps, answer=parsed.answer, format_ok=parsed.format_ok,
-    )  # fmt: skip
     weights = ProGraphReward(progress=0.0, structure=0.0, outcome="gated")
     shape = [Structure(0.5, 0.5)] * len(turns)
-    rewards = step_rewards(record, shape, None, weights)
+    rewards = step_rewards(parsed(output, spans), shape, None, weights)
     assert (rewards["format"], rewards["answer"]) == pytest.approx(parts)
     assert rewards["total"] == pytest.approx(total)
     assert [step["total"] for step in rewards["steps"]] == pytest.approx([total] * len(turns))
@@ -150,8 +150,7 @@ def test_unmeasured_progress_is_null_and_adds_nothing() -> None:
     rewards = step_rewards(trajectory(("a", "b", [])), [Structure(0.5, 0.5)] * 2, None)
     assert rewards["progress"] is None
     assert [step["total"] for step in rewards["steps"]] == [2.5, 2.5]
-    nothing = Trajectory("t", "q", "nq", "?", "multi", ["x"], [], "prograph", "")
-    assert step_rewards(nothing, [], [0.0])["total"] == 0.0
+    assert step_rewards(small_trajectory(grammar="prograph"), [], [0.0])["total"] == 0.0
 
 
 def test_cached_continuations_depend_on_the_token_limit_of_observations(tmp_path: Path) -> None:
