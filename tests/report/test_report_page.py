@@ -13,7 +13,6 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.core.text import visible
 from pipeline.engine.context import StageContext
-from pipeline.evaluation.measured import merge_policies
 from pipeline.look.report.page import run
 from tasks import evaluate
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
@@ -106,17 +105,6 @@ def test_the_page_is_well_formed_and_has_no_external_resources(page: str) -> Non
     assert re.findall(r"url\((?!#)", page) == []
 
 
-def test_the_page_shows_the_numbers_of_the_metrics_rows(written: StageContext, page: str) -> None:
-    rows = json.loads((written.output / "metrics.json").read_text())
-    assert rows == json.loads((written.inputs["evaluate"] / "metrics.json").read_text())
-    text = Page(page).text
-    displayed = [row for row in rows if row["split"] == "test" or row["dataset"] == "all"]
-    assert len(displayed) == 3 * (5 + 1)  # three data sets, both averages, and one of "unseen"
-    for row in displayed:
-        assert f" {100 * row['em']:.1f} " in text
-        assert f" {row['steps']:.2f} " in text
-
-
 def test_the_page_of_a_run_without_rounds_names_the_missing_parts(tmp_path: Path) -> None:
     context = write_run(tmp_path, rounds=0)
     run(context)
@@ -150,25 +138,6 @@ def test_a_broken_upstream_file_is_named_in_the_error(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(StoreError, match=r"pair-1/funnel\.json:1: not valid JSON.*--force"):
         run(context)
-
-
-def test_both_kinds_of_questions_have_rows(tmp_path: Path) -> None:
-    single = [replace(trajectory("q0", "Ostar", dataset="nq"), hop="single")]
-    shards = {
-        name: write_evaluation(tmp_path / name, [*single, trajectory("q1", answer)])
-        for name, answer in (("sft", "Vell"), ("round-1", "Ostar"))
-    }
-    context = write_run(tmp_path / "run", rounds=1)
-    merge_policies(shards, context.inputs["evaluate"], resamples=9)
-    run(context)
-    parsed = Page((context.output / "report.html").read_text())
-    assert (parsed.misnested, parsed.open) == ([], [])
-    assert (
-        "Exact match (EM) on the held-out questions is 100.0 % with policy 1 and 50.0 % with "
-        "policy 0 (SFT)" in parsed.text.replace("\xa0", " ")
-    )
-    assert "Single-hop and multi-hop questions" in parsed.text
-    assert "Policy 1 compared with policy 0 (SFT)" in parsed.text
 
 
 def test_the_last_policy_has_its_rows_on_the_final_split_and_no_other_policy(
