@@ -9,24 +9,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.evaluation.failures import LEGEND, FailureMode
-from pipeline.evaluation.measured import merge_policies
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 from pipeline.look.report.page import run
-from tests.report.test_report_page import HOSTILE, Page
-from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
-
-SECTION = re.compile(r'<section id="failure-modes">.*?<section id="cost">', re.DOTALL)
+from tests.report.test_report_page import Page
+from tests.stages.fabricated_run import trajectory, write_run
 
 
 def outcome(question: str, dataset: str, failure_mode: FailureMode) -> Outcome:
     measured = measure(trajectory(question, "Ostar", dataset=dataset), None)
     return replace(measured, failure_mode=failure_mode)
-
-
-def section(context_output: Path) -> str:
-    match = SECTION.search((context_output / "report.html").read_text())
-    assert match
-    return match[0]
 
 
 def test_shares_are_averaged_over_data_sets_and_counts_added_up() -> None:
@@ -53,7 +44,8 @@ def test_the_page_explains_the_failure_modes_that_occur_and_gives_each_a_colour(
 ) -> None:
     context = write_run(tmp_path, rounds=2, questions=12)
     run(context)
-    html = section(context.output)
+    page = (context.output / "report.html").read_text()
+    [html] = re.findall(r'<section id="failure-modes">.*?</section>', page, re.DOTALL)
     text = Page(html).text
     occurring = {
         FailureMode.RIGHT,
@@ -65,18 +57,5 @@ def test_the_page_explains_the_failure_modes_that_occur_and_gives_each_a_colour(
         assert (LEGEND[failure_mode] in text) == (failure_mode in occurring)
     colors = set(re.findall(r"var\((--[a-z-]+)\)", html))
     assert {"--right", "--unfinished", "--inexact", "--misread"} <= colors
-    style = (context.output / "report.html").read_text().split("</style>")[0]
+    style = page.split("</style>")[0]
     assert all(style.count(f" --{m.value.replace('_', '-')}: ") == 2 for m in FailureMode)
-
-
-def test_the_name_of_a_data_set_is_escaped(tmp_path: Path) -> None:
-    hostile = replace(trajectory("q", "Vell"), dataset=HOSTILE)
-    context = write_run(tmp_path / "run", rounds=0)
-    shard = write_evaluation(tmp_path / "sft", [hostile])
-    merge_policies({"sft": shard}, context.inputs["evaluate"], resamples=9)
-    run(context)
-    parsed = Page((context.output / "report.html").read_text())
-    assert not {"script", "img"} & set(parsed.tags)
-    assert (parsed.misnested, parsed.open) == ([], [])
-    words = "".join(Page(section(context.output)).words)
-    assert HOSTILE in words

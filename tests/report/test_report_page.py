@@ -13,6 +13,7 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.core.text import visible
 from pipeline.engine.context import StageContext
+from pipeline.evaluation.measured import merge_policies
 from pipeline.look.report.page import run
 from tasks import evaluate
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
@@ -62,8 +63,13 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> StageContext:
-    """A report with a hostile name, and where it is."""
-    context = write_run(tmp_path_factory.mktemp("run"), rounds=2)
+    """A report with a hostile name and data set, and where it is."""
+    root = tmp_path_factory.mktemp("run")
+    context = write_run(root / "run", rounds=2)
+    hostile = replace(trajectory("q", "Vell"), dataset=HOSTILE)
+    policies = ("sft", "round-1", "round-2")
+    evaluated = {policy: write_evaluation(root / policy, [hostile]) for policy in policies}
+    merge_policies(evaluated, context.inputs["evaluate"], resamples=9)
     config = context.config.model_copy(update={"name": f"{HOSTILE} x{CONTROLS} שלום"})
     context = replace(context, config=config)
     run(context)
@@ -78,6 +84,8 @@ def page(written: StageContext) -> str:
 def test_markup_in_a_name_is_escaped(page: str) -> None:
     parsed = Page(page)
     assert HOSTILE in "".join(parsed.words)
+    [failures] = re.findall(r'<section id="failure-modes">.*?</section>', page, re.DOTALL)
+    assert HOSTILE in "".join(Page(failures).words)  # as a data set
     assert not {"script", "img"} & set(parsed.tags)
     assert not [name for name, _ in parsed.attributes if name.startswith("on")]
     assert parsed.tags.count("style") == page.count("<style")
