@@ -18,7 +18,7 @@ from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.engine.resolved import write_resolved
 from pipeline.engine.stage import walk
 from tasks import task_for
-from tests.cli.malformed_inputs import accepted, finished, refused, steep
+from tests.cli.malformed_inputs import accepted, finished, steep
 from tests.cli.test_audit_rewards import write_run
 from tests.cli.test_pair_preview import commit, scored
 from tests.llm.fake_endpoint import FakeEndpoint
@@ -134,10 +134,11 @@ def test_questions_are_synthesised_from_the_own_documents(own: Path) -> None:
     )
     with FakeEndpoint(script) as endpoint:
         words = shlex.split(command.replace("https://api.openai.com/v1", endpoint.url))[1:]
-        refused(*words[:-2])  # the graph is not complete
+        assert steep(words[:-2])[0] == 2  # the graph is not complete
         finished("run", "graph", *options)
         os.environ.pop("OPENAI_API_KEY", None)
-        assert "OPENAI_API_KEY" in refused(*words, "--json")
+        status, _, complaint = steep([*words, "--json"])
+        assert (status, "OPENAI_API_KEY" in complaint) == (2, True)
         printed = finished(*words[:-2], "--json")
     assert json.loads(printed)["questions"] == 2
     (settings,) = (text for text in blocks("own-data.md", "yaml") if "harbour/test" in text)
@@ -147,7 +148,8 @@ def test_questions_are_synthesised_from_the_own_documents(own: Path) -> None:
     )
     more = ["--config", "more.yaml", "--data", ".", "--set", held_out]
     finished("run", "questions-sft", *more)
-    assert "exists" in refused(*words[:-2], "--endpoint", "http://127.0.0.1:9/v1")
+    status, _, complaint = steep([*words[:-2], "--endpoint", "http://127.0.0.1:9/v1"])
+    assert (status, "exists" in complaint) == (2, True)
 
 
 @pytest.mark.slow
@@ -168,7 +170,7 @@ def test_own_questions_are_decomposed(own: Path) -> None:
     command = re.search(r"`steep (decompose [^`]*)`", page)
     with FakeEndpoint(script) as endpoint:
         words = shlex.split(command[1].replace("URL", endpoint.url))
-        refused(*words)  # the index is not complete
+        assert steep(words)[0] == 2  # the index is not complete
         finished("run", "index", *options)
         status, _, complaint = steep(words)
     assert (status, "1 of 2 questions were decomposed" in complaint) == (0, True)
