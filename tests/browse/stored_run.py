@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from starlette.testclient import TestClient
 from tokenizers import Tokenizer
 
 from pipeline.core.record_io import write_parquet
@@ -28,6 +30,9 @@ from pipeline.core.records import (
 from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.measured import merge_policies, write_measured
 from pipeline.judges.cases import CallRecord
+from pipeline.look.browse.app import create_app
+from pipeline.look.browse.asking import Desk
+from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.report.html_pages import BROWSER_LINKS
 from pipeline.pairs.funnel import PairingOutcome
 from tasks.judge import CALLS, VERDICTS
@@ -71,6 +76,16 @@ def write_stored_run(runs: Path, name: str = NAME, *, better: bool = False) -> P
     )
     _knowledge(store, name)
     return root
+
+
+@contextmanager
+def browsed(run: Path, desk: Desk | None = None, **known: Any) -> Iterator[TestClient]:
+    """A client of the browser over one run, and what is ``known`` of it besides its store."""
+    desk = desk or Desk()
+    site = Site({NAME: RunEntry(NAME, run / "store", **known)}, run.parent / "cache")
+    with TestClient(create_app(site, desk=desk), base_url="http://localhost:8766") as client:
+        yield client
+    desk.close()
 
 
 def _evaluated(store: Path, name: str) -> None:

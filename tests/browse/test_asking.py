@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -20,7 +21,6 @@ from pipeline.engine.resolved import write_resolved
 from pipeline.look.browse.app import create_app
 from pipeline.look.browse.asking import Desk, Tell
 from pipeline.look.browse.security import LONGEST
-from pipeline.look.browse.site import RunEntry, Site
 from pipeline.rollout.answering import (
     LONGEST_QUESTION,
     Answered,
@@ -28,37 +28,39 @@ from pipeline.rollout.answering import (
     question_record,
 )
 from tasks import task_for
-from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
+from tests.browse.stored_run import HOSTILE, NAME, browsed, write_stored_run
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
-from tests.waiting import wait_until
+from tests.waiting import LIMIT, wait_until
 
 
-class NoEngine:
-    """Fake policies whose engine cannot start."""
+class Fake:
+    """Policies of a run whose ``engine`` is started up to its ``yield`` and ended after it."""
+
+    def __init__(self, engine: Callable[[Tell], Iterator[Sequence[Any]]]) -> None:
+        self.engine = contextmanager(engine)
 
     def names(self) -> tuple[list[str], str]:
         return ["base"], "no policy is trained"
 
-    @contextmanager
-    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
-        tell("base: starting vllm")
-        raise EngineError(f"vLLM cannot start: {HOSTILE}")
-        yield ()
+    def opened(
+        self, names: Sequence[str], tell: Tell
+    ) -> AbstractContextManager[Sequence[PolicyProcess]]:
+        return self.engine(tell)
 
 
-def served(runs: Path, policies: object, desk: Desk) -> Iterator[TestClient]:
-    entry = RunEntry(NAME, runs / NAME / "store", policies=policies)  # type: ignore[arg-type]
-    app = create_app(Site({NAME: entry}, runs / "cache"), desk=desk)
-    with TestClient(app, base_url="http://127.0.0.1:8766") as client:
-        yield client
-    desk.close()
+def no_engine(tell: Tell) -> Iterator[Sequence[Any]]:
+    tell("base: starting vllm")
+    raise EngineError(f"vLLM cannot start: {HOSTILE}")
+    yield ()
 
 
-@pytest.fixture
-def client(runs: Path) -> Iterator[TestClient]:
+@pytest.fixture(scope="module")
+def client(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A browser over a run whose engine cannot start."""
-    yield from served(runs, NoEngine(), Desk())
+    runs = shutil.copytree(stored, tmp_path_factory.mktemp("asked"), dirs_exist_ok=True)
+    with browsed(runs / NAME, policies=Fake(no_engine)) as client:
+        yield client
 
 
 def form(client: TestClient, **fields: str) -> dict[str, str]:
@@ -94,7 +96,8 @@ def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
     finished_run(overrides, model, [0, 1])
     write_stored_run(tmp_path / "shown")
     desk = Desk()
-    for client in served(tmp_path / "shown", RunPolicies("embedded", overrides, None), desk):
+    policies = RunPolicies("embedded", overrides, None)
+    with browsed(tmp_path / "shown" / NAME, desk, policies=policies) as client:
         fields = form(client, policy="sft", other="round-1")
         first = client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
         assert first.status_code == 303
@@ -173,23 +176,15 @@ def test_forms_of_other_sites_and_other_bodies_are_refused(client: TestClient) -
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
-class Slow(NoEngine):
-    """Fake policies whose engine takes as long as the test wants."""
+def test_progress_is_shown_and_only_few_questions_may_wait(runs: Path) -> None:
+    free = threading.Event()
 
-    def __init__(self) -> None:
-        self.waits = True
-
-    @contextmanager
-    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
+    def slow(tell: Tell) -> Iterator[Sequence[Any]]:
         tell("the engine waits for 1 GPU: another run on this machine holds 0")
-        while self.waits:
-            time.sleep(0.05)
+        free.wait(LIMIT)
         yield ()
 
-
-def test_progress_is_shown_and_only_few_questions_may_wait(runs: Path) -> None:
-    slow = Slow()
-    for client in served(runs, slow, Desk()):
+    with browsed(runs / NAME, policies=Fake(slow)) as client:
         fields = form(client)
         sent = client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
         page = page_when(
@@ -203,80 +198,69 @@ def test_progress_is_shown_and_only_few_questions_may_wait(runs: Path) -> None:
         refused = client.post(f"/run/{NAME}/ask", data=fields)
         assert refused.status_code == 400
         assert "4 questions wait for the engine" in refused.text
-        slow.waits = False
+        free.set()
 
 
-class Failing(NoEngine):
-    """Fake policies without an engine, which raise ``error`` where the engine would start or end."""
-
-    def __init__(self, error: BaseException, *, at_start: bool = False) -> None:
-        self.error, self.at_start = error, at_start
-
-    @contextmanager
-    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
-        if self.at_start:
-            raise self.error
-        yield ()
-        raise self.error
+def fails_to_end(_: Tell) -> Iterator[Sequence[Any]]:
+    yield ()
+    raise OSError("no space left")
 
 
-@pytest.mark.parametrize(
-    "failing", [Failing(OSError("no space left")), Failing(SystemExit(), at_start=True)]
-)
-def test_questions_are_answered_after_an_engine_that_fails_to_end_or_exits(
-    failing: Failing,
-) -> None:
+def exits(_: Tell) -> Iterator[Sequence[Any]]:
+    raise SystemExit
+    yield ()
+
+
+@pytest.mark.parametrize("failing", [fails_to_end, exits])
+def test_questions_are_answered_after_an_engine_that_fails_to_end_or_exits(failing: Any) -> None:
     desk = Desk()
     question = question_record("Where is Vell?")
-    before = desk.ask(NAME, question, ["base"], failing)
+    before = desk.ask(NAME, question, ["base"], Fake(failing))
     wait_until(lambda: before.ended)
     desk.end()
-    after = desk.ask(NAME, question, ["base"], Failing(OSError("no space left")))
+    after = desk.ask(NAME, question, ["base"], Fake(fails_to_end))
     wait_until(lambda: after.ended)
     assert after.problem == ""
     desk.close()
 
 
 class Refusing:
-    """A policy's process that refuses each question, or has ended."""
+    """A policy's process that answers each question with ``error``; it has ended by one of the engine."""
 
     name = "base"
 
-    def __init__(self, failure: Exception | None = None) -> None:
-        self.failure = failure
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.failure = error if isinstance(error, EngineError) else None
 
     def ask(self, question: Question) -> Future[Answered]:
         future: Future[Answered] = Future()
-        future.set_exception(self.failure or InputError("the prompt is too long"))
+        future.set_exception(self.error)
         return future
 
 
-class Opened(NoEngine):
-    """Fake policies with ``process``; counts the engines that were opened."""
-
-    def __init__(self, process: Refusing) -> None:
-        self.process, self.engines = process, 0
-
-    @contextmanager
-    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
-        self.engines += 1
-        yield [self.process]  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(("process", "engines"), [(Refusing(), 1), (Refusing(EngineError("x")), 3)])
-def test_a_question_that_is_refused_leaves_the_engine_open(process: Refusing, engines: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "engines"), [(InputError("the prompt is too long"), 1), (EngineError("x"), 3)]
+)
+def test_a_question_that_is_refused_leaves_the_engine_open(error: Exception, engines: int) -> None:
     """An engine takes minutes to start; one that has ended is started again."""
-    desk, policies = Desk(), Opened(process)
+    started: list[Refusing] = []
+
+    def engine(_: Tell) -> Iterator[Sequence[Any]]:
+        started.append(Refusing(error))
+        yield started[-1:]
+
+    desk, policies = Desk(), Fake(engine)
     for _ in range(3):
         asked = desk.ask(NAME, question_record("Where is Vell?"), ["base"], policies)
         wait_until(lambda asked=asked: asked.ended)  # type: ignore[misc]
-        assert asked.problem == str(process.failure or "the prompt is too long")
-    assert policies.engines == engines
+        assert asked.problem == str(error)
+    assert len(started) == engines
     desk.close()
 
 
-class Broken(NoEngine):
-    """Fake policies whose names cannot be read, for a reason that nobody expected."""
+class Broken(Fake):
+    """Policies whose names cannot be read, for a reason that nobody expected."""
 
     def names(self) -> tuple[list[str], str]:
         raise LookupError("no such row")
@@ -285,7 +269,7 @@ class Broken(NoEngine):
 def test_an_unexpected_error_is_a_page_and_the_service_goes_on(
     runs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for client in served(runs, Broken(), Desk()):
+    with browsed(runs / NAME, policies=Broken(no_engine)) as client:
         answer = client.get(f"/run/{NAME}/ask")
         assert answer.status_code == 500
         assert "the service failed at this request (LookupError)" in answer.text
@@ -295,14 +279,14 @@ def test_an_unexpected_error_is_a_page_and_the_service_goes_on(
 
 
 def test_a_run_without_a_configuration_says_how_to_ask_it(runs: Path) -> None:
-    for client in served(runs, None, Desk()):
+    with browsed(runs / NAME) as client:
         page = client.get(f"/run/{NAME}/ask").text
         assert "has no config.yaml" in page
         assert "<textarea" not in page
 
 
 def test_new_outputs_are_announced(runs: Path) -> None:
-    for client in served(runs, None, Desk()):
+    with browsed(runs / NAME) as client:
         assert "has new outputs" not in client.get(f"/run/{NAME}/").text
         write_stored_run(runs, "later")
         (runs / "later" / "store" / "pair" / "later-p1").rename(

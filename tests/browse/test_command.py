@@ -21,7 +21,7 @@ from pipeline.look.browse.index import open_index
 from pipeline.look.browse.queries import Queries
 from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.browse.sources import find_sources
-from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
+from tests.browse.stored_run import NAME
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
@@ -48,30 +48,17 @@ def started(*options: str, folder: Path | None = None) -> Iterator[list[str]]:
         assert process.wait(LIMIT) in (0, 130)
 
 
-@contextmanager
-def served(runs: Path, *options: str) -> Iterator[str]:
-    """The address of the run in ``runs``."""
+def test_another_address_needs_the_token_that_is_printed(runs: Path) -> None:
     settings = {"runs_dir": runs, "name": NAME, "cache_dir": runs / "cache"}
     given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    with started(*options, *given) as lines:
-        yield lines[-1].split()[0]
-
-
-def test_the_command_serves_a_run_until_it_is_interrupted(runs: Path) -> None:
-    with served(runs) as address:
-        assert address.startswith("http://127.0.0.1:")
-        page = httpx.get(f"{address}run/{NAME}/pairs", timeout=LIMIT).text
+    with started("--host", "0.0.0.0", *given) as lines:
+        address = lines[-1].split()[0].replace("0.0.0.0", "127.0.0.1")
+        assert re.search(r"\?token=\S{20,}", address)
+        assert httpx.get(address.partition("?")[0], timeout=LIMIT).status_code == 401
+        with httpx.Client(follow_redirects=True, timeout=LIMIT) as browser:
+            page = browser.get(address).text
     assert "6 rows" in page
     assert "of the shown outputs are stale" in page
-
-
-def test_another_address_needs_the_token_that_is_printed(runs: Path) -> None:
-    with served(runs, "--host", "0.0.0.0") as address:
-        local = address.replace("0.0.0.0", "127.0.0.1")
-        assert re.search(r"\?token=\S{20,}", local)
-        assert httpx.get(local.partition("?")[0], timeout=LIMIT).status_code == 401
-        with httpx.Client(follow_redirects=True, timeout=LIMIT) as browser:
-            assert NAME in browser.get(local).text
 
 
 def test_a_run_without_trajectories_names_the_command_that_makes_them(tmp_path: Path) -> None:
@@ -122,18 +109,16 @@ def test_a_damaged_file_is_named_and_leaves_no_table(runs: Path) -> None:
     assert list((runs / "cache").iterdir()) == []
 
 
-def test_a_round_without_pairs_is_shown(tmp_path: Path) -> None:
-    store = write_stored_run(tmp_path) / "store"
+def test_a_round_without_pairs_is_shown(runs: Path) -> None:
+    store = runs / NAME / "store"
     for stage in ("pair", "score", "judge", "graph", "corpus", "questions-sampling"):
         shutil.rmtree(store / stage)
-    queries = Queries(open_index(find_sources(NAME, store), tmp_path / "cache"))
+    queries = Queries(open_index(find_sources(NAME, store), runs / "cache"))
     assert queries.rows_of("SELECT count(*) FROM trajectories") == [(22,)]
     assert queries.rows_of("SELECT count(*) FROM pairs") == [(0,)]
 
 
-def test_a_cache_that_cannot_be_written_is_named_with_the_setting(tmp_path: Path) -> None:
-    write_stored_run(tmp_path)
-    entry = RunEntry(NAME, tmp_path / NAME / "store", base_model=TINY_READER)
-    site = Site({NAME: entry}, Path("/sys/steep"))
+def test_a_cache_that_cannot_be_written_is_named_with_the_setting(runs: Path) -> None:
+    site = Site({NAME: RunEntry(NAME, runs / NAME / "store")}, Path("/sys/steep"))
     with pytest.raises(StoreError, match=r"^/sys/steep: .*set runs_dir and cache_dir to another"):
         _ = site.first.queries

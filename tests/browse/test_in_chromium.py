@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,32 +18,22 @@ from pipeline.look.browse.asking import Desk
 from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.report import page as report
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
+from tests.chromium import Watched, new_page
+from tests.chromium import chromium as chromium
 from tests.contrast import low_contrast
 from tests.llm.small_models import small_model
 from tests.stages.fabricated_run import write_run
 from tests.tasks.small_run import finished_run, settings
-from tests.waiting import LIMIT
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH), which is not here"
-)
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
 
 PAGES = (
     "/",
+    "/run/stored/pairs",
     "/run/stored/trajectories",
     "/run/stored/pair/round-1/1",
     "/run/stored/pair/round-1/2?tokens=yes",
     "/run/stored/trajectory/round-1/5?tokens=yes",
     "/run/stored/chunk?id=c1",
+    "/run/stored/chunk?id=c1%3A1",
     "/run/stored/call/round-1?key=key0",
     "/compare",
     "/compare/question?id=t1",
@@ -79,46 +68,11 @@ def served(site: Site, desk: Desk) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
 def report_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a report as a file."""
     context = write_run(tmp_path_factory.mktemp("report"), rounds=3)
     report.run(context)
     return (context.output / "report.html").as_uri()
-
-
-def new_page(chromium: Any, **options: Any) -> Any:
-    page = chromium.new_page(**options)
-    page.set_default_timeout(LIMIT * 1000)
-    return page
-
-
-class Watched:
-    """A page that records every dialog, console message, error and request to elsewhere."""
-
-    def __init__(self, chromium: Any, address: str, **options: Any) -> None:
-        self.page = new_page(chromium, **options)
-        self.incidents: list[str] = []
-        self.page.on("dialog", lambda dialog: self._note("dialog", dialog.message, dialog))
-        self.page.on("console", lambda message: self._note("console", message.text))
-        self.page.on("pageerror", lambda error: self._note("error", str(error)))
-        self.page.on("request", lambda request: self._requested(request.url, address))
-
-    def _note(self, kind: str, text: str, dialog: Any = None) -> None:
-        self.incidents.append(f"{kind}: {text}")
-        if dialog is not None:
-            dialog.dismiss()
-
-    def _requested(self, url: str, address: str) -> None:
-        if not url.startswith(address):
-            self.incidents.append(f"request: {url}")
 
 
 def test_from_the_start_page_to_the_passage_of_a_pair(chromium: Any, address: str) -> None:
@@ -189,44 +143,22 @@ def test_hostile_text_runs_and_loads_nothing(chromium: Any, address: str) -> Non
         *(pytest.param(*one, marks=pytest.mark.slow) for one in (("light", 1300), ("dark", 400))),
     ],
 )
-def test_every_page_fits_the_window_and_cuts_nothing(
+def test_every_page_can_be_read_at_any_width_in_light_and_dark(
     chromium: Any, address: str, report_file: str, width: int, scheme: str
 ) -> None:
-    """Only a box that scrolls is wider than the window, and no box hides a part of its text."""
+    """Only a box that scrolls is wider than the window, no box hides a part of its text, and text has enough contrast."""
     page = new_page(chromium, viewport={"width": width, "height": 844}, color_scheme=scheme)
     for shown in (*(f"{address}{path}" for path in PAGES), report_file):
         page.goto(shown)
         page.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, shown
         assert page.evaluate(CUT) == [], shown
+        assert low_contrast(page) == [], shown
     colours = page.evaluate(
         "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
     )
     lightness = [sum(map(int, colour[4:-1].split(", "))) for colour in colours]
     assert (lightness[0] < lightness[1]) == (scheme == "light")
-    page.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_text_has_enough_contrast(
-    chromium: Any, address: str, report_file: str, scheme: str
-) -> None:
-    page = chromium.new_page(color_scheme=scheme)
-    paths = (
-        "/",
-        "/pairs",
-        "/pair/round-1/2?tokens=yes",
-        "/trajectory/round-1/5",
-        "/chunk?id=c1%3A1",
-    )
-    for shown in (
-        *(f"{address}/run/stored{path}" for path in paths),
-        f"{address}/compare/question?id=t1",
-        report_file,
-    ):
-        page.goto(shown)
-        page.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
-        assert low_contrast(page) == [], shown
     page.close()
 
 

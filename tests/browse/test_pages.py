@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,9 @@ from pipeline.cli.options import Chosen
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, Step, Trajectory
 from pipeline.look.browse.app import create_app
-from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.browse.steps import StepView, first_difference, step_views
 from tests.browse.linked_pages import linked_pages
-from tests.browse.stored_run import CONTROL, NAME, VERDICT, write_stored_run
+from tests.browse.stored_run import CONTROL, NAME, VERDICT, browsed, write_stored_run
 from tests.smallest import small_trajectory, write_paired, write_scored
 
 RUN = "/run/stored"
@@ -77,8 +77,8 @@ def test_trajectories_are_filtered(client: TestClient, filters: str, count: int)
 
 
 def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
-    """Follows links from the first page, up to ten of each kind: none is missing or fails."""
-    kinds = linked_pages(client, most=10)
+    """Follows links from the first page, up to five of each kind: none is missing or fails."""
+    kinds = linked_pages(client, most=5)
     assert kinds.keys() >= {
         "/", "/pairs", "/pair/round", "/trajectories", "/trajectory/round", "/trajectory/policy",
         "/chunk", "/call/round", "/compare", "/compare/question", "/report.html",
@@ -95,35 +95,37 @@ def test_a_pair_is_explained_by_terms_outcome_and_all_samples(client: TestClient
     assert "over-search: yes" in page
 
 
-def test_a_pair_of_a_single_hop_question_says_why_its_process_is_0(tmp_path: Path) -> None:
-    def page(hop: str, process: float) -> str:
-        root = tmp_path / f"{hop}-{process}"
-        store = write_stored_run(root) / "store"
-        for path in store.glob("score/*/trajectories.parquet"):
-            records = list(iterate_records(path, Trajectory))
-            write_scored(path, [dataclasses.replace(r, hop=hop) for r in records])  # type: ignore[arg-type]
-        for path in store.glob("pair/*/pairs.parquet"):
-            pairs = list(iterate_records(path, Pair))
-            for side in ("chosen_rewards", "rejected_rewards"):
-                for pair in pairs:
-                    getattr(pair, side)["process"] = process
-            write_paired(path, pairs)
-        site = Site({NAME: RunEntry(NAME, store)}, root / "cache")
-        with TestClient(create_app(site), base_url="http://localhost") as client:
-            return get(client, "/pair/round-1/1")
-
-    sentence = "The process is 0 on both sides because this is a single-hop question"
-    assert sentence in page("single", 0.0)
-    assert sentence not in page("single", 0.5)
-    assert sentence not in page("multi", 0.0)
-
-
-def test_the_list_of_pairs_says_whether_the_reward_works_and_names_its_control(
-    client: TestClient,
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (0, True),  # single-hop, and the process of both sides is 0
+        (1, False),  # single-hop, and the process is 0.5
+        (2, False),  # multi-hop, and the process is 0
+    ],
+)
+def test_a_pair_of_a_single_hop_question_says_why_its_process_is_0(
+    single_hop: TestClient, row: int, said: bool
 ) -> None:
-    page = get(client, "/pairs")
-    assert VERDICT in page
-    assert CONTROL in page
+    sentence = "The process is 0 on both sides because this is a single-hop question"
+    assert (sentence in get(single_hop, f"/pair/round-1/{row}")) is said
+
+
+@pytest.fixture(scope="module")
+def single_hop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A browser over a run in which all questions but q2 have a single hop."""
+    run = write_stored_run(tmp_path_factory.mktemp("single"))
+    for path in run.glob("store/score/*/trajectories.parquet"):
+        records = list(iterate_records(path, Trajectory))
+        for record in records:
+            record.hop = "multi" if record.question_id == "q2" else "single"
+        write_scored(path, records)
+    for path in run.glob("store/pair/*/pairs.parquet"):
+        pairs = list(iterate_records(path, Pair))
+        for pair, process in zip(pairs, (0.0, 0.5, 0.0), strict=True):
+            pair.chosen_rewards["process"] = pair.rejected_rewards["process"] = process
+        write_paired(path, pairs)
+    with browsed(run) as client:
+        yield client
 
 
 def test_the_parsers_reason_is_shown_at_its_place_in_the_text(client: TestClient) -> None:
@@ -162,6 +164,11 @@ def test_tokens_are_shown_on_demand_with_their_probability(client: TestClient) -
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
+        ("/pairs", [VERDICT, CONTROL]),
+        (
+            "/report.html",
+            [f'href="{RUN}/pairs?group=round-{n}">Pairs of round {n}<' for n in (1, 2)],
+        ),
         ("/trajectory/round-1/3", ['0.75<span class="ci">step 1', "Vell is in Ostar."]),
         ("/chunk?id=c1", ["/trajectories?item=c1", "/trajectories?item=c1%3A1"]),
         ("/chunk?id=c1%3A1", ["Passage c1", "<mark><bdi>Vell · country · Ostar</bdi></mark>"]),
@@ -170,7 +177,7 @@ def test_tokens_are_shown_on_demand_with_their_probability(client: TestClient) -
         ("/call/round-1?key=key0", ["so the search was not needed"]),
     ],
 )
-def test_a_record_is_shown_with_its_evidence_facts_and_trajectories(
+def test_a_page_shows_and_links_to_what_belongs_to_it(
     client: TestClient, address: str, shown: list[str]
 ) -> None:
     page = get(client, address)
@@ -209,13 +216,11 @@ def test_a_run_opens_with_its_pairs_and_has_its_report_beside_them(client: TestC
         assert f'href="{RUN}/report.html"' in opened.text
 
 
-def test_a_run_without_pairs_and_report_opens_with_its_trajectories(tmp_path: Path) -> None:
-    store = write_stored_run(tmp_path) / "store"
-    shutil.rmtree(store / "pair")
+def test_a_run_without_pairs_and_report_opens_with_its_trajectories(runs: Path) -> None:
+    shutil.rmtree(runs / NAME / "store/pair")
     for name in ("report.html", "report.json"):
-        (tmp_path / NAME / name).unlink()
-    site = Site({NAME: RunEntry(NAME, store)}, tmp_path / "cache")
-    with TestClient(create_app(site), base_url="http://localhost") as client:
+        (runs / NAME / name).unlink()
+    with browsed(runs / NAME) as client:
         opened = client.get("/")
         assert opened.url.path == f"{RUN}/trajectories"
         assert "report.html" not in opened.text
@@ -237,8 +242,7 @@ def test_a_round_that_was_paired_with_settings_of_another_version_opens(runs: Pa
     manifest = json.loads(file.read_text())
     manifest["key"]["settings"] = {"pairs": {"limit": 3, "easy_outcome": 0.2}}
     file.write_text(json.dumps(manifest))
-    site = Site({NAME: RunEntry(NAME, store)}, runs / "cache")
-    with TestClient(create_app(site), base_url="http://localhost") as client:
+    with browsed(runs / NAME) as client:
         page, other = (client.get(f"/run/{NAME}/pair/round-{number}/0") for number in (1, 2))
     assert (page.status_code, other.status_code) == (200, 200)
     sentence = (
@@ -256,22 +260,13 @@ def test_the_report_is_served_without_scripts(client: TestClient) -> None:
     assert "script-src" not in response.headers["content-security-policy"]
 
 
-def test_the_served_report_links_to_the_pairs_of_every_round(client: TestClient) -> None:
-    page = client.get(f"{RUN}/report.html").text
-    for number in (1, 2):
-        assert f'href="{RUN}/pairs?group=round-{number}">Pairs of round {number}<' in page
-
-
-def test_a_run_that_finishes_while_the_browser_runs_is_found(tmp_path: Path) -> None:
-    first = RunEntry(NAME, write_stored_run(tmp_path) / "store")
-    config = {"runs_dir": str(tmp_path), "name": NAME, "cache_dir": str(tmp_path / "cache")}
-    opened = open_site(
-        Chosen("embedded", tuple(f"{name}={value}" for name, value in config.items())).task()
-    )
-    assert opened.names == [first.name]
+def test_a_run_that_finishes_while_the_browser_runs_is_found(runs: Path) -> None:
+    settings = (f"runs_dir={runs}", f"name={NAME}", f"cache_dir={runs}/cache")
+    opened = open_site(Chosen("embedded", settings).task())
+    assert opened.names == [NAME]
     with TestClient(create_app(opened), base_url="http://localhost") as client:
         assert client.get("/run/later/").status_code == 404
-        write_stored_run(tmp_path, "later")
+        write_stored_run(runs, "later")
         assert client.get("/run/later/").status_code == 200
         assert 'href="/run/later/"' in client.get("/").text
 
@@ -288,11 +283,10 @@ def test_every_link_and_control_has_a_name(client: TestClient) -> None:
             assert hidden or before.rindex("<label") > before.rfind("</label>"), field.group()
 
 
-def test_pairs_without_verdicts_are_not_faultless(client: TestClient, tmp_path: Path) -> None:
+def test_pairs_without_verdicts_are_not_faultless(client: TestClient, runs: Path) -> None:
     assert len(rows(get(client, "/pairs?verdict=faultless"))) == 4
-    shutil.rmtree(write_stored_run(tmp_path) / "store" / "judge")
-    site = Site({NAME: RunEntry(NAME, tmp_path / NAME / "store")}, tmp_path / "cache")
-    with TestClient(create_app(site), base_url="http://localhost") as unjudged:
+    shutil.rmtree(runs / NAME / "store/judge")
+    with browsed(runs / NAME) as unjudged:
         assert rows(get(unjudged, "/pairs?verdict=faultless")) == []
 
 
@@ -325,22 +319,40 @@ def test_words_of_a_search_are_data_and_not_sql(client: TestClient) -> None:
     assert "0 rows" in get(client, "/pairs?dataset=nq'%20OR%20'1'='1")
 
 
-def test_policies_are_compared_by_questions_won_and_lost(client: TestClient) -> None:
-    compared = "/compare?run_a=stored&a=policy-0&run_b=stored&b=policy-1"
-    page = client.get(compared).text
+POLICIES = "run_a=stored&a=policy-0&run_b=stored&b=policy-1"
+BACKWARDS = "run_a=stored&a=policy-1&run_b=stored&b=policy-0"
+ROUNDS = "run_a=stored&a=round-1&run_b=stored&b=round-2"
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        (f"{POLICIES}&outcome=won", ["t1", "t2"]),
+        ("outcome=won", ["t1", "t2"]),  # by default of the first and the last policy
+        (f"{BACKWARDS}&outcome=lost", ["t1", "t2"]),
+        (f"{POLICIES}&failure=misread", ["t1", "t2"]),
+        # Trajectories of two rounds have other ids, so all three questions with pairs changed.
+        (f"{ROUNDS}&pairs=changed", ["q0", "q1", "q2"]),
+        (f"{ROUNDS}&pairs=none", ["q3"]),
+        ("run_a=stored&a=round-1&run_b=stored&b=round-1&pairs=kept", ["q0", "q1", "q2"]),
+    ],
+)
+def test_questions_are_compared_by_outcome_failure_and_pairs(
+    client: TestClient, query: str, ids: list[str]
+) -> None:
+    page = client.get(f"/compare?{query}").text
+    assert re.findall(r'href="/compare/question\?[^"]*id=(\w+)"', page) == ids
+
+
+def test_the_questions_won_and_lost_are_counted(client: TestClient) -> None:
+    page = client.get(f"/compare?{POLICIES}").text
     assert re.search(r'value="won" title="a larger share[^>]*>won \(2\)', page)
-    won = client.get(f"{compared}&outcome=won").text
-    assert "id=t1" in won
-    assert "id=t0" not in won
-    assert client.get(f"{compared}&failure=misread").text.count("/compare/question?") == 2
-    backwards = client.get("/compare?run_a=stored&a=policy-1&run_b=stored&b=policy-0").text
+    backwards = client.get(f"/compare?{BACKWARDS}").text
     assert re.search(r'value="lost"[^>]*>lost \(2\)', backwards)
 
 
 def test_a_question_won_opens_both_trajectories_side_by_side(client: TestClient) -> None:
-    """The default comparison is that of the first and the last policy."""
     page = client.get("/compare?outcome=won").text
-    assert page.count("/compare/question?") == 2
     link = re.findall(r'href="(/compare/question\?[^"]*id=t1)"', page)[0].replace("&amp;", "&")
     page = client.get(link).text
     assert "/trajectory/policy-0/1" in page
@@ -359,39 +371,28 @@ def test_two_runs_are_compared(client: TestClient) -> None:
     assert "2 of 2" in page
 
 
-def test_changed_pairs_are_found(client: TestClient) -> None:
-    """Trajectories of two rounds have other ids, so all three questions with pairs changed."""
-    rounds = "/compare?run_a=stored&a=round-1&run_b=stored&b=round-2"
-    assert client.get(f"{rounds}&pairs=changed").text.count("/compare/question?") == 3
-    assert client.get(f"{rounds}&pairs=none").text.count("/compare/question?") == 1
-    itself = client.get("/compare?run_a=stored&a=round-1&run_b=stored&b=round-1&pairs=kept")
-    assert itself.text.count("/compare/question?") == 3
-    for unknown, known in (("run_a=stored&a=round-7", "round-1"), ("failure=tired", "right")):
-        refused = client.get(f"/compare?{unknown}")
-        assert (refused.status_code, f"expected one of {known}" in refused.text) == (400, True)
+@pytest.mark.parametrize(
+    ("query", "known"), [("run_a=stored&a=round-7", "round-1"), ("failure=tired", "right")]
+)
+def test_an_unknown_side_or_failure_mode_of_a_comparison_is_refused(
+    client: TestClient, query: str, known: str
+) -> None:
+    refused = client.get(f"/compare?{query}")
+    assert (refused.status_code, f"expected one of {known}" in refused.text) == (400, True)
 
 
-def test_pairs_outlive_their_trajectories(tmp_path: Path) -> None:
+def test_pairs_outlive_their_trajectories(runs: Path) -> None:
     """After the samples of a round were removed, its pairs keep their texts and rewards."""
-    store = write_stored_run(tmp_path) / "store"
     for stage in ("score", "sample", "corpus", "graph"):
-        shutil.rmtree(store / stage)
-    entry = RunEntry(NAME, store)
-    with TestClient(
-        create_app(Site({NAME: entry}, tmp_path / "cache")), base_url="http://[::1]"
-    ) as client:
+        shutil.rmtree(runs / NAME / "store" / stage)
+    with browsed(runs / NAME) as client:
         assert "6 rows" in get(client, "/pairs")
         assert "Which country is the city of Vell in?" in get(client, "/pairs")
         page = get(client, "/pair/round-1/1")
         assert "The trajectory is no longer in the run." in page
         assert "no config.yaml that names its base model" in page
         assert "Vell is a harbour city" in page
-        for address in (
-            "/",
-            "/trajectories",
-            "/pairs?q=harbour",
-            "/pairs?term=margin_total&from=0",
-        ):
-            get(client, address)
+        for query in ("", "trajectories", "pairs?q=harbour", "pairs?term=margin_total&from=0"):
+            get(client, f"/{query}")
         get(client, "/trajectory/round-1/0", 404)
         assert "names its base model" in get(client, "/pair/round-1/1?tokens=yes", 400)

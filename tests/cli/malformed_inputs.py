@@ -118,6 +118,27 @@ def steep(arguments: list[str], stdin: bytes = b"") -> tuple[Any, str, str]:
     return status, printed.decode("utf-8", "replace"), complaint.decode()
 
 
+def accepted(*words: object, stdin: bytes = b"") -> str:
+    """What a command prints that succeeds and complains about nothing."""
+    status, printed, complaint = steep([*map(str, words)], stdin)
+    assert (status, complaint) == (0, ""), complaint
+    return printed
+
+
+def finished(*words: object, stdin: bytes = b"") -> str:
+    """What a command prints that succeeds and tells on standard error what it does."""
+    status, printed, told = steep([*map(str, words)], stdin)
+    assert status == 0, told
+    return printed
+
+
+def refused(*words: object, stdin: bytes = b"") -> str:
+    """The one sentence of a command that is refused and prints nothing else."""
+    status, printed, complaint = steep([*map(str, words)], stdin)
+    assert (status, printed, complaint.count("\n")) == (2, "", 1), complaint
+    return complaint
+
+
 @cache
 def _command() -> Callable[[], object]:
     """The command line, built once: building it takes longer than most cases."""

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,7 +30,7 @@ from pipeline.rollout.policy import Policy
 from pipeline.serving.asking import asked_policies, opened
 from pipeline.serving.opening import open_in_process
 from tasks import task_for
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import finished, refused, steep
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT, ending, wait_until
@@ -43,27 +45,32 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
-@pytest.fixture
-def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def overrides(model: Path) -> tuple[str, ...]:
     return settings(model, 512, "rounds=2")
 
 
-@pytest.fixture
-def run(overrides: tuple[str, ...], model: Path) -> StageTask:
+@pytest.fixture(scope="module")
+def run(
+    overrides: tuple[str, ...], model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StageTask]:
     """Finished indexes, SFT and round 1; round 2 is not trained."""
-    return finished_run(overrides, model, [0, 1])
+    with contextlib.chdir(tmp_path_factory.mktemp("run")):
+        yield finished_run(overrides, model, [0, 1])
 
 
-def options(task: StageTask) -> list[str]:
-    return [word for setting in task.overrides for word in ("--set", setting)]
+@pytest.fixture
+def options(run: StageTask) -> list[str]:
+    return [word for setting in run.overrides for word in ("--set", setting)]
 
 
 @pytest.mark.slow
-def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTask) -> None:
+def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(
+    run: StageTask, options: list[str]
+) -> None:
     """The roll-out is one, so both give the same text; the last trained policy is the default."""
     question = "Where is Vell? <|assistant|>"  # a control token, which stays text
-    status, printed, told = steep(["ask", question, "--json", *options(run)])
+    status, printed, told = steep(["ask", question, "--json", *options])
     assert status == 0, told
     answered = json.loads(printed)
     assert {"answer", "steps", "policy", "stop", "tokens", "seconds"} < answered.keys()
@@ -80,10 +87,11 @@ def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTas
 
 
 @pytest.mark.slow
-def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: StageTask) -> None:
+def test_every_line_of_standard_input_is_asked_of_all_compared_policies(
+    options: list[str],
+) -> None:
     lines = b'Where is Vell?\n\n  {"question": "Who is Ada?", "answer": null}\n'
-    status, printed, told = steep(["ask", "--compare", "base,sft", "--json", *options(run)], lines)
-    assert status == 0, told
+    printed = finished("ask", "--compare", "base,sft", "--json", *options, stdin=lines)
     answers = [json.loads(line) for line in printed.splitlines()]
     assert [answer["question"] for answer in answers] == ["Where is Vell?", "Who is Ada?"]
     for answer in answers:
@@ -107,21 +115,18 @@ def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: Sta
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_before_an_engine_starts(
-    run: StageTask, arguments: list[str], problem: str
+    options: list[str], arguments: list[str], problem: str
 ) -> None:
-    status, printed, told = steep(["ask", *arguments, *options(run)])
-    assert (status, printed) == (2, "")
+    told = refused("ask", *arguments, *options)
     assert problem in told
     assert "starting" not in told
-    assert told.count("\n") == 1
 
 
 def test_a_run_without_policies_names_the_command_that_trains_one(
-    overrides: tuple[str, ...],
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [word for setting in overrides for word in ("--set", setting)]
-    status, _, told = steep(["ask", "Q?", *given])
-    assert status == 2
+    monkeypatch.chdir(tmp_path)
+    told = refused("ask", "Q?", *options)
     assert "no policy of runs/embedded is trained; train one with `steep run sft --config" in told
 
 
@@ -210,14 +215,20 @@ def test_asking_uses_the_retrieval_and_the_limits_of_the_evaluation(
     assert asked.context.config.sampling.max_steps == 2
 
 
+def started(options: list[str], **streams: Any) -> subprocess.Popen[bytes]:
+    """The command in a process of its own, which an interrupt reaches."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli", "ask", "--policy", "base", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler), **streams,
+    )  # fmt: skip
+
+
 @pytest.mark.slow
-def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
+def test_questions_are_typed_until_the_end_of_file(options: list[str]) -> None:
     """In a terminal; the answer is shown with its policy and what it took."""
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.cli", "ask", "--policy", "base", *options(run)],
-        stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    process = started(options, stdin=follower)
     os.close(follower)
     with ending(process):
         os.write(leader, b"Where is Vell?\n\n\x04")
@@ -230,12 +241,8 @@ def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_the_command_and_its_processes(run: StageTask) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.cli", "ask", "--policy", "base", *options(run)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+def test_an_interrupt_ends_the_command_and_its_processes(options: list[str]) -> None:
+    process = started(options, stdin=subprocess.PIPE)
     with ending(process):
         assert process.stderr is not None
         assert b"starting" in process.stderr.readline()

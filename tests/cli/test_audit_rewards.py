@@ -18,7 +18,7 @@ from pipeline.engine.run import run
 from pipeline.llm import transformers_engine
 from pipeline.training.sft_data.templates import fill
 from tasks import task_for
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, refused, steep
 from tests.cli.test_pair_preview import commit
 from tests.smallest import small_trajectory
 
@@ -61,18 +61,10 @@ def write_run() -> None:
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("audit")
-    with chdir(folder):
+def directory(with_world: Path) -> Iterator[Path]:
+    with chdir(with_world):
         write_run()
-        yield folder
-
-
-def refused(*arguments: str) -> str:
-    status, printed, complaint = steep(["audit-rewards", *arguments])
-    assert (status, printed) == (2, "")
-    assert complaint.count("\n") == 1
-    return complaint
+        yield with_world
 
 
 def test_the_support_of_right_answers_is_printed_by_kind_of_question(
@@ -89,9 +81,8 @@ def test_the_support_of_right_answers_is_printed_by_kind_of_question(
 
 
 def test_a_round_and_its_file_have_the_same_figures(directory: Path) -> None:
-    status, of_round, complaint = steep(["audit-rewards", "--json"])
-    assert (status, complaint) == (0, "")
-    assert steep(["audit-rewards", "scored.jsonl", "--json"])[1] == of_round
+    of_round = accepted("audit-rewards", "--json")
+    assert accepted("audit-rewards", "scored.jsonl", "--json") == of_round
     rows = {(r["level"], r["truth"], r["reward"], r["hops"]): r for r in json.loads(of_round)}
     supported = rows["trajectory", "supported", "process", None]
     assert (supported["n"], supported["right"], supported["auc"]["value"]) == (20, 10, 1.0)
@@ -111,8 +102,7 @@ def test_the_likelihood_of_gold_answers_is_that_of_the_policy_that_sampled(
     world = directory / task_for("world", "embedded").directory
     commit(task_for("score", "embedded", ("start=base",), round=1), world_trajectories(world))
     options = ("audit-rewards", "--likelihood", "--json", "--round", "1", "--set", "start=base")
-    status, _, complaint = steep([*options])
-    assert (status, complaint.partition(";")[0]) == (2, "error: start is not done")
+    assert refused(*options).startswith("error: start is not done;")
     run(task_for("start", "embedded", ("start=base",)))
     status, printed, complaint = steep([*options])
     assert (status, complaint) == (0, "20 trajectories are read by policy 0\nmerged\n")
@@ -121,31 +111,39 @@ def test_the_likelihood_of_gold_answers_is_that_of_the_policy_that_sampled(
         assert rows[level, "right", reward, None]["n"] > 0
     # The policy has read the passages of one of two samples of a question.
     assert rows["trajectory", "right", "likelihood", None]["within"]["value"] > 0.5
-    assert "--likelihood cannot be used with FILE" in refused("scored.jsonl", "--likelihood")
+    assert "--likelihood cannot be used with FILE" in refused(
+        "audit-rewards", "scored.jsonl", "--likelihood"
+    )
 
 
 def test_the_tables_are_printed_and_written(directory: Path) -> None:
-    status, printed, complaint = steep(["audit-rewards", "-o", "audit.md"])
-    assert (status, complaint) == (0, "")
-    assert "Process (eq. 13)" in printed
+    assert "Process (eq. 13)" in accepted("audit-rewards", "-o", "audit.md")
     text = (directory / "audit.md").read_text()
     assert text.startswith("## Step: ")
     assert "1.00 [1.00, 1.00]" in text
 
 
 def test_what_has_no_truth_or_no_rewards_is_refused(directory: Path) -> None:
-    assert "has no closed world" in refused("-c", "musique-sample")
-    assert "score-2 is not done; run: steep run score --round 2" in refused("--round", "2")
-    assert "--round cannot be used with FILE" in refused("scored.jsonl", "--round", "1")
-    assert "name a .md file" in refused("-o", "audit.txt")
+    assert "has no closed world" in refused("audit-rewards", "-c", "musique-sample")
+    assert "score-2 is not done; run: steep run score --round 2" in refused(
+        "audit-rewards", "--round", "2"
+    )
+    assert "--round cannot be used with FILE" in refused(
+        "audit-rewards", "scored.jsonl", "--round", "1"
+    )
+    assert "name a .md file" in refused("audit-rewards", "-o", "audit.txt")
     rows = [json.loads(line) for line in Path("scored.jsonl").read_text().splitlines()]
     write_jsonl("unscored.jsonl", [{**row, "rewards": None} for row in rows])
-    assert "no trajectory has rewards; add them with steep score" in refused("unscored.jsonl")
+    assert "no trajectory has rewards; add them with steep score" in refused(
+        "audit-rewards", "unscored.jsonl"
+    )
     write_jsonl("other.jsonl", [{**rows[0], "question_id": "x"}])
-    assert "'x' is no question of this closed world" in refused("other.jsonl")
+    assert "'x' is no question of this closed world" in refused("audit-rewards", "other.jsonl")
     for rewards in ("good", {"steps": 5}, {"steps": [0.5]}):
         write_jsonl("wrong.jsonl", [rows[0], {**rows[0], "rewards": rewards}])
-        assert "wrong.jsonl:2: rewards: expected an object" in refused("wrong.jsonl")
+        assert "wrong.jsonl:2: rewards: expected an object" in refused(
+            "audit-rewards", "wrong.jsonl"
+        )
 
 
 def test_numbers_of_any_size_are_ranked(directory: Path) -> None:
@@ -153,8 +151,7 @@ def test_numbers_of_any_size_are_ranked(directory: Path) -> None:
     for number, row in enumerate(rows):
         row["rewards"] = {"huge": (-1e308, 1e308)[number % 2], "tiny": number % 2 * 5e-324}
     write_jsonl("sizes.jsonl", rows)
-    status, printed, complaint = steep(["audit-rewards", "sizes.jsonl", "--json"])
-    assert (status, complaint) == (0, "")
+    printed = accepted("audit-rewards", "sizes.jsonl", "--json")
     found = {row["reward"]: row for row in json.loads(printed) if row["truth"] == "supported"}
     assert (found["huge"]["auc"]["value"], found["tiny"]["auc"]) == (0.0, None)
     assert found["huge"]["calibration_error"] == 1.0
@@ -164,4 +161,4 @@ def test_a_run_without_its_world_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "world is not done; run: steep run world" in refused()
+    assert "world is not done; run: steep run world" in refused("audit-rewards")

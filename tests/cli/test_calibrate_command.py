@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.calibrate import compare
-from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.verdicts import Verdict
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, refused
 
 
 def verdicts(*rulings: str, trajectory: str = "p") -> list[Verdict]:
@@ -19,20 +17,17 @@ def verdicts(*rulings: str, trajectory: str = "p") -> list[Verdict]:
 def test_a_judge_is_compared_with_reference_verdicts(tmp_path: Path):
     write_parquet(tmp_path / "judge.parquet", verdicts("yes", "no", "unknown", "yes"), Verdict)
     write_jsonl(tmp_path / "audit.jsonl", verdicts("yes", "no", "no", "no"))
-    call = ["calibrate", f"{tmp_path}/judge.parquet", "--truth", f"{tmp_path}/audit.jsonl"]
-    status, printed, complaint = steep([*call, "--json"])
-    assert status == 0, complaint
-    over, under = json.loads(printed)
+    call = ("calibrate", tmp_path / "judge.parquet", "--truth", tmp_path / "audit.jsonl")
+    over, under = json.loads(accepted(*call, "--json"))
     assert (over["n"], over["unknown"], over["recall"], over["precision"]) == (3, 1, 1.0, 0.5)
     assert over["accuracy"] == pytest.approx(2 / 3)
     assert (under["n"], under["accuracy"]) == (0, None)
-    assert "66.7" in steep(call)[1]
+    assert "66.7" in accepted(*call)
 
 
 def test_files_without_a_common_step_and_a_missing_file_are_refused(tmp_path: Path):
     write_jsonl(tmp_path / "judge.jsonl", verdicts("yes"))
     write_jsonl(tmp_path / "audit.jsonl", verdicts("yes", trajectory="q"))
-    with pytest.raises(InputError, match="no step in common"):
-        compare(tmp_path / "judge.jsonl", tmp_path / "audit.jsonl")
-    status, _, complaint = steep(["calibrate", f"{tmp_path}/judge.jsonl"])
-    assert (status, "name both files" in complaint) == (2, True)
+    judged, truth = tmp_path / "judge.jsonl", tmp_path / "audit.jsonl"
+    assert "no step in common" in refused("calibrate", judged, "--truth", truth)
+    assert "name both files" in refused("calibrate", judged)

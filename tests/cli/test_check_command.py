@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.engine.check.collect import check_run
 from pipeline.engine.check.machine import described_machine
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, refused, steep
 from tests.cli.test_cli import ROOT
 from tests.tasks.checks.published_files import write_lines, write_published_files
 
@@ -27,6 +27,7 @@ PUBLISHED = {
 }
 
 
+ONE_GPU = ("check", "--config", "single-gpu-24gb", "--machine", "1x24")
 SIZES = "sft_data.sizes={2: 15, 3: 15, 4: 15}"  # of questions with as many hops
 
 
@@ -39,47 +40,38 @@ def folder(tmp_path, monkeypatch):
     assert not list((tmp_path / "run").iterdir())
 
 
-def check(*arguments):
-    """The exit status of the command, and what it printed and complained about."""
-    return steep(["check", *map(str, arguments)])
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return write_published_files(tmp_path_factory.mktemp("data"), decomposed=20)
 
 
 def test_the_embedded_configuration_has_no_faults(folder):
-    status, printed, complaint = check("--config", "embedded")
-    assert (status, complaint) == (0, "")
+    printed = accepted("check", "--config", "embedded")
     assert printed.startswith("no faults\n")
     assert "sample" in printed
 
 
-def test_published_configurations_fit_their_gpus_of_80_gb(tmp_path):
-    data = str(write_published_files(tmp_path, decomposed=20))
-    for name, gpus in PUBLISHED.items():
-        checked = check_run(name, (SIZES,), data, described_machine(f"{gpus}x80"))
-        assert checked.faults == (), name
-        stages = {stage.stage: stage for stage in checked.plan.stages}
-        assert stages["train"].gpus == gpus
-        assert 0 < stages["sample"].memory.size < checked.plan.gpu.memory
-        assert checked.plan.unknown == []
+@pytest.mark.parametrize(("name", "gpus"), PUBLISHED.items())
+def test_a_published_configuration_fits_its_gpus_of_80_gb(data, name, gpus):
+    checked = check_run(name, (SIZES,), str(data), described_machine(f"{gpus}x80"))
+    assert checked.faults == ()
+    stages = {stage.stage: stage for stage in checked.plan.stages}
+    assert stages["train"].gpus == gpus
+    assert 0 < stages["sample"].memory.size < checked.plan.gpu.memory
+    assert checked.plan.unknown == []
 
 
 def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
-    options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
-    options += ("--set", SIZES)
-    status, printed, complaint = check(*options)
-    assert (status, complaint) == (0, "")
-    assert "1 GPU, at most " in printed
-    made = json.loads(check(*options, "--json")[1])
+    options = (*ONE_GPU, "--data", data, "--set", SIZES)
+    assert "1 GPU, at most " in accepted(*options)
+    made = json.loads(accepted(*options, "--json"))
     assert made["faults"] == []
     (train,) = [stage for stage in made["plan"]["stages"] if stage["stage"] == "train"]
     assert train["device_bytes"] == pytest.approx(sum(train["parts"].values()), abs=10)
     assert "base weights" in train["parts"]
 
 
+TESTED = "data.test=[{dataset: popqa, path: popqa/test.jsonl}]"
 COVERED = {
     "sft": "300 musique (0.0%)",
     "sampling": "300 musique (0.0%)",
@@ -91,12 +83,8 @@ COVERED = {
 def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     data = write_published_files(folder / "data_files", decomposed=100)
     write_lines(data / "popqa/test.jsonl", [{"question": "Who is A?", "golden_answers": ["The"]}])
-    options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
-    options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
-    options += ("--set", "sft_data.sizes={2: 1}")
-    status, printed, complaint = check(*options)
-    assert (status, complaint) == (0, "")
-    notes = [line for line in printed.splitlines() if line.startswith("data.")]
+    options = (*ONE_GPU, "--data", data, "--set", TESTED, "--set", "sft_data.sizes={2: 1}")
+    notes = [line for line in accepted(*options).splitlines() if line.startswith("data.")]
     assert notes == [
         "data.test: 1 questions whose answers are articles and punctuation alone; every prediction "
         f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]',
@@ -107,7 +95,7 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
             for split, counts in COVERED.items()
         ),
     ]
-    made = json.loads(check(*options, "--json")[1])
+    made = json.loads(accepted(*options, "--json"))
     assert (made["faults"], made["notes"]) == ([], notes)
 
 
@@ -115,11 +103,7 @@ def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):
     data = write_published_files(folder / "data_files", decomposed=20)
     rows = [{"question": f"Q{n}?", "golden_answers": ["x"]} for n in range(100)]
     write_lines(data / "popqa/test.jsonl", [*rows, {"question": "Q?"}])
-    options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
-    options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
-    options += ("--set", SIZES)
-    status, printed, complaint = check(*options)
-    assert (status, complaint) == (0, "")
+    printed = accepted(*ONE_GPU, "--data", data, "--set", TESTED, "--set", SIZES)
     left_out = "data.test: 1 malformed rows, which are left out; the first: "
     assert f"{left_out}{data}/popqa/test.jsonl:101: possible_answers: missing" in printed
 
@@ -140,7 +124,8 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
         "engine.gpu_memory_utilization=0.1",
     ]
     overrides = [part for setting in settings for part in ("--set", setting)]
-    status, printed, complaint = check("--config", "tearag-llama3-8b", "--data", data, *overrides)
+    command = ["check", "--config", "tearag-llama3-8b", "--data", str(data), *overrides]
+    status, printed, complaint = steep(command)
     assert (status, printed) == (2, "")
     lines = complaint.splitlines()
     for words in (
@@ -161,23 +146,29 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
 def test_a_folder_that_cannot_be_written_is_a_fault(folder):
     closed = folder / "closed"
     closed.mkdir(mode=0o500)
-    status, _, complaint = check("--set", f"runs_dir={closed}/runs")
-    assert status == 2
-    assert "runs_dir" in complaint
+    assert "runs_dir" in refused("check", "--set", f"runs_dir={closed}/runs")
 
 
-def test_checking_imports_no_heavy_package(data):
-    code = (
-        "import sys\nimport tasks\n"
-        "from pipeline.engine.check.collect import check_run\n"
-        "from pipeline.engine.check.machine import described_machine, this_machine\n"
-        f"there = described_machine('8x80')\n"
-        f"assert not check_run('tearag-llama3-8b', ({SIZES!r},), {str(data)!r}, there).faults\n"
-        "assert check_run('tearag-llama3-8b', (), None, this_machine()).faults\n"
-        "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'scipy', 'pandas', 'bitsandbytes'}\n"
-        "print(sorted(heavy & set(sys.modules)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+IMPORTS = f"""
+import sys
+from pipeline.cli import app
+from pipeline.engine.check.collect import check_run
+from pipeline.engine.check.machine import described_machine, this_machine
+from pipeline.engine.stage import walk
+from tasks import task_for
+
+heavy = {{"torch", "vllm", "transformers", "datasets", "faiss", "scipy", "pandas", "bitsandbytes", "openai"}}
+data, runs = sys.argv[1:]
+assert not all(stage.complete() for stage in walk(task_for("report", "embedded", (f"runs_dir={{runs}}",))))
+print(sorted((heavy | {{"numpy", "pyarrow"}}) & set(sys.modules)))
+assert not check_run("tearag-llama3-8b", ({SIZES!r},), data, described_machine("8x80")).faults
+assert check_run("tearag-llama3-8b", (), None, this_machine()).faults
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_looking_at_what_is_done_and_checking_a_run_import_no_heavy_package(data, tmp_path):
+    """What is done is known without numpy and pyarrow too."""
+    command = [sys.executable, "-c", IMPORTS, str(data), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.splitlines() == ["[]", "[]"], done.stderr

@@ -16,7 +16,7 @@ from pipeline.core.records import Pair, Question
 from pipeline.engine.run import walk
 from pipeline.evaluation.measured import merge_policies
 from tasks import task_for
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, refused
 from tests.stages.fabricated_run import preference_pair, trajectory, write_evaluation
 
 QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(6)]
@@ -81,9 +81,7 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     runs: list[str], tmp_path: Path
 ) -> None:
     """Round 1: 5/6 and 4/6 are 75.0 ± 11.8; few has 2/6. Three and two questions more are right."""
-    status, printed, complaint = steep(["compare", *runs, "--output", "table.md"])
-    assert (status, complaint) == (0, "")
-    assert "75.0 ± 11.8" in printed
+    assert "75.0 ± 11.8" in accepted("compare", *runs, "--output", "table.md")
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert "|  | Policy 0 (SFT) | Policy 1 |" in lines
     assert "| all | 16.7 ± 0.0 | 75.0 ± 11.8 |" in lines
@@ -101,9 +99,7 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
 
 
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
-    status, printed, _ = steep(["compare", *runs, "--json"])
-    assert status == 0
-    found = json.loads(printed)
+    found = json.loads(accepted("compare", *runs, "--json"))
     assert found == json.loads(json.dumps(compare_runs(runs)))
     assert [group["seeds"] for group in found["groups"]] == [[0, 1], [0]]
     assert {row["dataset"] for row in found["means"]} == {"musique", "all-questions", "all"}
@@ -124,9 +120,7 @@ def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
 def test_what_cannot_be_compared_is_refused_in_one_sentence(
     runs: list[str], arguments: list[str], problem: str
 ) -> None:
-    status, _, complaint = steep(["compare", *arguments])
-    assert (status, complaint.count("\n")) == (2, 1)
-    assert problem in complaint
+    assert problem in refused("compare", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -137,17 +131,14 @@ def test_damaged_pairs_are_refused_with_the_command_that_makes_them_again(
 ) -> None:
     [file] = tmp_path.glob("runs/few/store/pair/*/pairs.parquet")
     file.write_bytes(damage(file.read_bytes()))
-    status, _, complaint = steep(["compare", "few"])
-    assert (status, complaint.count("\n")) == (2, 1)
+    complaint = refused("compare", "few")
     assert str(Path(*file.parts[-6:-1])) in complaint
     assert "`steep run pair --round 1 --force` and its configuration" in complaint
 
 
 def test_an_unfinished_run_is_refused(runs: list[str], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "runs/few/store/evaluate")
-    status, _, complaint = steep(["compare", "all", "few"])
-    assert status == 2
-    assert "few has no complete evaluation" in complaint
+    assert "few has no complete evaluation" in refused("compare", "all", "few")
 
 
 def test_the_line_of_an_evaluation_has_em_interval_and_gain(runs: list[str]) -> None:

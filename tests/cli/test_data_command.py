@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.knowledge.corpus.official import OFFICIAL
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import finished, refused, steep
 
 
 def test_an_unknown_data_set_is_refused(tmp_path: Path) -> None:
-    status, _, error = steep(["data", "--data", str(tmp_path), "--dataset", "nqq"])
-    assert (status, "--dataset nqq: expected one of musique, hotpotqa" in error) == (2, True)
+    error = refused("data", "--data", tmp_path, "--dataset", "nqq")
+    assert "--dataset nqq: expected one of musique, hotpotqa" in error
     assert not list(tmp_path.iterdir())
 
 
@@ -37,12 +37,10 @@ def test_files_that_are_there_need_no_network(
             path = tmp_path / file.path
             path.parent.mkdir(exist_ok=True)
             path.write_text('{"question": "q"}\n')
-    status, printed, _ = steep(["data", "--data", str(tmp_path), "--dataset", "nq", "--json"])
-    assert status == 0
+    printed = finished("data", "--data", tmp_path, "--dataset", "nq", "--json")
     assert [(row["state"], row["records"]) for row in json.loads(printed)] == [("recorded", 1)] * 3
 
 
 def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    status, _, error = steep(["data", "--data", str(tmp_path / "file")])
-    assert (status, "cannot hold the data sets" in error) == (2, True)
+    assert "cannot hold the data sets" in refused("data", "--data", tmp_path / "file")

@@ -15,45 +15,31 @@ import pytest
 
 from pipeline.cli.app import main
 from pipeline.core.errors import InputError
-from tests.cli.malformed_inputs import make_device, steep
+from tests.cli.malformed_inputs import make_device, refused, steep
 from tests.cli.valid_records import COMMANDS, Command
 from tests.waiting import LIMIT
 
-RECORD = '{"answer": "x", "answers": ["x"]}\n'
-STEEP = f"{sys.executable} -m pipeline.cli"
-
-
-def shell(command: str) -> tuple[int, str, str]:
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
-    file = tmp_path / "in.jsonl"
-    file.write_text(RECORD, encoding="utf-8")
-    return file
+RECORD = '{"answer": "x", "answers": ["x"]}'
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
     ("command", "status", "complaint"),
     [
-        (
-            "metrics {file} > {full}",
-            2,
-            "standard output: cannot be written: No space left on device",
-        ),
-        ("--help > {full}", 2, "No space left on device"),
-        ("metrics {file} 2> {full}", 0, ""),
+        (f"metrics - <<< '{RECORD}' > full", 2, "error: standard output: cannot be written: {}"),
+        ("--help > full", 2, "error: {}"),
+        (f"metrics - <<< '{RECORD}' 2> full", 0, ""),
     ],
 )
 def test_closed_and_full_streams_are_one_sentence(
-    records: Path, tmp_path: Path, command: str, status: int, complaint: str
+    tmp_path: Path, command: str, status: int, complaint: str
 ) -> None:
     make_device(tmp_path / "full", 7)
-    call = f"{STEEP} {command.format(file=records, full=tmp_path / 'full')}"
-    found, _, error = shell(call)
-    assert (found, error) == (status, f"error: {complaint}\n" if complaint else "")
+    call = ["bash", "-c", f"{sys.executable} -m pipeline.cli {command}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    expected = complaint.format("No space left on device\n")
+    assert (done.returncode, done.stderr) == (status, expected)
 
 
 @pytest.mark.parametrize(
@@ -80,22 +66,18 @@ def test_failures_have_a_status_and_a_sentence(
     assert ("Traceback" in printed) == (status == 70)
 
 
-WRITING = [command for command in COMMANDS if command.output]
+# One call of each command: how it opens its output does not depend on other options.
+WRITING = {command.arguments[0]: command for command in COMMANDS if command.output}
 
 
-@pytest.mark.parametrize("command", WRITING, ids=lambda command: " ".join(command.arguments))
+@pytest.mark.parametrize("command", WRITING.values(), ids=WRITING)
 def test_outputs_are_written_through_links_fifos_and_devices(
     command: Command, tmp_path: Path
 ) -> None:
     """Only regular files of the command's own are replaced."""
-    for name, content in command.files.items():
-        (tmp_path / name).write_bytes(content)
     source = "".join(json.dumps(record) + "\n" for record in command.records)
     (tmp_path / "in").write_text(source, encoding="utf-8")
-    call = [
-        argument.replace("{in}", str(tmp_path / "in")).replace("{dir}", str(tmp_path))
-        for argument in command.arguments
-    ]
+    call = command.call(tmp_path, tmp_path / "in")
     if "-o" in call:
         del call[call.index("-o") : call.index("-o") + 2]
 
@@ -131,23 +113,13 @@ def test_outputs_are_written_through_links_fifos_and_devices(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "call",
-    [*(command.arguments for command in COMMANDS), ("config", "show", "--config", "{in}")],
-    ids=" ".join,
+    "command",
+    [*COMMANDS, Command(("config", "show", "--config", "{in}"), ())],
+    ids=lambda command: command.name,
 )
-def test_a_fifo_as_input_is_refused_and_does_not_hang(
-    call: tuple[str, ...], tmp_path: Path
-) -> None:
-    for command in COMMANDS:
-        for name, content in command.files.items() if command.arguments == call else ():
-            (tmp_path / name).write_bytes(content)
+def test_a_fifo_as_input_is_refused_and_does_not_hang(command: Command, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    arguments = [
-        argument.replace("{in}", str(tmp_path / "fifo")).replace("{dir}", str(tmp_path))
-        for argument in call
-    ]
-    status, printed, complaint = steep(arguments)
-    assert (status, printed) == (2, "")
+    complaint = refused(*command.call(tmp_path, tmp_path / "fifo"))
     assert re.fullmatch(r"error: .*fifo: is (a FIFO|not a regular file); name .*\n", complaint)
 
 

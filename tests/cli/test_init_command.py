@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline.cli.app import app
 from pipeline.config import load
 from pipeline.config.variants import variants
-from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import configuration_names
-
-
-def steep(*arguments: str) -> str:
-    return CliRunner().invoke(app, arguments, catch_exceptions=False).output
+from tests.cli.malformed_inputs import accepted, refused
 
 
 @pytest.mark.parametrize("name", ["embedded", "tearag-llama3-8b", "graph-r1", "recall/musique"])
@@ -23,7 +17,7 @@ def test_a_copy_has_the_settings_of_the_shipped_configuration(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    steep("init", name)
+    accepted("init", name)
     (copy,) = tmp_path.iterdir()
     assert copy.name == f"{Path(name).name}.yaml"
     assert load(copy) == load(name)
@@ -34,23 +28,22 @@ def test_it_says_how_to_run_the_copy_and_refuses_to_overwrite_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    output = steep("init", "--output", "mine.yaml")
+    output = accepted("init", "--output", "mine.yaml")
     assert "wrote mine.yaml" in output
     assert "steep run --config mine.yaml\n" in output
     (tmp_path / "mine.yaml").write_text("rounds: 1\n")
-    with pytest.raises(InputError, match=r"mine\.yaml: the file exists"):
-        steep("init", "--output", "mine.yaml")
+    assert "mine.yaml: the file exists" in refused("init", "--output", "mine.yaml")
     assert (tmp_path / "mine.yaml").read_text() == "rounds: 1\n"
-    assert "--config tearag-llama3-8b.yaml --data DIR" in steep("init", "tearag-llama3-8b")
-    assert "steep recall --config 2wiki.yaml --data DIR" in steep("init", "recall/2wiki")
+    assert "--config tearag-llama3-8b.yaml --data DIR" in accepted("init", "tearag-llama3-8b")
+    assert "steep recall --config 2wiki.yaml --data DIR" in accepted("init", "recall/2wiki")
 
 
 def test_a_base_beside_the_copy_comes_before_the_shipped_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    steep("init", "embedded-hiprag")
-    steep("init", "embedded")
+    accepted("init", "embedded-hiprag")
+    accepted("init", "embedded")
     copy = tmp_path / "embedded.yaml"
     copy.write_text(copy.read_text().replace("rounds: 3", "rounds: 1"))
     assert load("embedded-hiprag.yaml").rounds == 1
@@ -59,7 +52,7 @@ def test_a_base_beside_the_copy_comes_before_the_shipped_one(
 
 
 def test_the_list_gives_every_configuration_with_its_first_comment() -> None:
-    lines = dict(line.split(maxsplit=1) for line in steep("init", "--list").splitlines())
+    lines = dict(line.split(maxsplit=1) for line in accepted("init", "--list").splitlines())
     assert lines["embedded"].startswith("The whole TeaRAG method on a laptop")
     assert lines["hiprag-lambda-0.2"].startswith("lambda_p 0.2")
     assert list(lines) == [*configuration_names(), *variants()]
@@ -67,5 +60,4 @@ def test_the_list_gives_every_configuration_with_its_first_comment() -> None:
 
 @pytest.mark.parametrize("name", ["absent", "../embedded", "", "a" * 5000, "a\0b"])
 def test_an_unknown_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="; steep init --list shows them"):
-        steep("init", name)
+    assert "; steep init --list shows them" in refused("init", name)

@@ -14,15 +14,14 @@ from pipeline.core.record_io import write_jsonl
 from pipeline.core.row_files import read_jsonl
 from pipeline.engine.run import run
 from tasks import task_for
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, refused, steep
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def directory(with_world: Path) -> Iterator[Path]:
     """Ten questions of the world, answered in other words, wrongly, and not at all."""
-    folder = tmp_path_factory.mktemp("answers")
-    with chdir(folder):
+    with chdir(with_world):
         world = run(task_for("world", "embedded"))
         rows = [row for _, row in read_jsonl(world / "nq_test.jsonl")][:10]
         others = [*rows[1:], rows[0]]
@@ -35,13 +34,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 gold | {"answer": None},
             ]
         write_jsonl("answers.jsonl", records)
-        yield folder
+        yield with_world
 
 
 def judged(*options: str) -> tuple[list[str], str]:
-    status, printed, complaint = steep(["metrics", "answers.jsonl", "--judge", *options])
-    assert status == 0, complaint
-    return [json.loads(line)["judged"] for line in printed.splitlines()], complaint
+    status, printed, told = steep(["metrics", "answers.jsonl", "--judge", *options])
+    assert status == 0, told
+    return [json.loads(line)["judged"] for line in printed.splitlines()], told
 
 
 def cells(table: str, name: str) -> list[str]:
@@ -52,9 +51,8 @@ def cells(table: str, name: str) -> list[str]:
 def test_the_facts_of_the_world_accept_other_words(directory: Path) -> None:
     rulings, table = judged()
     assert rulings == ["yes", "no", "no"] * 10
-    status, printed, _ = steep(["metrics", "answers.jsonl"])
-    measured = [json.loads(line) for line in printed.splitlines()]
-    assert (status, measured[0]["cem"], "judged" in measured[0]) == (0, 1.0, False)
+    [measured, *_] = map(json.loads, accepted("metrics", "answers.jsonl").splitlines())
+    assert (measured["cem"], "judged" in measured) == (1.0, False)
     assert cells(table, "the judge") == ["10", "20", "0", "100.0", "100.0", "100.0"]
     assert cells(table, "EM") == ["0", "30", "0", "66.7", "–", "0.0"]  # whole sentences
     assert cells(table, "CEM") == ["10", "20", "0", "100.0", "100.0", "100.0"]
@@ -82,22 +80,17 @@ def test_a_model_s_verdicts_are_cached_and_measured(directory: Path) -> None:
         assert sum(server.request_counts.values()) == asked + 2 * 3
 
 
-def refused(*arguments: str) -> str:
-    status, printed, complaint = steep(["metrics", *arguments])
-    assert (status, printed) == (2, "")
-    assert complaint.count("\n") == 1
-    return complaint
-
-
 def test_what_cannot_be_judged_is_refused(directory: Path) -> None:
     assert "has neither answer_judge nor a closed world" in refused(
-        "answers.jsonl", "--judge", "-c", "musique-sample"
+        "metrics", "answers.jsonl", "--judge", "-c", "musique-sample"
     )
     exact: Any = ("--set", "answer_judge={backend: closed-world}")
     assert "needs data.closed_world" in refused(
-        "answers.jsonl", "--judge", "-c", "musique-sample", *exact
+        "metrics", "answers.jsonl", "--judge", "-c", "musique-sample", *exact
     )
-    assert "read with --judge alone" in refused("answers.jsonl", "-c", "embedded")
-    assert "--table cannot be used with --judge" in refused("answers.jsonl", "--judge", "--table")
+    assert "read with --judge alone" in refused("metrics", "answers.jsonl", "-c", "embedded")
+    assert "--table cannot be used with --judge" in refused(
+        "metrics", "answers.jsonl", "--judge", "--table"
+    )
     write_jsonl("bad.jsonl", [{"question": "q", "answers": ["a"]}, {"question": "q", "answers": 3}])
-    assert "bad.jsonl:2: answers" in refused("bad.jsonl", "--judge")
+    assert "bad.jsonl:2: answers" in refused("metrics", "bad.jsonl", "--judge")

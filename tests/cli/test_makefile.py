@@ -74,17 +74,13 @@ def test_an_environment_that_is_a_link_is_not_rebuilt(tmp_path: Path, linked: bo
     assert ("pip install" in commands) == (not linked)
 
 
-def help_lines() -> list[str]:
-    command = ["make", "--no-print-directory", "help"]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-
-
 def test_the_help_has_one_short_line_for_every_target() -> None:
-    listed = [line.split()[1] for line in help_lines() if line.startswith("  make ")]
+    command = ["make", "--no-print-directory", "help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    listed = [line.split()[1] for line in lines if line.startswith("  make ")]
     listed.remove("STAGE")
     assert len(listed) <= 22
     phony = (ROOT / "Makefile").read_text().partition("TARGETS :=")[2].partition("\n#")[0]
     assert sorted(listed) == sorted(phony.replace("\\", "").split())
-    assert all(len(line) < 110 for line in help_lines())
+    assert all(len(line) < 110 for line in lines)

@@ -8,22 +8,32 @@ from typing import Any
 
 import pytest
 
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, refused, steep
 from tests.cli.valid_records import CONVERSATION, IDS, conversation_files, tokenizer_files
 from tests.conversations.shipped_templates import SEARCH, template_files
 
 
+def written(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    for name, content in tokenizer_files().items():
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
+    return written(tmp_path, tokenizer_files())
 
 
-def mask(directory: Path, record: dict[str, Any], *options: str) -> tuple[int, str, str]:
+@pytest.fixture
+def conversations(tmp_path: Path) -> Path:
+    return written(tmp_path, conversation_files())
+
+
+def call(directory: Path, record: dict[str, Any], *options: str) -> tuple[str, ...]:
+    """The words of the command that masks a record with the tokenizer of ``directory``."""
     file = directory / "in.jsonl"
     file.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    return steep(["mask", str(file), "--tokenizer", str(directory), *options])
+    return ("mask", str(file), "--tokenizer", str(directory), *options)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +57,7 @@ def test_a_mismatch_in_masked_or_trained_text_is_exit_status_1(
     directory: Path, change: dict[str, Any], mismatch: str | None
 ) -> None:
     """Before, ids of trained text that spell another text gave exit status 0."""
-    status, printed, complaint = mask(directory, IDS | change)
+    status, printed, complaint = steep([*call(directory, IDS | change)])
     found = json.loads(printed)["mismatch"]
     if mismatch is None:
         assert (status, complaint, found) == (0, "", None)
@@ -64,31 +74,22 @@ def test_trained_and_masked_text_follow_the_spans_also_without_ids(
     directory: Path, missing: tuple[str, ...]
 ) -> None:
     record = {name: value for name, value in IDS.items() if name not in missing}
-    found = json.loads(mask(directory, record)[1])
+    found = json.loads(accepted(*call(directory, record)))
     end = "" if missing else " end"
     assert (found["trained"], found["masked"]) == (["ask", f"sum{end}"], ["seen"])
 
 
 @pytest.mark.parametrize("token_id", [-1, 4, 10**9, 2**63 - 1])
 def test_ids_outside_the_vocabulary_are_refused(directory: Path, token_id: int) -> None:
-    status, printed, complaint = mask(directory, IDS | {"token_ids": [0, 1, token_id, 3]})
-    assert (status, printed) == (2, "")
+    complaint = refused(*call(directory, IDS | {"token_ids": [0, 1, token_id, 3]}))
     assert complaint.endswith(
         f"in.jsonl:1: token_ids.2: {token_id} is not an id of the tokenizer, which has 0 to 3\n"
     )
 
 
-@pytest.fixture
-def conversations(tmp_path: Path) -> Path:
-    for name, content in conversation_files().items():
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
-
-
 def test_messages_get_ids_writers_and_an_empty_mismatch(conversations: Path) -> None:
-    status, printed, complaint = mask(conversations, CONVERSATION)
-    record = json.loads(printed)
-    assert (status, complaint, record["mismatch"]) == (0, "", "")
+    record = json.loads(accepted(*call(conversations, CONVERSATION)))
+    assert record["mismatch"] == ""
     assert record["trained"] == [
         '<tool_call>\n{"name": "search", "arguments": {"query": "Byron?", "entities": ["Byron"]}}\n'
         "</tool_call><|im_end|>",
@@ -112,14 +113,11 @@ def test_another_chat_template_and_its_mismatch(conversations: Path) -> None:
     options = ("--chat-template", str(qwen3), "--no-thinking")
     record = {"messages": CONVERSATION["messages"][1:], "tools": json.dumps([SEARCH])}
     record["messages"][1] = CONVERSATION["messages"][2] | {"reasoning": None}
-    status, printed, complaint = mask(conversations, record, *options)
+    status, printed, complaint = steep([*call(conversations, record, *options)])
     assert (status, "in 1 of 1 records" in complaint) == (1, True)
     assert "the template writes" in json.loads(printed)["mismatch"]
-    status, _, complaint = mask(conversations, record, "--chat-template", "absent.jinja")
-    assert (status, complaint) == (
-        2,
-        "error: absent.jinja: no such file; --chat-template takes a template\n",
-    )
+    complaint = refused(*call(conversations, record, "--chat-template", "absent.jinja"))
+    assert complaint == "error: absent.jinja: no such file; --chat-template takes a template\n"
 
 
 CALLING = {
@@ -152,20 +150,9 @@ def test_what_a_chat_template_leaves_out_is_named(
     """Before, the end of a turn without its call was trained, with an empty mismatch."""
     file = conversations / "other.jinja"
     file.write_text(template, encoding="utf-8")
-    status, printed, complaint = mask(conversations, record, "--chat-template", str(file))
-    assert (status, printed) == (2, "")
+    complaint = refused(*call(conversations, record, "--chat-template", str(file)))
     assert f"in.jsonl:1: {place}: {LEFT_OUT}" in complaint
     assert "model.chat_template" in complaint
-
-
-def test_llama_3s_own_template_is_refused_for_calls(real_data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "in.jsonl"
-    record = {"messages": [CONVERSATION["messages"][1], CALLING]}
-    file.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    llama = str(real_data / "tokenizers/llama-3")
-    status, printed, complaint = steep(["mask", str(file), "--tokenizer", llama])
-    assert (status, printed) == (2, "")
-    assert f"messages.1.tool_calls.0: {LEFT_OUT}" in complaint
 
 
 def test_masks_and_steps_read_logs_of_other_forms(conversations: Path) -> None:
@@ -179,9 +166,9 @@ def test_masks_and_steps_read_logs_of_other_forms(conversations: Path) -> None:
         {"role": "assistant", "content": [{"type": "text", "text": "Answer:"}, {"type": "text", "text": "a poet"}]},
     ]  # fmt: skip
     for messages in (log, json.dumps(log)):
-        status, printed, _ = mask(conversations, {"messages": messages, "tools": [SEARCH]})
-        record = json.loads(printed)
-        assert (status, record["mismatch"]) == (0, "")
+        logged = {"messages": messages, "tools": [SEARCH]}
+        record = json.loads(accepted(*call(conversations, logged)))
+        assert record["mismatch"] == ""
         assert record["trained"] == [
             'I look.\n<tool_call>\n{"name": "search", "arguments": {"query": "Byron?"}}\n</tool_call><|im_end|>',
             "Answer:\na poet<|im_end|>",
@@ -189,16 +176,14 @@ def test_masks_and_steps_read_logs_of_other_forms(conversations: Path) -> None:
         assert record["masked"][1] == "A poet"
     image = {"type": "image_url", "image_url": {"url": "data:x"}}
     record = {"messages": [{"role": "user", "content": ["Who?", image]}]}
-    status, printed, complaint = mask(conversations, record)
-    assert (status, printed) == (2, "")
+    complaint = refused(*call(conversations, record))
     assert "in.jsonl:1: messages.0.content.1: a part of type image_url; only text" in complaint
 
 
 def test_parse_reads_messages(conversations: Path) -> None:
     file = conversations / "in.jsonl"
     file.write_text(json.dumps(CONVERSATION) + "\n", encoding="utf-8")
-    status, printed, _ = steep(["parse", str(file), "--format", "tools", "--grammar", "tearag"])
-    record = json.loads(printed)
-    assert (status, record["answer"], record["format_ok"]) == (0, "a poet", True)
+    record = json.loads(accepted("parse", file, "--format", "tools", "--grammar", "tearag"))
+    assert (record["answer"], record["format_ok"]) == ("a poet", True)
     assert record["steps"][0]["subquery"] == "Byron?"
     assert record["messages"] == CONVERSATION["messages"]

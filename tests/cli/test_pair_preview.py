@@ -16,7 +16,7 @@ from pipeline.engine.resolved import write_resolved
 from pipeline.engine.stage import StageTask
 from pipeline.engine.store import Store
 from tasks import task_for
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, refused
 from tests.smallest import write_scored
 from tests.stages.fabricated_run import trajectory
 
@@ -56,24 +56,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def preview(*arguments: object) -> dict[str, Any]:
-    status, printed, complaint = steep(["pair", *map(str, arguments), "--json"])
-    assert status == 0, complaint
-    result: dict[str, Any] = json.loads(printed)
+    result: dict[str, Any] = json.loads(accepted("pair", *arguments, "--json"))
     return result
-
-
-def refused(*arguments: object) -> str:
-    status, printed, complaint = steep(["pair", *map(str, arguments)])
-    assert (status, printed) == (2, "")
-    assert complaint.count("\n") == 1
-    return complaint
-
-
-def run_pairs() -> Path:
-    """Run the stage ``pair`` of round 2 with the run's own settings, in this process."""
-    status, printed, complaint = steep(["run", "pair", "--round", "2", *own_options()])
-    assert status == 0, complaint
-    return Path(printed.splitlines()[-1])
 
 
 def outputs(directory: Path) -> set[Path]:
@@ -81,13 +65,16 @@ def outputs(directory: Path) -> set[Path]:
     return {path for path in directory.rglob("*") if path.name != ".hashes.json"}
 
 
-def own_options() -> list[str]:
-    return [part for override in OWN for part in ("--set", override)]
+def run_pairs(*options: str) -> list[Pair]:
+    """The pairs of the stage ``pair`` of round 2 with the run's own settings and ``options``."""
+    own = [part for override in OWN for part in ("--set", override)]
+    printed = accepted("run", "pair", "--round", 2, *own, *options)
+    return read_records(Path(printed.splitlines()[-1]) / "pairs.parquet", Pair)
 
 
 @pytest.mark.slow
 def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path) -> None:
-    own = run_pairs()
+    of_run = run_pairs()
     files = outputs(directory)
     pairs, funnel = directory.parent / "pairs.jsonl", directory.parent / "funnel.jsonl"
     result = preview(
@@ -95,7 +82,6 @@ def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path
         *("-o", pairs, "--funnel", funnel),
     )
     assert result["changed"] == {"pairs.easy_outcome": [0.3, 0.4]}
-    of_run = read_records(own / "pairs.parquet", Pair)
     now = read_records(pairs, Pair)
     counts = result["kinds"]["all"]
     assert (counts["run"], counts["now"]) == (len(of_run), len(now))
@@ -134,11 +120,7 @@ def test_the_pairs_are_those_of_the_stage_with_these_settings(directory: Path) -
     thresholds = ("--set", "per_round.2.pairs.easy_outcome=0.4")
     output = directory.parent / "pairs.jsonl"
     preview("--from", directory, "--round", 2, *thresholds, "-o", output)
-    options = ["run", "pair", "--round", "2", *own_options(), *thresholds]
-    status, printed, complaint = steep(options)
-    assert status == 0, complaint
-    stage = Path(printed.splitlines()[-1])
-    assert read_records(output, Pair) == read_records(stage / "pairs.parquet", Pair) != []
+    assert read_records(output, Pair) == run_pairs(*thresholds) != []
 
 
 def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_path: Path) -> None:
@@ -150,9 +132,8 @@ def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_pat
     options.write_text("base: embedded.yaml\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n")
     assert preview("--from", moved, "--round", 2, "--config", options)["bins"] == here
     (moved / "config.yaml").unlink()
-    assert "config.yaml: no such file; name the configuration of the run with --config" in refused(
-        "--from", moved, "--round", 2
-    )
+    complaint = refused("pair", "--from", moved, "--round", 2)
+    assert "config.yaml: no such file; name the configuration of the run with --config" in complaint
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence(directory: Path, tmp_path: Path) -> None:
@@ -176,4 +157,4 @@ def test_what_does_not_fit_is_refused_in_one_sentence(directory: Path, tmp_path:
         ("file.jsonl", *look): "steep pair: FILE cannot be used with --from",
         ("--json",): "--json cannot be used without --from; name the directory of a run",
     }.items():
-        assert message in refused(*arguments)
+        assert message in refused("pair", *arguments)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline.cli.app import app
 from pipeline.cli.run import result_lines
 from pipeline.engine.run import walk
 from tasks import task_for
+from tests.cli.malformed_inputs import finished
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import commit, commit_policy, settings
 
@@ -112,17 +111,13 @@ def test_a_whole_run_prints_its_result_last_and_a_stage_its_directory(
         else:
             commit(task)
 
-    def steep(*words: str) -> list[str]:
-        options = [word for setting in overrides for word in ("--set", setting)]
-        return (
-            CliRunner().invoke(app, [*words, *options], catch_exceptions=False).output.splitlines()
-        )
-
-    printed = steep("run")
+    options = [word for setting in overrides for word in ("--set", setting)]
+    printed = finished("run", *options).splitlines()
     expected = list(result_lines(Path("runs/embedded")))
     assert printed[-len(expected) :] == expected
     assert expected[-3:-1] == [
         "report:  runs/embedded/report.html",
         "browser: steep browse --config runs/embedded/config.yaml",
     ]
-    assert steep("run", "corpus")[-1].startswith("runs/embedded/store/corpus/")
+    [directory] = finished("run", "corpus", *options).splitlines()
+    assert directory.startswith("runs/embedded/store/corpus/")

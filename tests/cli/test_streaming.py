@@ -32,19 +32,14 @@ def lines(command: Command, count: int) -> bytes:
     return "".join(records).encode()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.arguments))
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_memory_is_flat(command: Command, tmp_path: Path) -> None:
-    for name, content in command.files.items():
-        (tmp_path / name).write_bytes(content)
-    name, peaks = " ".join(command.arguments), []
+    name, peaks = command.name, list[int]()
     few, many = BATCHES if name.startswith("score {in}") else (FEW, MANY)
-    for count in (FEW, few, many):  # the first run imports packages
+    for count in (len(command.records), few, many):  # the first run imports packages
         file = tmp_path / f"{count}.jsonl"
         file.write_bytes(lines(command, count))
-        call = [
-            argument.replace("{in}", str(file)).replace("{dir}", str(tmp_path))
-            for argument in command.arguments
-        ]
+        call = command.call(tmp_path, file)
         if command.output and "-o" not in call:
             call += ["-o", str(tmp_path / "out.jsonl")]
         if peaks:

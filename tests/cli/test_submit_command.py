@@ -15,67 +15,61 @@ import pytest
 from pipeline.core.answer_metrics import exact_match, f1
 from pipeline.core.row_files import iterate_parquet
 from pipeline.core.shipped import ROOT
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, finished, refused, steep
 
 DEMO = ROOT / "data" / "demo"
 Rows = list[dict[str, Any]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def split(real_data: Path) -> Rows:
     lines = (real_data / "search_agent_review/test_all.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in lines.splitlines()]
 
 
 @pytest.fixture
-def submitted(tmp_path: Path, real_data: Path) -> Callable[..., tuple[int, str, str]]:
-    def run(rows: Rows, *options: str) -> tuple[int, str, str]:
+def submitted(tmp_path: Path, real_data: Path) -> Callable[[Rows], list[object]]:
+    """The words of the command that submits rows as predictions for the split."""
+
+    def command(rows: Rows) -> list[object]:
         path = tmp_path / "system.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        named = ["--split", "search-agent-review", "--data", str(real_data)]
-        return steep(["submit", str(path), *named, *options])
+        return ["submit", path, "--split", "search-agent-review", "--data", real_data]
 
-    return run
-
-
-def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
-    split: Rows, submitted: Callable[..., tuple[int, str, str]]
-) -> None:
-    """Every second answer is the gold one; names of fields are those of another system."""
-    answers = [row["answer"] if number % 2 else "x y" for number, row in enumerate(split)]
-    rows = [
-        {"id": row["id"], "Prediction": answer} for row, answer in zip(split, answers, strict=True)
-    ]
-    status, printed, error = submitted(rows, "--json")
-    assert (status, error) == (0, "")
-    found = {row["dataset"]: row for row in json.loads(printed)["rows"]}
-    assert {name: row["n"] for name, row in found.items() if name.startswith("all")} == {
-        "all-questions": len(split),
-        "all": len(split),
-    }
-    for measure, of in (("em", exact_match), ("f1", f1)):
-        golds = [[row["answer"]] for row in split]
-        mean = sum(map(of, answers, golds)) / len(split)
-        assert found["all-questions"][measure] == pytest.approx(mean)
+    return command
 
 
 def test_ids_that_are_missing_twice_there_or_unknown_are_counted_and_named(
-    split: Rows, submitted: Callable[..., tuple[int, str, str]]
+    split: Rows, submitted: Callable[[Rows], list[object]]
 ) -> None:
     few = [{"qid": row["id"], "answer": row["answer"]} for row in split[:1000]]
     few += [{"qid": split[0]["id"], "answer": "other"}, {"qid": "no-such", "answer": None}]
-    status, printed, error = submitted(few)
+    status, printed, error = steep([*map(str, submitted(few))])
     assert (status, printed) == (2, "")
     assert "missing: 3,125: " in error
     assert f"duplicate: 1: {split[0]['id']}\n" in error
     assert "unknown: 1: no-such\n" in error
     assert "3,125 of 4,125 questions have no prediction" in error
-    status, printed, _ = submitted(few, "--partial", "--json")
-    assert (status, json.loads(printed)["rows"][-1]["em"]) == (0, 1.0)  # the first of two counts
+    printed = finished(*submitted(few), "--partial", "--json")
+    assert json.loads(printed)["rows"][-1]["em"] == 1.0  # the first of two counts
+
+
+def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
+    split: Rows, submitted: Callable[[Rows], list[object]]
+) -> None:
+    """Every second answer is the gold one; names of fields are those of another system."""
+    answers = [row["answer"] if number % 2 else "x y" for number, row in enumerate(split)]
+    ids = [row["id"] for row in split]
+    command = submitted([{"id": i, "Prediction": a} for i, a in zip(ids, answers, strict=True)])
+    found = {row["dataset"]: row for row in json.loads(accepted(*command, "--json"))["rows"]}
+    assert [found[name]["n"] for name in ("all-questions", "all")] == [4125, 4125]
+    for measure, of in (("em", exact_match), ("f1", f1)):
+        scores = map(of, answers, [[row["answer"]] for row in split])
+        assert found["all-questions"][measure] == pytest.approx(fmean(scores))
 
 
 def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
-    split: Rows, submitted: Callable[..., tuple[int, str, str]]
+    split: Rows, submitted: Callable[[Rows], list[object]]
 ) -> None:
     """Every second answer is right. In brackets: what a right answer costs."""
     answers = {row["id"]: row["answer"] for row in split}
@@ -83,10 +77,9 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
         {"id": name, "answer": (answer, "x y")[number % 2], "total_tokens": 100, "num_searches": 2}
         for number, (name, answer) in enumerate(answers.items())
     ]
-    status, printed, error = submitted(rows)
-    assert (len(rows), status, error) == (4012, 0, "")
+    assert len(rows) == 4012
     last = r"\| system \| all \| 4,125 \| ([\d.]+) .* \| 100 \((\d+)\) \| 2\.00 \(([\d.]+)\) \|"
-    found = re.fullmatch(last, printed.splitlines()[-1])
+    found = re.fullmatch(last, accepted(*submitted(rows)).splitlines()[-1])
     assert found is not None
     em, tokens, searches = (float(value) for value in found.groups())
     assert 45 < em < 55
@@ -112,8 +105,7 @@ def test_a_malformed_row_is_named(row: dict[str, Any], problem: str, tmp_path: P
     [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
     path = tmp_path / "system.jsonl"
     path.write_text(json.dumps(row), encoding="utf-8")
-    status, printed, error = steep(["submit", str(path), "--split", str(questions)])
-    assert (status, printed) == (2, "")
+    error = refused("submit", path, "--split", questions)
     assert "system.jsonl" in error
     [first] = next(iter(iterate_parquet(questions, ["question_id"]))).values()
     assert problem.format(first=first) in error
@@ -139,10 +131,8 @@ def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> 
         number = json.loads((output / "manifest.json").read_text())["key"]["round"]
         rows = iterate_parquet(output / "trajectories.parquet", ["question_id", "answer"])
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        options = ["--split", str(questions), "--against", str(run), "--json"]
-        status, printed, _ = steep(["submit", str(path), *options])
-        assert status == 0
-        found = json.loads(printed)
+        options = ("--split", questions, "--against", run, "--json")
+        found = json.loads(finished("submit", path, *options))
         tested[number] = {
             (test["difference"], test["p"]) for test in found["tests"] if test["measure"] == "em"
         }
@@ -167,12 +157,10 @@ def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
         rows = list(iterate_parquet(file, ["answer", "answers", "tokens"]))
         counts = [row["tokens"]["thinking"] + row["tokens"]["retrieved"] for row in rows]
         means.append((fmean(exact_match(r["answer"], r["answers"]) for r in rows), fmean(counts)))
-    split = ["--split", str(questions), "--json"]
-    status, printed, _ = steep(["submit", str(files[1]), "--against", str(files[0]), *split])
-    assert status == 0
+    command = ("submit", files[1], "--split", questions, "--json", "--against")
     tests = {
         test["measure"]: test["difference"]
-        for test in json.loads(printed)["tests"]
+        for test in json.loads(finished(*command, files[0]))["tests"]
         if test["dataset"] == "all-questions"
     }
     assert tests.keys() == {"em", "f1", "cem", "total"}
@@ -180,18 +168,16 @@ def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
     assert tests["total"] == pytest.approx(means[1][1] - means[0][1])
     part = tmp_path / "part.jsonl"
     part.write_text(json.dumps(next(iterate_parquet(files[0], ["question_id", "answer"]))))
-    status, printed, error = steep(["submit", str(files[1]), "--against", str(part), *split])
-    assert (status, printed, "part.jsonl has no answer to" in error) == (2, "", True)
+    assert "part.jsonl has no answer to" in refused(*command, part)
 
 
 def test_an_unknown_split_and_a_run_on_other_questions_are_refused(
-    split: Rows, submitted: Callable[..., tuple[int, str, str]], tmp_path: Path
+    split: Rows, submitted: Callable[[Rows], list[object]], tmp_path: Path
 ) -> None:
     rows = [{"id": row["id"], "answer": "x"} for row in split]
-    status, _, error = submitted(rows, "--against", str(DEMO))
-    assert (status, "has no answer to 4,125 of these 4,125 questions" in error) == (2, True)
-    path = str(tmp_path / "system.jsonl")
-    status, _, error = steep(["submit", path, "--split", "nope"])
-    assert (status, "or one of musique, hotpotqa" in error) == (2, True)
-    status, _, error = steep(["submit", path, "--split", "nq", "--data", str(tmp_path)])
-    assert (status, "nq/test.jsonl: no such file" in error) == (2, True)
+    error = refused(*submitted(rows), "--against", DEMO)
+    assert "has no answer to 4,125 of these 4,125 questions" in error
+    path = tmp_path / "system.jsonl"
+    assert "or one of musique, hotpotqa" in refused("submit", path, "--split", "nope")
+    error = refused("submit", path, "--split", "nq", "--data", tmp_path)
+    assert "nq/test.jsonl: no such file" in error

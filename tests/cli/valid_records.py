@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -32,6 +33,20 @@ class Command:
     @property
     def files(self) -> dict[str, bytes]:
         return self.write()
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.arguments)
+
+    def call(self, directory: Path, source: Path) -> list[str]:
+        """The words of the command on ``source``, and ``files`` written to ``directory``."""
+        for name, content in self.files.items():
+            (directory / name).write_bytes(content)
+        places = {"{in}": str(source), "{dir}": str(directory)}
+        return [
+            re.sub(r"\{in\}|\{dir\}", lambda found: places[found[0]], word)
+            for word in self.arguments
+        ]
 
 
 _STEPS = [
@@ -69,8 +84,8 @@ _PARSED = {
     "answer": "poet",
     "format_ok": True,
 }
-_JUDGED: Json = {
-    "trajectory_id": "a", "hop": "multi", "answers": ["poet"], "answer": "poet", "format_ok": True,
+JUDGED: Json = {
+    "trajectory_id": "a", "question_id": "q", "hop": "multi", "answers": ["poet"], "answer": "poet", "format_ok": True,
     "grammar": "hiprag", "output": _HIPRAG, "stop": "answer",
     "steps": [
         {"reasoning": "r", "search": "q", "context": [{"text": "d"}], "conclusion": "c", "verdict": "yes"},
@@ -117,9 +132,11 @@ _KAG = {
     "subquery": "Who was Byron?", "entities": ["Byron"], "chunks": _CHUNKS, "triplets": _TRIPLETS,
     "tau": 0.2, "alpha": 0.5, "k_f": 5,
 }  # fmt: skip
-_HYPER = {
+HYPER: Json = {
     "query_entities": ["A"], "entities": {"A": [2.0, 0.0], "B": [0.6, 0.8], "C": [0.0, 1.0]},
-    "hyperedges": [{"id": "e1", "entities": ["A", "B"]}, {"id": "e2", "entities": ["A", "C"]}], "k": 2,
+    "hyperedges": [
+        {"id": "e1", "entities": ["A", "B"]}, {"id": "e2", "entities": ["A", "C"]}, {"id": "e3", "entities": ["B", "C"]},
+    ],
 }  # fmt: skip
 _IMPORT = {
     "dataset": "NQ", "question": "who?", "golden": ["poet"], "full_output": _SEARCH_R1, "searches": 1,
@@ -230,7 +247,7 @@ COMMANDS = (
     ),
     Command(
         ("score", "{in}", "--reward", "hiprag"),
-        (_JUDGED, _JUDGED),
+        (JUDGED, JUDGED),
         ("answers",),
     ),
     Command(
@@ -263,7 +280,7 @@ COMMANDS = (
     ),
     Command(
         ("hyper", "{in}"),
-        (_HYPER, _HYPER | {"k": 1}),
+        (HYPER | {"k": 2}, HYPER | {"k": 1}),
         ("query_entities", "entities", "hyperedges"),
     ),
     Command(

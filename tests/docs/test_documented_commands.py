@@ -33,17 +33,10 @@ CODE = re.compile(r"`([^`]+)`")
 SETTING = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+)(?:=.*)?")
 FILES = (".json", ".jsonl", ".npy", ".parquet", ".py", ".toml", ".xml", ".yaml")
 # Options of Slurm, and of the benchmarks, which pages name outside of a command.
+SLURM = "--account --cpus-per-task --gpus-per-node --gres --mem-per-cpu --requeue --time"
 OTHER = {
     "docs/bench.md": {"--rows", "--run"},
-    "docs/executors.md": {
-        "--account",
-        "--cpus-per-task",
-        "--gpus-per-node",
-        "--gres",
-        "--mem-per-cpu",
-        "--requeue",
-        "--time",
-    },
+    "docs/executors.md": set(SLURM.split()),
     "docs/gpu.md": {"--budget"},
     "docs/scale.md": {"--built"},
 }
@@ -69,9 +62,12 @@ def words(command: str) -> list[str]:
 
 
 @cache
-def targets() -> set[str]:
-    phony = (ROOT / "Makefile").read_text().partition("TARGETS :=")[2].partition("\n#")[0]
-    return {*phony.replace("\\", "").split(), *STAGES}
+def of_makefile(name: str) -> set[str]:
+    """The words of a list in the Makefile."""
+    [value] = re.findall(
+        rf"^{name} :=((?:.*\\\n)*.*)", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    return set(value.replace("\\", "").split())
 
 
 def found_command(words: list[str]) -> Any:
@@ -94,19 +90,15 @@ def options_in(words: list[str]) -> set[str]:
     return {word for word in named if re.match(r"--?[a-z]", word)}
 
 
-def variables() -> set[str]:
-    """The variables that the Makefile takes."""
-    return set(
-        (ROOT / "Makefile").read_text().partition("VARIABLES := ")[2].partition("\n")[0].split()
-    )
-
-
 def unknown(command: list[str]) -> set[str]:
     """The words of a command that name a command, option, target or variable that does not exist."""
     program, *rest = (word for word in command if not PLACEHOLDER.search(word))
     if program == "make":
         names = {word.partition("=")[0] for word in rest if re.match(r"[A-Za-z_]+=", word)}
-        return ({word for word in rest[:1] if "=" not in word} - targets()) | (names - variables())
+        targets = (
+            {word for word in rest[:1] if "=" not in word} - of_makefile("TARGETS") - {*STAGES}
+        )
+        return targets | (names - of_makefile("VARIABLES"))
     found = found_command(rest)
     missing = (
         {rest[0]} if rest and hasattr(found, "commands") and not rest[0].startswith("-") else set()

@@ -18,7 +18,7 @@ from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.engine.resolved import write_resolved
 from pipeline.engine.stage import walk
 from tasks import task_for
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, finished, steep
 from tests.cli.test_audit_rewards import write_run
 from tests.cli.test_pair_preview import commit, scored
 from tests.llm.fake_endpoint import FakeEndpoint
@@ -49,15 +49,14 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_own_data_are_checked(own: Path) -> None:
-    assert steep(["check", "--config", "own.yaml", "--data", "."])[0] == 0
+    finished("check", "--config", "own.yaml", "--data", ".")
 
 
 @pytest.mark.slow
 def test_the_own_data_are_read(own: Path) -> None:
     options = ["--config", "own.yaml", "--data", "."]
     for stage in ("graph", "questions-sampling"):
-        status, _, complaint = steep(["run", stage, *options])
-        assert status == 0, complaint
+        finished("run", stage, *options)
     (statistics,) = own.glob("runs/own/store/graph/*/manifest.json")
     assert json.loads(statistics.read_text())["counts"]["triplets"] == 5
 
@@ -83,8 +82,7 @@ def test_the_first_commands_of_the_page_find_and_answer(own: Path) -> None:
 def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Path) -> None:
     (own / "cold-start.jsonl").unlink()
     options = ["--config", "own.yaml", "--data", ".", "--set", "start=base", "--set", "data.sft=[]"]
-    status, _, complaint = steep(["check", *options])
-    assert (status, complaint) == (0, "")
+    accepted("check", *options)
     report = task_for("report", "own.yaml", ("start=base", "data.sft=[]"), ".")
     stages = {task.stage for task in walk(report, lambda one: one.inputs)}
     assert {"questions-sft", "sft-data", "sft"}.isdisjoint(stages)
@@ -137,12 +135,11 @@ def test_questions_are_synthesised_from_the_own_documents(own: Path) -> None:
     with FakeEndpoint(script) as endpoint:
         words = shlex.split(command.replace("https://api.openai.com/v1", endpoint.url))[1:]
         assert steep(words[:-2])[0] == 2  # the graph is not complete
-        assert steep(["run", "graph", *options])[0] == 0
+        finished("run", "graph", *options)
         os.environ.pop("OPENAI_API_KEY", None)
         status, _, complaint = steep([*words, "--json"])
         assert (status, "OPENAI_API_KEY" in complaint) == (2, True)
-        status, printed, complaint = steep([*words[:-2], "--json"])
-    assert status == 0, complaint
+        printed = finished(*words[:-2], "--json")
     assert json.loads(printed)["questions"] == 2
     (settings,) = (text for text in blocks("own-data.md", "yaml") if "harbour/test" in text)
     (own / "more.yaml").write_text(f"base: own.yaml\nname: more\n{settings}")
@@ -150,7 +147,7 @@ def test_questions_are_synthesised_from_the_own_documents(own: Path) -> None:
         "data.test=[{dataset: harbour, path: test.jsonl}]"  # of four documents none is held out
     )
     more = ["--config", "more.yaml", "--data", ".", "--set", held_out]
-    assert steep(["run", "questions-sft", *more])[0] == 0
+    finished("run", "questions-sft", *more)
     status, _, complaint = steep([*words[:-2], "--endpoint", "http://127.0.0.1:9/v1"])
     assert (status, "exists" in complaint) == (2, True)
 
@@ -174,19 +171,18 @@ def test_own_questions_are_decomposed(own: Path) -> None:
     with FakeEndpoint(script) as endpoint:
         words = shlex.split(command[1].replace("URL", endpoint.url))
         assert steep(words)[0] == 2  # the index is not complete
-        assert steep(["run", "index", *options])[0] == 0
+        finished("run", "index", *options)
         status, _, complaint = steep(words)
     assert (status, "1 of 2 questions were decomposed" in complaint) == (0, True)
     sft = "data.sft=[{dataset: harbour, path: decomposed.jsonl}]"
-    assert steep(["run", "questions-sft", *options, "--set", sft])[0] == 0
+    finished("run", "questions-sft", *options, "--set", sft)
 
 
 def test_rejection_sampling_needs_no_decomposed_questions(own: Path) -> None:
     (own / "cold-start.jsonl").unlink()
     [ours] = (text for text in blocks("own-data.md", "yaml") if "rejection" in text)
     (own / "more.yaml").write_text(f"base: own.yaml\nname: more\n{ours}")
-    status, _, complaint = steep(["check", "--config", "more.yaml", "--data", "."])
-    assert (status, complaint) == (0, "")
+    accepted("check", "--config", "more.yaml", "--data", ".")
     made = task_for("sft", "more.yaml", (), ".")
     stages = [task.stage for task in walk(made, lambda one: one.inputs)]
     assert stages[-4:] == ["given-policy", "sft-sample", "sft-data", "sft"]
@@ -222,8 +218,7 @@ def test_the_configuration_for_80_gb_fits_one_gpu(tmp_path: Path) -> None:
     few = ("--set", "sft_data.min_share=0")  # the data of the test are a few questions
     machine = ("--machine", "1x80", *few)
     options = ["--config", str(tmp_path / "one-80gb.yaml"), "--data", str(data)]
-    status, printed, complaint = steep(["check", *options, *machine])
-    assert (status, complaint) == (0, "")
+    printed = accepted("check", *options, *machine)
     assert "no faults" in printed
     assert steep(["check", *options, "--machine", "1x24", *few])[0] == 2
 
@@ -266,8 +261,7 @@ def test_the_commands_of_the_page_about_rewards_run(
         if "|" in line:
             in_shell(line, tmp_path)
             continue
-        status, printed, complaint = steep(shlex.split(line, comments=True)[1:])
-        assert status == 0, complaint
+        printed = finished(*shlex.split(line, comments=True)[1:])
         shown += printed
     assert "rewards.tearag.consistency: 0.1 -> 0.4" in shown
     assert "1 · round 0 · format · Q?" in shown
@@ -304,8 +298,7 @@ def test_exported_pairs_train_a_policy_as_the_page_says(
         words = call[1:] if "pairs.jsonl" in call else [*call[1:], "pairs.jsonl"]
         if "--round" in words:  # the pairs of the file in place of a run's
             del words[words.index("--round") : words.index("--round") + 2]
-        status, _, complaint = steep(words)
-        assert status == 0, complaint
+        finished(*words)
     program = blocks("exchange.md", "python")[0].replace(
         '"trained",', '"trained", use_cpu=True, bf16=False, report_to=[],'
     )

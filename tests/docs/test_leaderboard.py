@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, finished
 
 ROOT = Path(__file__).resolve().parents[2]
 PREDICTIONS = ROOT / "data" / "leaderboard"
@@ -32,17 +32,13 @@ def test_a_row_is_what_its_predictions_give(
 ) -> None:
     found = list(rows())
     assert sorted(name for name, *_ in found) == sorted(p.name for p in PREDICTIONS.iterdir())
+    monkeypatch.chdir(tmp_path)
     for name, options, values in found:
-        folder = tmp_path / name
-        folder.mkdir()
-        monkeypatch.chdir(folder)
         world = ["--set", f"seed={number}", "--set", f"data.closed_world.seed=3{number}"]
-        status, _, error = steep(["run", "questions-test", *options, *world])
-        assert status == 0, error
-        [questions] = folder.glob("runs/*/store/questions-test/*/questions.parquet")
+        made = finished("run", "questions-test", *options, *world).splitlines()[-1]
+        questions = Path(made) / "questions.parquet"
         file = str(PREDICTIONS / name / f"seed-{number}.jsonl")
         command = ["submit", file, "--split", str(questions), "--against", file, "--json"]
-        status, printed, error = steep(command)
-        assert (status, error) == (0, "")
+        printed = accepted(*command)
         [em] = [row["em"] for row in json.loads(printed)["rows"] if row["dataset"] == "all"]
         assert 100 * em == pytest.approx(float(values.split(", ")[number - 1]), abs=0.051), name

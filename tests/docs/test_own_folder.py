@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Pair, Question
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, finished, refused, steep
 from tests.docs.own_folder import write_own_folder
 
 OPTIONS = ["--config", "folder/own.yaml"]
@@ -22,23 +22,19 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     files = ("questions.jsonl", "cold-start.jsonl")
     named = [word for name in files for word in ("--questions", name)]
-    status, printed, complaint = steep(["init", "own", "--docs", "docs", *named])
-    assert status == 0, complaint
+    printed = finished("init", "own", "--docs", "docs", *named)
     assert "questions.jsonl: 60, read as questions; 0 have evidence" in printed
     monkeypatch.chdir(tmp_path)
     return folder
 
 
 def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
-    status, printed, complaint = steep(["check", *OPTIONS])
-    assert (status, complaint) == (0, "")
-    notes = " ".join(printed.split())
+    notes = " ".join(accepted("check", *OPTIONS).split())
     assert "corpus.files: docs: 1 file skipped: .png, which is not read" in notes
     left = 48  # of 60, without the 12 that are held out
     assert "data.sampling: 12 questions repeat one of data.test; left out" in notes
     assert f"data.sampling: grammar search-r1 fits: 0 of {left} questions have evidence" in notes
-    status, printed, _ = steep(["check", *OPTIONS, "--set", "grammar=tearag"])
-    notes = " ".join(printed.split())
+    notes = " ".join(finished("check", *OPTIONS, "--set", "grammar=tearag").split())
     assert f"data.sampling: grammar is tearag, and search-r1 fits: 0 of {left}" in notes
     assert (
         f"data.sampling: {left} of {left} questions have neither hops nor evidence, so grammar tearag "
@@ -46,8 +42,7 @@ def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
     )
     assert steep(["search", "Brasprel", *OPTIONS])[2].endswith("first\n")
     for stage in ("graph", "questions-sampling"):
-        status, _, complaint = steep(["run", stage, *OPTIONS])
-        assert status == 0, complaint
+        finished("run", stage, *OPTIONS)
     (corpus,) = own.glob("runs/own/store/corpus/*/manifest.json")
     sources = {chunk.source for chunk in read_records(corpus.parent / "chunks.parquet", Chunk)}
     assert {Path(source).suffix for source in sources} == {".md", ".html", ".txt", ".csv", ".jsonl"}
@@ -63,28 +58,23 @@ def test_a_folder_and_plain_lines_are_checked_and_read(own: Path) -> None:
 
 @pytest.mark.slow
 def test_the_passages_of_a_folder_are_searched(own: Path) -> None:
-    status, _, complaint = steep(["run", "index", *OPTIONS])
-    assert status == 0, complaint
+    finished("run", "index", *OPTIONS)
     for variant in ("linked", "ppr", "semantic"):
         command = ["search", "Lake", *OPTIONS, "--variant", variant, "--json"]
-        status, printed, complaint = steep(command)
-        assert status == 0, complaint
+        printed = finished(*command)
         result = json.loads(printed)
         assert result["variant"] == variant
         assert all(one["source"].startswith("docs/") for one in result["results"])
         scores = [one["score"] for one in result["results"]]
         assert len(scores) == 3
         assert scores == sorted(scores, reverse=True)
-    status, _, complaint = steep(["search", "Lake", *OPTIONS, "--variant", "best"])
-    assert status == 2
-    assert "retrieval.variant" in complaint
+    assert "retrieval.variant" in refused("search", "Lake", *OPTIONS, "--variant", "best")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_folder_and_plain_lines_give_pairs(own: Path) -> None:
-    status, _, complaint = steep(["run", *OPTIONS, "--set", "until=pair"])
-    assert status == 0, complaint
+    finished("run", *OPTIONS, "--set", "until=pair")
     (pairs,) = own.glob("runs/own/store/pair/*/pairs.parquet")
     found = read_records(pairs, Pair)
     assert len(found) >= 5

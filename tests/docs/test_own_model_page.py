@@ -11,22 +11,14 @@ import pytest
 
 from pipeline.config import load
 from pipeline.config.presets import preset_of
-from tests.cli.malformed_inputs import steep
+from tests.cli.malformed_inputs import accepted, finished, steep
+from tests.docs.test_choose_page import GIB, rows
 from tests.docs.test_howto_pages import HOWTO, blocks
 
 PAGE = "own-model.md"
-GIB = 2**30
 
 
-def rows() -> dict[str, list[str]]:
-    """The cells of each row, by model."""
-    lines = (HOWTO / PAGE).read_text(encoding="utf-8").splitlines()
-    cells = [
-        [cell.strip("` ") for cell in line.strip("|").split("|")]
-        for line in lines
-        if line.startswith("| `")
-    ]
-    return {name: rest for name, *rest in cells}
+TABLE = rows(HOWTO / PAGE)
 
 
 def commands() -> dict[str, list[str]]:
@@ -56,11 +48,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_page_leads_to_a_cold_start_without_faults(folder: Path) -> None:
     page = commands()
-    status, printed, complaint = steep(page["init"])
-    assert status == 0, complaint
+    printed = finished(*page["init"])
     assert "half of them, by the seed, serve the cold start" in printed
-    status, printed, complaint = steep(page["check"])
-    assert (status, complaint) == (0, "")
+    printed = accepted(*page["check"])
     assert "of one CPU core" in printed
     assert "tearag fits" not in printed  # it could not have this cold start
     for setting in ("sft.learning_rate=0.008", "sft_data.sizes={2: 4}"):
@@ -73,12 +63,10 @@ def test_the_model_of_the_page_is_trained_and_answers(folder: Path) -> None:
     """The page's commands; of its ``steep run`` the cold start alone."""
     page = commands()
     for words in (page["init"], ["run", "index", *page["run"][-2:]], [*page["ask"], "--json"]):
-        status, printed, complaint = steep(words)
-        assert status == 0, complaint
+        printed = finished(*words)
     answered = json.loads(printed)
     assert (answered["policy"], {"answer", "format_ok"} <= answered.keys()) == ("base", True)
-    status, _, complaint = steep(["run", "sft", *page["run"][-2:]])
-    assert status == 0, complaint
+    finished("run", "sft", *page["run"][-2:])
     (manifest,) = folder.glob("runs/own/store/sft/*/manifest.json")
     assert json.loads(manifest.read_text())["counts"]["examples"] > 0
 
@@ -86,12 +74,10 @@ def test_the_model_of_the_page_is_trained_and_answers(folder: Path) -> None:
 def planned(base: str, gpu: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The plan of the table, and the sums of its stages."""
     words = ["--docs", "documents.jsonl", "--questions", "questions.jsonl", "--base", base]
-    status, _, complaint = steep(["init", "own", *words, "--gpu", gpu, "-o", f"{gpu}.yaml"])
-    assert status == 0, complaint
+    finished("init", "own", *words, "--gpu", gpu, "-o", f"{gpu}.yaml")
     options = ["--set", "rounds=1", "--set", "sampling.samples=8", "--json"]
     options += ["--machine", f"1x{gpu}"] if gpu != "0" else []
-    status, printed, complaint = steep(["plan", "--config", f"{gpu}.yaml", *options])
-    assert (status, complaint) == (0, "")
+    printed = accepted("plan", "--config", f"{gpu}.yaml", *options)
     plan = json.loads(printed)["plan"]
     return plan, {stage["stage"]: stage for stage in plan["stages"]}
 
@@ -100,7 +86,7 @@ SHORT = {"HuggingFaceTB/SmolLM2-135M-Instruct"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one not in SHORT)) for one in rows()]
+    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one not in SHORT)) for one in TABLE]
 )
 def test_a_row_has_the_figures_of_the_plan(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -116,7 +102,7 @@ def test_a_row_has_the_figures_of_the_plan(
     for file, written in (("documents", documents), ("questions", questions)):
         lines = "".join(json.dumps(one) + "\n" for one in written)
         (tmp_path / f"{file}.jsonl").write_text(lines)
-    preset, cores, least, memory, hours = rows()[name]
+    preset, cores, least, memory, hours = TABLE[name]
     assert preset == preset_of(name)[0].name
     on_cpu, _ = planned(name, "0")
     assert float(cores) == pytest.approx(on_cpu["cpu_hours"], rel=0.05)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks.screenshots import PICTURES
+from tests.chromium import Watched, new_page
+from tests.chromium import chromium as chromium
 from tests.contrast import low_contrast
-from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 LOADING = {
     "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "embed": "src",
     "object": "data", "link": "href",
@@ -115,42 +111,23 @@ def test_the_pictures_of_the_pages_are_those_that_are_taken_from_a_run() -> None
     assert pictures == set(PICTURES)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (chromium or google-chrome on PATH)")
-    reason = "needs the package playwright"
-    with pytest.importorskip("playwright.sync_api", reason=reason).sync_playwright() as playwright:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield chromium
-        chromium.close()
-
-
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_text_has_enough_contrast_and_the_search_has_a_name(
-    site: Path, browser: Any, scheme: str
+    site: Path, chromium: Any, scheme: str
 ) -> None:
-    page = browser.new_page(color_scheme=scheme)
+    page = new_page(chromium, color_scheme=scheme)
     for name in ("index", "look", "api"):
         page.goto((site / f"{name}.html").as_uri())
         assert low_contrast(page) == [], name
         assert page.locator(".md-search").get_attribute("aria-label") == "Search"
 
 
-def test_the_pages_are_searched_as_files_without_any_request(site: Path, browser: Any) -> None:
-    incidents: list[str] = []
-    page = browser.new_page()
-    page.set_default_timeout(LIMIT * 1000)
-    page.on("console", lambda message: incidents.append(message.text))
-    page.on("pageerror", lambda error: incidents.append(str(error)))
-    page.on(
-        "request",
-        lambda request: request.url.startswith("file:") or incidents.append(request.url),
-    )
+def test_the_pages_are_searched_as_files_without_any_request(site: Path, chromium: Any) -> None:
+    watched = Watched(chromium, "file:")
+    page = watched.page
     page.goto((site / "index.html").as_uri())
     page.click("input.md-search__input")
     page.keyboard.type("informativeness")
     page.wait_for_selector(".md-search-result__link")
     assert "prograph.html" in page.inner_html(".md-search-result__list")
-    assert not incidents
+    assert watched.incidents == []

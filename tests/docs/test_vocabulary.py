@@ -9,25 +9,30 @@ from typing import Any
 
 import pytest
 from lxml import html
-from starlette.testclient import TestClient
 from typer.main import get_command
 
 from pipeline.cli.app import app
 from pipeline.cli.run import result_lines
+from pipeline.engine.context import StageContext
 from pipeline.engine.store import read_output
 from pipeline.evaluation.comparison_tables import tables
 from pipeline.evaluation.measured import read_outcomes
 from pipeline.evaluation.run_comparison import RunResults, compare_runs
-from pipeline.look.browse.app import create_app
-from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.report.page import run as write_report
-from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
+from tests.browse.linked_pages import linked_pages
+from tests.browse.stored_run import TINY_READER, browsed, write_stored_run
 from tests.docs.vocabulary import wrong_titles, wrong_words
 from tests.stages.fabricated_run import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERMS = re.findall(r"^\*\*(.+?)\*\*", GLOSSARY, re.MULTILINE)
+
+
+# The log is left out: its entries are dated, and quote what was printed on their day.
+LOG = {ROOT / "docs" / "log.md", *(ROOT / "docs" / "log").rglob("*.md")}
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - LOG)
+CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
 
 
 def faults_of_page(text: str) -> list[str]:
@@ -71,43 +76,36 @@ def test_the_glossary_is_short_and_in_alphabetical_order() -> None:
     }  # fmt: skip
 
 
-def test_the_report_has_the_words_of_the_glossary(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=2)
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> StageContext:
+    """A finished run and its report."""
+    context = write_run(tmp_path_factory.mktemp("run"), rounds=2)
     write_report(context)
-    text = (context.output / "report.html").read_text(encoding="utf-8")
+    return context
+
+
+def test_the_report_has_the_words_of_the_glossary(report: StageContext) -> None:
+    text = (report.output / "report.html").read_text(encoding="utf-8")
     assert "Policy 0 (SFT)" in text
     assert faults_of_page(text) == []
 
 
 def test_every_page_of_the_browser_has_the_words_of_the_glossary(tmp_path: Path) -> None:
-    store = write_stored_run(tmp_path) / "store"
-    entry = RunEntry(NAME, store, base_model=TINY_READER)
-    seen, todo, faults = {"/"}, ["/"], list[str]()
-    with TestClient(
-        create_app(Site({NAME: entry}, tmp_path / "cache")), base_url="http://localhost"
-    ) as client:
-        while todo and len(seen) < 120:
-            response = client.get(todo.pop(0))
-            faults += [f"{response.url}: {fault}" for fault in faults_of_page(response.text)]
-            for link in html.fromstring(response.content).xpath("//a/@href"):
-                url = response.url.join(link)
-                target = f"{url.path}?{url.query.decode()}"
-                if target not in seen:
-                    seen.add(target)
-                    todo.append(target)
-    assert {"pairs", "trajectories", "ask"} <= {path.rpartition("/")[2][:-1] for path in seen}
+    with browsed(write_stored_run(tmp_path), base_model=TINY_READER) as client:
+        pages = linked_pages(client, most=5)
+    assert pages.keys() >= {"/pairs", "/trajectories", "/ask"}
+    faults = [fault for texts in pages.values() for text in texts for fault in faults_of_page(text)]
     assert faults == []
 
 
-def test_tables_in_the_terminal_have_the_titles_of_policies(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=1)
-    write_report(context)
-    rows = read_output(context.output / "metrics.json")
+def test_tables_in_the_terminal_have_the_titles_of_policies(report: StageContext) -> None:
+    rows = read_output(report.output / "metrics.json")
+    evaluated = report.output.parent
     outcomes = {
         policy: {
-            one.question_id: one for one in read_outcomes(tmp_path / f"evaluate-{policy}").outcomes
+            one.question_id: one for one in read_outcomes(evaluated / f"evaluate-{policy}").outcomes
         }
-        for policy in ("sft", "round-1")
+        for policy in ("sft", "round-1", "round-2")
     }
     results = [
         RunResults(name, 0, {"top_k": name}, "test", "same", rows, outcomes)
@@ -116,7 +114,7 @@ def test_tables_in_the_terminal_have_the_titles_of_policies(tmp_path: Path) -> N
     for shown in tables(compare_runs(results), "all"):
         assert [*wrong_titles([[*shown.header], *map(list, shown.rows)])] == []
         assert [*wrong_words(f"{shown.title} {shown.note}")] == []
-    lines = list(result_lines(context.output))
+    lines = list(result_lines(report.output))
     assert [line.split("  ")[0] for line in lines[1:3]] == ["Policy 0 (SFT)", "Policy 1"]
     assert [*wrong_words("\n".join(lines))] == []
 
@@ -143,3 +141,25 @@ def test_settings_and_stages_are_described_in_the_words_of_the_glossary(kind: st
 
     text = page() if kind == "settings" else "\n".join(stage.help for stage in STAGES.values())
     assert [*wrong_words(re.sub(r"`[^`]*`", "", text))] == []
+
+
+def faults_of_markdown(text: str) -> Iterator[str]:
+    prose = CODE.sub("", text)
+    yield from wrong_words(prose)
+    for table in re.findall(r"(?:^\|.*\|\n?)+", prose, re.MULTILINE):
+        lines = [line.strip().strip("|").split("|") for line in table.splitlines()]
+        yield from wrong_titles([[cell.strip(" *") for cell in line] for line in lines])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_the_words_of_the_glossary(page: Path) -> None:
+    assert list(faults_of_markdown(page.read_text(encoding="utf-8"))) == []
+
+
+def test_code_is_no_prose_and_results_of_rounds_are_found() -> None:
+    assert not list(faults_of_markdown("`round-2`\n\n```\nround-2\n```\n"))
+    assert list(faults_of_markdown("| policy | EM |\n|---|---|\n| SFT | 1 |\n"))
+    assert list(faults_of_markdown("| EM | SFT | round 1 |\n|---|---|---|\n| a | 1 | 2 |\n"))
+    assert not list(
+        faults_of_markdown("| pairs | round 1 | round 2 |\n|---|---|---|\n| a | 1 | 2 |\n")
+    )

@@ -16,7 +16,8 @@ from pipeline.engine.store import StageKey
 from pipeline.evaluation.measured import merge_policies
 from pipeline.knowledge.corpus.coverage import CoverageRow
 from pipeline.look.report.page import run
-from tests.report.figures_of_the_store import faults
+from tests.report.figures_of_the_store import Store, faults
+from tests.report.test_report_page import Page
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import write_evaluation, write_run
 
@@ -64,6 +65,16 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> StageContext:
     return made
 
 
+@pytest.fixture(scope="module")
+def store(context: StageContext) -> Store:
+    return Store(context)
+
+
+@pytest.fixture(scope="module")
+def page(context: StageContext) -> str:
+    return (context.output / "report.html").read_text(encoding="utf-8")
+
+
 def read(path: Path) -> list[Trajectory]:
     return list(iterate_records(path, Trajectory))
 
@@ -85,7 +96,7 @@ def make_single_hop(score: Path, pair: Path) -> None:
 
 def write_manifest(directory: Path, stage: str, number: int | None, shards: int = 0) -> None:
     parts = {
-        f"shard-{n:03d}": {"wall_seconds": 700.0 * (n + 1), "peak_memory_mb": 900.0 + n}
+        f"shard-{n:03d}": {"wall_seconds": 700.0 * (n + 1), "peak_memory_mb": 900.0 if n else None}
         for n in range(shards)
     }
     facts = {
@@ -101,15 +112,28 @@ def write_manifest(directory: Path, stage: str, number: int | None, shards: int 
     (directory / "manifest.json").write_text(json.dumps(facts))
 
 
-def test_every_figure_of_the_report_is_that_of_the_store(context: StageContext) -> None:
-    page = (context.output / "report.html").read_text(encoding="utf-8")
-    assert faults(context.inputs, page, OTHERS) == []
+def test_every_figure_of_the_report_is_that_of_the_store(store: Store, page: str) -> None:
+    assert faults(store, page, OTHERS) == []
+
+
+def test_metrics_and_settings_are_written_beside_the_page_as_they_are_shown(
+    context: StageContext,
+) -> None:
+    written = (context.output / "metrics.json").read_text()
+    assert json.loads(written) == json.loads(
+        (context.inputs["evaluate"] / "metrics.json").read_text()
+    )
+    assert json.loads((context.output / "report.json").read_text())["settings"] == DIFFERING
+
+
+def test_a_page_with_every_section_is_well_formed(page: str) -> None:
+    parsed = Page(page)
+    assert (parsed.misnested, parsed.open) == ([], [])
 
 
 @pytest.mark.parametrize("number", [12, pytest.param(200, marks=pytest.mark.slow)])
-def test_every_wrong_figure_is_found(context: StageContext, number: int) -> None:
+def test_every_wrong_figure_is_found(store: Store, page: str, number: int) -> None:
     """``number`` of the numbers of the page that a reader sees are changed, one after the other."""
-    page = (context.output / "report.html").read_text(encoding="utf-8")
     start, end = page.index("<h1>"), page.index("<footer>")
     # The store has no settings that differ (`DIFFERING`).
     others = r"<svg.*?</svg>|<pre.*?</pre>|<code>seed</code>.*?</tr>"
@@ -123,13 +147,12 @@ def test_every_wrong_figure_is_found(context: StageContext, number: int) -> None
     unnoticed = []
     for found in places[:: len(places) // number]:
         changed = page[: found.start()] + "77.7" + page[found.end() :]
-        if not faults(context.inputs, changed, OTHERS):
+        if not faults(store, changed, OTHERS):
             unnoticed.append(page[found.start() - 60 : found.end() + 20])
     assert unnoticed == []
 
 
-def test_a_changed_point_of_a_chart_is_found(context: StageContext) -> None:
-    page = (context.output / "report.html").read_text(encoding="utf-8")
+def test_a_changed_point_of_a_chart_is_found(store: Store, page: str) -> None:
     figure = page.index("SFT loss</figcaption>")
     line = re.compile(r"(L [\d.]+ )([\d.]+)( \n?\"? *clip-path)")
     found = next(
@@ -138,4 +161,4 @@ def test_a_changed_point_of_a_chart_is_found(context: StageContext) -> None:
         if "var(--line)" not in page[one.end() : one.end() + 90]
     )
     changed = page[: found.start(2)] + "1.5" + page[found.end(2) :]
-    assert len(faults(context.inputs, changed, OTHERS)) == 1
+    assert len(faults(store, changed, OTHERS)) == 1

@@ -15,11 +15,9 @@ from pipeline.config.writing import differing_settings
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Question, Trajectory
 from pipeline.core.trajectory_file import FILE
-from pipeline.engine.progress import duration
 from pipeline.evaluation.measured import merge_policies
 from pipeline.look.report import recall_section as recall
 from pipeline.look.report import rewards_section as rewards
-from pipeline.look.report.data import stage_rows
 from pipeline.look.report.page import run
 from pipeline.look.report.usage_section import usages
 from pipeline.methods import method
@@ -106,33 +104,6 @@ def test_of_many_trajectories_evenly_spaced_ones_are_checked(tmp_path: Path) -> 
     [found] = recall.values(inputs, "test", most=3)["recalls"]
     assert found.every == 3
     assert found.by_dataset["all"] == {"n": 3, "recall": 1.0, "whole": 1.0}
-
-
-def test_the_page_and_report_json_have_the_same_figures(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=2)
-    differing = {
-        "reference": "embedded.yaml",
-        "settings": [{"key": "seed", "value": 1, "before": 0}],
-    }
-    run(replace(context, facts={"differing": differing}))
-    figures = json.loads((context.output / "report.json").read_text())
-    text = Page((context.output / "report.html").read_text()).text
-    assert figures["settings"] == differing
-    assert "1 setting differs from embedded.yaml" in text.replace(" .", ".")
-    assert {row["title"] for row in figures["recall"]} == {
-        "Round 1, samples of policy 0",
-        "Round 2, samples of policy 1",
-    }
-    terms = {(row["round"], row["hop"], row["term"]): row for row in figures["rewards"]}
-    subquery = terms[1, "multi", "subquery"]
-    assert subquery["n_right"] == subquery["n_wrong"] == 20
-    assert subquery["comparisons"] == subquery["questions"] == 20
-    for row in figures["rewards"]:
-        for key in ("right", "wrong", "auc", "within"):
-            assert row[key] is None or f"{row[key]:.3f}" in text
-    assert figures["verdict"] in text
-    for row in figures["pair_order"]:
-        assert f" {row['hop']}-hop {row['pairs']} {row['rejected_higher']} " in text
 
 
 def test_the_report_says_when_em_and_cover_em_part_and_tests_all_answer_measures(
@@ -245,23 +216,24 @@ def test_a_method_without_a_process_reward_is_judged_by_its_total(tmp_path: Path
     assert found["reward_order"][0]["term"] == "total"
 
 
-@pytest.mark.parametrize(("cases", "named"), [(50, True), (49, False)])
-def test_a_judge_whose_verdicts_are_all_the_same_is_named_on_the_page(
-    tmp_path: Path, cases: int, named: bool
+def test_a_judge_is_named_on_the_page_if_fifty_of_its_verdicts_are_all_the_same(
+    tmp_path: Path,
 ) -> None:
     context = write_run(tmp_path, rounds=1)
-    judge = tmp_path / "judge-1"
-    judge.mkdir()
-    statistics = {
-        "over": {"yes": 0, "no": 90, "unknown": 3},
-        "under": {"yes": 9, "no": 99, "unknown": 0},
-        "calls": {"over": cases, "under": 108},
-    }
-    (judge / "statistics.json").write_text(json.dumps(statistics))
-    run(replace(context, inputs={**context.inputs, "judge-1": judge}))
+    inputs = dict(context.inputs)
+    for name, cases in (("judge-1", 50), ("judge-2", 49)):
+        inputs[name] = tmp_path / name
+        inputs[name].mkdir()
+        statistics = {
+            "over": {"yes": 0, "no": 90, "unknown": 3},
+            "under": {"yes": 9, "no": 99, "unknown": 0},
+            "calls": {"over": cases, "under": 108},
+        }
+        (inputs[name] / "statistics.json").write_text(json.dumps(statistics))
+    run(replace(context, inputs=inputs))
     text = Page((context.output / "report.html").read_text()).text
-    sentence = "Judging of round 1: all 90 verdicts on over-search are 'no'"
-    assert (sentence in text) is named
+    assert "Judging of round 1: all 90 verdicts on over-search are 'no'" in text
+    assert "Judging of round 2: all" not in text
     assert "verdicts on under-search" not in text
 
 
@@ -330,26 +302,3 @@ def test_settings_are_compared_with_the_base_file_the_shipped_file_or_the_defaul
     assert {"key": "sampling.temperature", "value": 0.8, "before": 1.0} in against_defaults[
         "settings"
     ]
-
-
-def test_the_time_of_a_stage_includes_its_shards(tmp_path: Path) -> None:
-    """The sums of the page are those of the store."""
-    context = write_run(tmp_path, rounds=1)
-    path = context.inputs["score-1"] / "manifest.json"
-    manifest = json.loads(path.read_text())
-    own = manifest["wall_seconds"]
-    manifest["shards"] = {
-        "shard-000": {"wall_seconds": 3600.0, "peak_memory_mb": 2048},
-        "shard-001": {"wall_seconds": 1800.0, "peak_memory_mb": None},
-    }
-    path.write_text(json.dumps(manifest))
-    stages = {row["name"]: row for row in stage_rows(context.inputs)}
-    assert stages["score-1"]["seconds"] == own + 5400
-    assert stages["score-1"]["peak_memory_mb"] == 2048
-    run(context)
-    page = (context.output / "report.html").read_text()
-    total = sum(
-        json.loads((directory / "manifest.json").read_text())["wall_seconds"]
-        for directory in context.inputs.values()
-    )
-    assert f"all stages</th><td>{duration(total + 5400)}</td>" in page
