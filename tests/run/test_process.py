@@ -43,15 +43,13 @@ def test_a_child_in_another_session_ends_when_its_parent_is_killed(delay: float)
     wait_until(lambda: not running(child))
 
 
-def start(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Run ``python -m this`` as a child."""
-    return subprocess.run(
-        [sys.executable, "-m", MODULE, "this"],
-        env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
 def test_a_child_whose_parent_has_ended_does_not_start():
-    assert "Zen" in start(dict(child_environment())).stdout
-    orphan = start({"STEEP_PARENT": "1"})
+    started, orphan = (
+        subprocess.run(
+            [sys.executable, "-m", MODULE, "this"],
+            env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True, check=False,
+        )
+        for environment in (child_environment(), {"STEEP_PARENT": "1"})
+    )  # fmt: skip
+    assert "Zen" in started.stdout
     assert (orphan.returncode, orphan.stdout) == (-signal.SIGTERM, "")
