@@ -85,12 +85,6 @@ def writes_nothing(context: StageContext) -> dict[str, int]:
     return {}
 
 
-def sleeps(context: StageContext) -> dict[str, int]:
-    _count(context)
-    time.sleep(600)
-    return {}
-
-
 def copies(context: StageContext) -> dict[str, int]:
     """Copies the raw file ``numbers.txt``; with the file KILL another program then changes it."""
     _count(context)
@@ -105,29 +99,19 @@ def copies(context: StageContext) -> dict[str, int]:
 
 
 def waits(context: StageContext) -> dict[str, int]:
-    """Writes a checkpoint, and ends when the file RELEASE is there."""
+    """Counts 4 of 10 items and writes a checkpoint, waits for the file RELEASE, and counts the rest."""
     _count(context)
-    (context.checkpoint_dir / "checkpoint.txt").write_text("kept")
+    checkpoint = context.checkpoint_dir / "checkpoint.txt"
+    checkpoint.write_text("kept")
     print("working", flush=True)
-    while not Path(os.environ["RELEASE"]).exists():
-        time.sleep(0.02)
-    (context.output / "text.txt").write_text(
-        (context.checkpoint_dir / "checkpoint.txt").read_text()
-    )
-    return {"rows": 1}
-
-
-def reports(context: StageContext) -> dict[str, int]:
-    """Counts 4 of 10 items, then waits for the file RELEASE, and counts the others."""
     context.progress.start(10, "items")
-    (context.checkpoint_dir / "checkpoint.txt").write_text("kept")
     context.progress.advance(4)
     time.sleep(1.1)  # the file is written twice a second
     context.progress.show(loss=0.5)
     while not Path(os.environ["RELEASE"]).exists():
         time.sleep(0.02)
     context.progress.advance(6)
-    (context.output / "text.txt").write_text("done")
+    (context.output / "text.txt").write_text(checkpoint.read_text())
     return {"rows": 10}
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pipeline.engine.opened import training
 from pipeline.engine.shards import DivisibleTask
-from pipeline.engine.stage import LightTask
+from pipeline.engine.stage import LightTask, StageTask
 from tests.waiting import ending
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,67 +21,61 @@ class Counting(LightTask):
 
     help = "files for a test"
     named = False
-    entry: ClassVar[str]  # many stages of tests are in one module, so each names its function
+    reads: ClassVar[tuple[str, ...]] = ("seed",)
+    # Many stages of tests are in one module, so each names its function if it has another name.
+    entry: ClassVar[str] = ""
+    follows: ClassVar[dict[str, type[StageTask]]] = {}
 
     @classmethod
     def function(cls, part: str) -> str:
-        return cls.merge_entry if part == "merge" else cls.entry
+        own = cls.entry or f"counting_stages:{cls.stage.replace('-', '_')}"
+        return cls.merge_entry if part == "merge" else own
+
+    @cached_property
+    def inputs(self):
+        return {name: self.clone(kind) for name, kind in self.follows.items()}
 
 
 class First(Counting):
     stage = "first"
-    entry = "counting_stages:first"
     reads = ("retrieval.top_k",)
 
 
 class Second(Counting):
     stage = "second"
-    entry = "counting_stages:second"
     reads = ("retrieval.tau",)
-
-    @cached_property
-    def inputs(self):
-        return {"first": self.clone(First)}
+    follows: ClassVar = {"first": First}
 
 
 class Warns(Counting):
     stage = "warns"
-    entry = "counting_stages:warns"
-    reads = ()
+    reads = ("retrieval.top_k",)
 
 
 class Rounded(Counting):
     """Its output often stays the same when its setting changes."""
 
     stage = "rounded"
-    entry = "counting_stages:rounded"
     reads = ("retrieval.top_k",)
 
 
-class FollowsTens(Counting):
+class FollowsAll(Counting):
+    """Declares no files of its input, so that all of them count."""
+
+    stage = "follows-all"
+    entry = "counting_stages:follows"
+    reads = ("name", "retrieval.tau")
+    follows: ClassVar = {"rounded": Rounded}
+
+
+class FollowsTens(FollowsAll):
     """Reads ``tens.txt`` of `Rounded`, and declares that."""
 
     stage = "follows-tens"
-    entry = "counting_stages:follows"
-    reads = ("name", "retrieval.tau")
 
     @property
     def input_files(self):
         return {"rounded": ("tens.txt",)}
-
-    @cached_property
-    def inputs(self):
-        return {"rounded": self.clone(Rounded)}
-
-
-class FollowsAll(FollowsTens):
-    """Declares nothing, so that all files of its input count."""
-
-    stage = "follows-all"
-
-    @property
-    def input_files(self):
-        return {}
 
 
 class FollowsTwice(Counting):
@@ -89,11 +83,7 @@ class FollowsTwice(Counting):
 
     stage = "follows-twice"
     entry = "counting_stages:first"
-    reads = ("seed",)
-
-    @cached_property
-    def inputs(self):
-        return {"follows": self.clone(FollowsTens)}
+    follows: ClassVar = {"follows": FollowsTens}
 
 
 class Trains(Second):
@@ -109,8 +99,6 @@ class Copies(Counting):
     """Reads a raw file."""
 
     stage = "copies"
-    entry = "counting_stages:copies"
-    reads = ("seed",)
 
     def files(self):
         return {"numbers.txt": Path(self.settings.data.root) / "numbers.txt"}
@@ -120,6 +108,7 @@ class CopiesModel(Copies):
     """Reads a file of a model's directory."""
 
     stage = "copies-model"
+    entry = "counting_stages:copies"
 
     def files(self):
         return {"base model": Path(self.settings.data.root)}
@@ -127,61 +116,29 @@ class CopiesModel(Copies):
 
 class Complains(Counting):
     stage = "complains"
-    entry = "counting_stages:complains"
-    reads = ("seed",)
 
 
-class FollowsComplaint(Counting):
-    stage = "follows"
-    entry = "counting_stages:first"
-    reads = ("seed",)
-
-    @cached_property
-    def inputs(self):
-        return {"complains": self.clone(Complains)}
-
-
-class Sleeps(Counting):
-    stage = "sleeps"
-    entry = "counting_stages:sleeps"
-    reads = ("seed",)
-
-
-class Waits(Counting):
-    """Writes a checkpoint, then waits for the file RELEASE."""
-
-    stage = "waits"
-    entry = "counting_stages:waits"
-    reads = ("seed",)
-
-
-class Reports(Counting):
-    """Counts 4 of 10 items, then waits for the file RELEASE."""
-
-    stage = "reports"
-    entry = "counting_stages:reports"
-    reads = ("seed",)
-
-
-class ComplainsToo(Complains):
+class ComplainsToo(Counting):
     stage = "complains-too"
+    entry = "counting_stages:complains"
 
 
 class FollowsBothComplaints(Counting):
     stage = "follows-both"
     entry = "counting_stages:first"
-    reads = ("seed",)
+    follows: ClassVar = {"one": Complains, "other": ComplainsToo}
 
-    @cached_property
-    def inputs(self):
-        return {"one": self.clone(Complains), "other": self.clone(ComplainsToo)}
+
+class Waits(Counting):
+    """Counts 4 of 10 items and writes a checkpoint, then waits for the file RELEASE."""
+
+    stage = "waits"
 
 
 class Ends(Counting):
     """Ends in the way that ``name`` says (`counting_stages.ends`)."""
 
     stage = "ends"
-    entry = "counting_stages:ends"
     reads = ("sampling", "name")
 
 
@@ -189,28 +146,21 @@ class InBatches(Counting):
     """Works in four batches; before the third it waits for the file RELEASE."""
 
     stage = "in-batches"
-    entry = "counting_stages:in_batches"
-    reads = ("seed",)
 
 
 class WritesNothing(Counting):
     stage = "writes-nothing"
-    entry = "counting_stages:writes_nothing"
-    reads = ("seed",)
 
 
 class Numbers(Counting, DivisibleTask):
     """Twelve numbers, whole or in shards."""
 
     stage = "numbers"
+    entry = "counting_stages:part"
     merge_entry = "counting_stages:joins"
     shards_block = "sampling"
-    entry = "counting_stages:part"
     reads = ("retrieval.top_k",)
-
-    @cached_property
-    def inputs(self):
-        return {"first": self.clone(First)}
+    follows: ClassVar = {"first": First}
 
 
 def task(kind, workspace, *overrides):
@@ -239,12 +189,12 @@ main(lambda: run(stage, **json.loads(options)))
 
 
 @contextmanager
-def background(kind, workspace, *overrides, preexec_fn=None, **options):
+def background(kind, workspace, *overrides, process_options=None, **options):
     """Another process that runs a stage with the options of `pipeline.engine.run.run`.
 
     It is killed at the end of the block.
     """
     chosen = [kind.__module__, kind.__name__, json.dumps(options), str(workspace), *overrides]
     command = [sys.executable, "-c", _RUN, *chosen]
-    with ending(subprocess.Popen(command, cwd=ROOT, preexec_fn=preexec_fn)) as process:
+    with ending(subprocess.Popen(command, cwd=ROOT, **(process_options or {}))) as process:
         yield process

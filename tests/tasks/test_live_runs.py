@@ -6,15 +6,7 @@ import pytest
 
 from pipeline.engine import job
 from pipeline.engine.run import RunFailed, clean, run
-from tests.tasks.counting_tasks import (
-    First,
-    Reports,
-    Second,
-    Waits,
-    background,
-    executions,
-    task,
-)
+from tests.tasks.counting_tasks import Second, Waits, background, executions, task
 from tests.waiting import LIMIT, wait_until
 
 
@@ -35,42 +27,36 @@ def live(workspace, *overrides):
         assert process.wait(LIMIT) == 0
 
 
-def test_force_beside_a_live_run_is_refused_and_leaves_its_checkpoints(workspace):
+def test_of_two_runs_of_a_folder_one_works_and_the_other_is_refused_or_uses_its_output(workspace):
+    """Also with --force, which leaves checkpoint and log of the live run."""
     stage = task(Waits, workspace)
     log = workspace / "runs" / "embedded" / "logs" / "waits.log"
     with live(workspace):
         wait_until(lambda: "working" in log.read_text())
         before = log.read_text()
-        with pytest.raises(RunFailed, match="waits: another process is running this") as caught:
-            run(stage, force=True)
-        assert caught.value.exit_status == 2
+        for force in (False, True):
+            with pytest.raises(RunFailed, match="waits: another process is running this") as caught:
+                run(stage, force=force)
+            assert caught.value.exit_status == 2
         assert (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").read_text() == "kept"
         assert log.read_text() == before
+        assert not stage.store.failure_file(stage.key).exists()
         run(task(Second, workspace))  # another stage of the same folder
-    assert (stage.directory / "text.txt").read_text() == "kept"
-    assert executions(workspace).count("waits") == 1
-    assert task(First, workspace).complete()
-
-
-def test_of_two_runs_of_a_folder_one_works_and_the_other_is_refused_or_uses_its_output(workspace):
-    stage = task(Waits, workspace)
-    with live(workspace), pytest.raises(RunFailed, match="another process is running") as caught:
-        run(stage)
-    assert caught.value.exit_status == 2
     assert run(stage) == stage.directory
+    assert (stage.directory / "text.txt").read_text() == "kept"
     assert executions(workspace).count("waits") == 1
 
 
 @pytest.mark.slow
 def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace):
     (workspace / "release").touch()
-    run(task(Reports, workspace))
+    run(task(Waits, workspace))
     with ExitStack() as stack:
-        runs = [background(Reports, workspace, force=True) for _ in range(3)]
+        runs = [background(Waits, workspace, force=True) for _ in range(3)]
         processes = [stack.enter_context(one) for one in runs]
         ended = {process.wait(LIMIT) for process in processes}
     assert 0 in ended <= {0, 2}
-    assert task(Reports, workspace).complete()
+    assert task(Waits, workspace).complete()
 
 
 def test_a_killed_forced_run_continues_without_force_and_leaves_files_that_others_read(workspace):

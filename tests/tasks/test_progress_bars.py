@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.engine.progress import ProgressFile, ProgressRecord
 from pipeline.engine.progress_bars import RunningStages, quiet_lines, table_of
-from tests.tasks.counting_tasks import First, Reports, task
+from tests.tasks.counting_tasks import First, Waits, task
 from tests.waiting import wait_until
 
 
@@ -96,7 +96,7 @@ def test_a_line_on_the_run_is_printed_every_five_percent(capfd):
 
 
 def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):
-    stages = [task(First, workspace), task(Reports, workspace)]
+    stages = [task(First, workspace), task(Waits, workspace)]
     for stage in stages:
         path = stage.store.progress_file(stage.key)
         path.parent.mkdir(parents=True)

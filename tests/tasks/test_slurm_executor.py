@@ -57,7 +57,8 @@ def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
         signal.signal(signal.SIGINT, ignored)
 
     stage = task(InBatches, workspace, *LOCAL)
-    with background(InBatches, workspace, *LOCAL, preexec_fn=ignore_interrupts) as started:
+    options = {"preexec_fn": ignore_interrupts}
+    with background(InBatches, workspace, *LOCAL, process_options=options) as started:
         wait_until(lambda: "batch 1" in executions(workspace))
         record = read_progress(stage.store.progress_file(stage.key))
         assert record is not None
