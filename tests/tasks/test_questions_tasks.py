@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.engine.fingerprint import content_of
-from pipeline.engine.run import walk
 from pipeline.engine.stage import StageTask
 from tasks import task_for
+from tests.tasks.declared import fingerprints
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = {
@@ -47,20 +47,16 @@ def task(stage: str, configuration: Path, *overrides: str) -> StageTask:
     return task_for(stage, str(configuration), overrides)
 
 
-def keys(configuration: Path, *overrides: str) -> dict[str, str]:
-    report = task("report", configuration, *overrides)
-    return {needed.label: needed.key.fingerprint for needed in walk(report)}
-
-
 def test_each_split_reads_only_its_own_files(configuration: Path) -> None:
-    before = keys(configuration)
+    before = fingerprints(config=str(configuration))
     for split, also in {
         "sft": set(),
         "sampling": set(),
         "validation": {"questions-sft", "questions-sampling"},
         "test": {"questions-sft", "questions-sampling"},
     }.items():
-        after = keys(configuration, f"data.{split}=[{{dataset: nq, path: other.jsonl}}]")
+        other = f"data.{split}=[{{dataset: nq, path: other.jsonl}}]"
+        after = fingerprints(other, config=str(configuration))
         changed = {label for label in before if before[label] != after[label]}
         splits = {label for label in changed if label.startswith("questions-")}
         assert splits == {f"questions-{split}", *also}
