@@ -102,7 +102,8 @@ def waits(context: StageContext) -> dict[str, int]:
     """Counts 4 of 10 items and writes a checkpoint, waits for the file RELEASE, and counts the rest."""
     _count(context)
     checkpoint = context.checkpoint_dir / "checkpoint.txt"
-    checkpoint.write_text("kept")
+    if not checkpoint.exists():
+        checkpoint.write_text("kept")
     print("working", flush=True)
     context.progress.start(10, "items")
     context.progress.advance(4)
@@ -164,20 +165,3 @@ def joins(context: StageContext) -> dict[str, int]:
     numbers = sorted(int(number) for text in texts for number in text.split())
     (context.output / "numbers.txt").write_text(" ".join(map(str, numbers)))
     return {"rows": len(numbers)}
-
-
-def in_batches(context: StageContext) -> dict[str, int]:
-    """Works in four batches with a checkpoint each; before the third it waits for the file RELEASE."""
-    _count(context)
-    for batch in range(4):
-        done = context.checkpoint_dir / f"{batch}.txt"
-        if done.exists():
-            continue
-        while batch == 2 and not Path(os.environ["RELEASE"]).exists():
-            time.sleep(0.02)
-        with Path(os.environ["EXECUTIONS"]).open("a") as stream:
-            stream.write(f"batch {batch}\n")
-        done.write_text(str(batch**2))
-    parts = [(context.checkpoint_dir / f"{batch}.txt").read_text() for batch in range(4)]
-    (context.output / "squares.txt").write_text(" ".join(parts))
-    return {"rows": 4}

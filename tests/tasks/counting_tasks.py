@@ -1,6 +1,8 @@
 """Tasks of the stage functions in `counting_stages`, and helpers of the tests that run them."""
 
+import importlib
 import json
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -8,9 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from pipeline.cli import app
 from pipeline.engine.opened import training
+from pipeline.engine.process.fork_server import ForkServer
+from pipeline.engine.run import run
 from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import LightTask, StageTask
+from tests.forked_stages import server
 from tests.waiting import ending
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,12 +148,6 @@ class Ends(Counting):
     reads = ("sampling", "name")
 
 
-class InBatches(Counting):
-    """Works in four batches; before the third it waits for the file RELEASE."""
-
-    stage = "in-batches"
-
-
 class WritesNothing(Counting):
     stage = "writes-nothing"
 
@@ -175,26 +175,40 @@ def executions(workspace) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-_RUN = """
-import importlib, json, sys
-from pathlib import Path
-from pipeline.cli.app import main
-from pipeline.engine.run import run
-from tests.tasks import counting_tasks
-module, kind, options, workspace, *overrides = sys.argv[1:]
-kind = getattr(importlib.import_module(module), kind)
-stage = counting_tasks.task(kind, Path(workspace), *overrides)
-main(lambda: run(stage, **json.loads(options)))
-"""
+def main() -> int:
+    """Entry point of another process that runs a stage; returns the exit status of the command."""
+    module, kind, options, workspace, *overrides = sys.argv[1:]
+    del sys.argv[1:]
+    os.chdir(ROOT)
+    stage = task(getattr(importlib.import_module(module), kind), Path(workspace), *overrides)
+    try:
+        return app.main(lambda: run(stage, **json.loads(options)))
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def _chosen(kind, workspace, overrides, options) -> list[str]:
+    return [kind.__module__, kind.__name__, json.dumps(options), str(workspace), *overrides]
 
 
 @contextmanager
-def background(kind, workspace, *overrides, process_options=None, **options):
-    """Another process that runs a stage with the options of `pipeline.engine.run.run`.
+def background(kind, workspace, *overrides, **options):
+    """A process, forked from the server of the tests, that runs a stage with ``options`` of `run`.
 
     It is killed at the end of the block.
     """
-    chosen = [kind.__module__, kind.__name__, json.dumps(options), str(workspace), *overrides]
-    command = [sys.executable, "-c", _RUN, *chosen]
-    with ending(subprocess.Popen(command, cwd=ROOT, **(process_options or {}))) as process:
-        yield process
+    with ForkServer(server().control).start(
+        f"{__name__}:main", _chosen(kind, workspace, overrides, options),
+        environment=os.environ, output=sys.__stdout__.fileno(),
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def new_process(kind, workspace, *overrides, workers=None, **options):
+    """A new process that does the same, with ``options`` of `Popen`."""
+    chosen = _chosen(kind, workspace, overrides, {"workers": workers})
+    command = [sys.executable, "-c", f"import sys; from {__name__} import main; sys.exit(main())"]
+    return ending(subprocess.Popen([*command, *chosen], cwd=ROOT, **options))

@@ -18,8 +18,8 @@ from tests.tasks.counting_tasks import (
     Waits,
     Warns,
     WritesNothing,
-    background,
     executions,
+    new_process,
     task,
 )
 from tests.waiting import LIMIT, wait_until
@@ -75,16 +75,22 @@ def test_the_manifest_records_key_counts_versions_and_warnings_which_end_the_sta
 @pytest.mark.usefixtures("new_processes")
 def test_a_killed_stage_continues_from_its_checkpoint(workspace):
     (workspace / "kill").touch()
+    stage = task(Second, workspace)
     with pytest.raises(RunFailed, match="second"):
-        run(task(Second, workspace))
-    assert not task(Second, workspace).complete()
+        run(stage)
+    failed = status(stage)[1]
+    assert failed.state == "failed"
+    assert "killed by SIGKILL" in failed.message
     (workspace / "kill").unlink()
-    directory = run(task(Second, workspace))
+    directory = run(stage)
+    assert [row.state for row in status(stage)] == ["done", "done"]
     assert executions(workspace).count("batch 0") == 1
     assert executions(workspace).count("batch 1") == 1
     names = sorted(path.name for path in directory.iterdir())
     assert names == ["README.md", "manifest.json", "total.txt"]
     assert (directory / "total.txt").read_text() == "15"
+    left = {path.name for path in directory.parent.iterdir()}
+    assert left == {directory.name, f"{directory.name}.lock"}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Copies, marks=pytest.mark.slow), CopiesModel])
@@ -114,7 +120,7 @@ def test_a_raw_file_that_changes_while_a_stage_runs_fails_the_stage(workspace, k
 
 @WORKERS
 def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
-    with background(Waits, workspace, workers=workers) as scheduler:
+    with new_process(Waits, workspace, workers=workers) as scheduler:
         wait_until(lambda: executions(workspace) == ["waits"])
         scheduler.kill()
     stage = task(Waits, workspace)
@@ -124,8 +130,7 @@ def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
 
 @WORKERS
 def test_stages_end_with_an_interrupted_run(workspace, workers):
-    options = {"preexec_fn": ignore_nothing}
-    with background(Waits, workspace, process_options=options, workers=workers) as scheduler:
+    with new_process(Waits, workspace, workers=workers, preexec_fn=ignore_nothing) as scheduler:
         wait_until(lambda: executions(workspace) == ["waits"])
         scheduler.send_signal(signal.SIGINT)
         assert scheduler.wait(LIMIT) == 130
