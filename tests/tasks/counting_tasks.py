@@ -96,6 +96,7 @@ class Trains(Second):
     """Reads its input as a training stage does."""
 
     stage = "trains"
+    entry = "counting_stages:second"
 
     def opens(self):
         yield training(self.settings, "sft", self.settings.sft)
@@ -207,8 +208,8 @@ def background(kind, workspace, *overrides, **options):
             process.kill()
 
 
-def new_process(kind, workspace, *overrides, workers=None, **options):
-    """A new process that does the same, with ``options`` of `Popen`."""
-    chosen = _chosen(kind, workspace, overrides, {"workers": workers})
+def new_process(kind, workspace, *overrides, popen, **options):
+    """A new process that does the same, with the options ``popen`` of `Popen`."""
+    chosen = _chosen(kind, workspace, overrides, options)
     command = [sys.executable, "-c", f"import sys; from {__name__} import main; sys.exit(main())"]
-    return ending(subprocess.Popen([*command, *chosen], cwd=ROOT, **options))
+    return ending(subprocess.Popen([*command, *chosen], cwd=ROOT, **popen))

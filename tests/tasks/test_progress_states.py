@@ -136,9 +136,11 @@ def test_bars_are_drawn_in_a_terminal_which_is_left_clean(workspace):
     leader, follower = os.openpty()
     environment = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")}
     environment |= {"TERM": "xterm", "COLUMNS": "140", "LINES": "40"}
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+    terminal = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
     text = ""
-    with new_process(Waits, workspace, env=environment, start_new_session=True, **streams):
+    with new_process(
+        Waits, workspace, popen={"env": environment, "start_new_session": True, **terminal}
+    ):
         os.close(follower)
         with suppress(OSError):  # the process has closed the terminal
             while block := os.read(leader, 1 << 16):

@@ -20,3 +20,11 @@ def test_a_folder_with_files_of_something_else_is_no_run(tmp_path: Path, name: s
         write_resolved(settings)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == [name]
     assert (tmp_path / "mine" / name).read_text() == "precious: 1\n"
+
+
+def test_the_configuration_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
+    named = [f"runs_dir={tmp_path}", "name=mine"]
+    path = write_resolved(load("embedded", named))
+    (tmp_path / "mine" / "metrics.json").write_text("[]")  # which the run has written since
+    write_resolved(load("embedded", [*named, "seed=8"]))
+    assert "\nseed: 8\n" in path.read_text()

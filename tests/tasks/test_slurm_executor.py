@@ -58,7 +58,7 @@ def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
 
     stage = task(Waits, workspace, *LOCAL)
     checkpoint = stage.store.checkpoint_dir(stage.key) / "checkpoint.txt"
-    with new_process(Waits, workspace, *LOCAL, preexec_fn=ignore_interrupts) as started:
+    with new_process(Waits, workspace, *LOCAL, popen={"preexec_fn": ignore_interrupts}) as started:
         wait_until(checkpoint.exists)
         record = read_progress(stage.store.progress_file(stage.key))
         assert record is not None

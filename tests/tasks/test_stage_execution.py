@@ -120,7 +120,7 @@ def test_a_raw_file_that_changes_while_a_stage_runs_fails_the_stage(workspace, k
 
 @WORKERS
 def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
-    with new_process(Waits, workspace, workers=workers) as scheduler:
+    with new_process(Waits, workspace, workers=workers, popen={}) as scheduler:
         wait_until(lambda: executions(workspace) == ["waits"])
         scheduler.kill()
     stage = task(Waits, workspace)
@@ -128,19 +128,21 @@ def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
         pass  # a stage holds it until its process ends
 
 
+def ignore_nothing():
+    """A shell's background run, as this test may be part of, ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @WORKERS
 def test_stages_end_with_an_interrupted_run(workspace, workers):
-    with new_process(Waits, workspace, workers=workers, preexec_fn=ignore_nothing) as scheduler:
+    with new_process(
+        Waits, workspace, workers=workers, popen={"preexec_fn": ignore_nothing}
+    ) as scheduler:
         wait_until(lambda: executions(workspace) == ["waits"])
         scheduler.send_signal(signal.SIGINT)
         assert scheduler.wait(LIMIT) == 130
     (row,) = status(task(Waits, workspace))
     assert row.state == "missing"
-
-
-def ignore_nothing():
-    """A shell's background run, as this test may be part of, ignores SIGINT."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_no_stage_is_started_by_a_fork_of_the_run(workspace):
