@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,10 +40,11 @@ def main() -> int:
 
 
 @cache
-def _server() -> ForkServer:
+def server() -> ForkServer:
+    """The server of the tests; what it forks runs in the server's folder."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, **build.environment(), "PYTHONPATH": path}
-    return _FromHere(_open.enter_context(ForkServer.running(_MODULES, environment)).control)
+    return _open.enter_context(ForkServer.running(_MODULES, environment))
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
         return
     for task in tasks:
         own = tuple(imported_by(sys.modules[type(task).__module__]))
-        task.attempt.fork_server = replace(_server(), modules=own)
+        task.attempt.fork_server = _FromHere(server().control, modules=own)
     try:
         yield
     finally:

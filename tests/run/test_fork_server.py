@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ TARGETS = """
 import json, os, sys, time
 
 def report():
-    print(sys.argv[1:-1], os.environ["WORD"], "decimal_loaded", "calendar" in sys.modules, flush=True)
+    print(sys.argv[1:-1], os.environ["WORD"], "calendar" in sys.modules, flush=True)
     print(sys.stdin.read(), flush=True)
     os.write(int(sys.argv[-1]), b"extra")
     return 3
@@ -37,90 +38,75 @@ def leave():
 """
 
 
-@pytest.fixture
-def environment(tmp_path):
-    (tmp_path / "targets.py").write_text(TARGETS)
-    return {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "WORD": "hello"}
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("targets")
+    (folder / "targets.py").write_text(TARGETS)
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "WORD": "hello"}
 
 
-def started(server: ForkServer, target: str, environment, output, extra, arguments=()):
-    return replace(server, modules=["calendar"]).start(
-        f"targets:{target}", list(arguments), environment=environment, output=output.fileno(),
-        extra=[extra],
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def server(environment):
+    with ForkServer.running(["calendar", "no_such_module"], environment) as started:
+        yield replace(started, modules=["calendar"])
 
 
-@pytest.fixture
-def pipe():
+@contextmanager
+def forked(server: ForkServer, target: str, environment, output=os.devnull, arguments=()):
+    """A process, and the end of the pipe to which it writes its extra file."""
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as stream:
-        yield stream, writing
+    with os.fdopen(reading, "rb") as extra, Path(output).open("wb") as stream:
+        try:
+            started = server.start(
+                f"targets:{target}", arguments, environment=environment,
+                output=stream.fileno(), extra=[writing],
+            )  # fmt: skip
+        finally:
+            os.close(writing)
+        with started as process:
+            yield process, extra
 
 
 def test_a_forked_process_has_its_environment_arguments_files_and_modules(
-    environment, tmp_path, pipe
+    server, environment, tmp_path
 ):
-    stream, writing = pipe
-    with (
-        ForkServer.running(["calendar", "no_such_module"], environment) as server,
-        (tmp_path / "out").open("wb") as output,
-    ):
-        changed = {**environment, "WORD": "other"}
-        with started(server, "report", changed, output, writing, ["a", "b"]) as process:
-            os.close(writing)
-            process.stdin.write(b"input")
-            process.stdin.close()
-            assert process.wait() == 3
-            assert process.poll() == 3
-    assert (tmp_path / "out").read_text().splitlines() == [
-        "['a', 'b'] other decimal_loaded True", "input",
-    ]  # fmt: skip
-    assert stream.read() == b"extra"
-
-
-def ended(environment, tmp_path, pipe, target: str) -> tuple[int, bytes, str]:
-    """The exit status of a forked process, what it wrote to the extra file, and its output."""
-    stream, writing = pipe
-    out = tmp_path / "out"
-    with (
-        ForkServer.running([], environment) as server,
-        out.open("wb") as output,
-        started(server, target, environment, output, writing) as process,
-    ):
-        os.close(writing)
+    changed = {**environment, "WORD": "other"}
+    with forked(server, "report", changed, tmp_path / "out", ["a", "b"]) as (process, extra):
+        process.stdin.write(b"input")
         process.stdin.close()
-        status = process.wait()
-    return status, stream.read(), out.read_text()
+        assert process.wait() == 3
+        assert process.poll() == 3
+        assert extra.read() == b"extra"
+    assert (tmp_path / "out").read_text().splitlines() == ["['a', 'b'] other True", "input"]
 
 
-def test_a_forked_process_ends_after_its_threads_and_exit_functions(environment, tmp_path, pipe):
-    assert ended(environment, tmp_path, pipe, "leave") == (4, b"thread exit", "not flushed")
+def test_a_forked_process_ends_after_its_threads_and_exit_functions(server, environment, tmp_path):
+    with forked(server, "leave", environment, tmp_path / "out") as (process, extra):
+        process.stdin.close()
+        assert process.wait() == 4
+        assert extra.read() == b"thread exit"
+    assert (tmp_path / "out").read_text() == "not flushed"
 
 
-def test_a_forked_process_can_be_killed(environment, pipe):
-    stream, writing = pipe
-    with ForkServer.running([], environment) as server, Path(os.devnull).open("wb") as output:
-        with started(server, "sleep", environment, output, writing) as process:
-            os.close(writing)
-            child = int(stream.readline())
-            assert process.poll() is None
-            process.kill()
-            assert process.wait() == -signal.SIGKILL
-        wait_until(lambda: not running(child))
+def test_a_forked_process_can_be_killed(server, environment):
+    with forked(server, "sleep", environment) as (process, extra):
+        child = int(extra.readline())
+        assert process.poll() is None
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    wait_until(lambda: not running(child))
 
 
-def test_a_forked_process_ends_with_the_server(environment, pipe):
-    stream, writing = pipe
-    with ForkServer.running([], environment) as server, Path(os.devnull).open("wb") as output:
-        with started(server, "sleep", environment, output, writing) as process:
-            os.close(writing)
-            child = int(stream.readline())
+def test_a_forked_process_ends_with_the_server(environment):
+    with ForkServer.running([], environment) as server:
+        with forked(server, "sleep", environment) as (process, extra):
+            child = int(extra.readline())
             [_, parent, *_] = psutil.Process(child).parents()  # above the process that guards it
             parent.kill()
             assert process.wait() == -signal.SIGTERM
         wait_until(lambda: not running(child))
-        with pytest.raises(OSError, match="pipe"):
-            started(server, "sleep", environment, output, output.fileno())
+        with pytest.raises(OSError, match="pipe"), forked(server, "sleep", environment):
+            pass
 
 
 CLIENT = """

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.engine.process.process import MODULE, child_environment
@@ -24,11 +26,9 @@ time.sleep(600)
 
 
 def running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.5])
@@ -43,15 +43,13 @@ def test_a_child_in_another_session_ends_when_its_parent_is_killed(delay: float)
     wait_until(lambda: not running(child))
 
 
-def start(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Run ``python -m this`` as a child."""
-    return subprocess.run(
-        [sys.executable, "-m", MODULE, "this"],
-        env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
 def test_a_child_whose_parent_has_ended_does_not_start():
-    assert "Zen" in start(dict(child_environment())).stdout
-    orphan = start({"STEEP_PARENT": "1"})
+    started, orphan = (
+        subprocess.run(
+            [sys.executable, "-m", MODULE, "this"],
+            env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True, check=False,
+        )
+        for environment in (child_environment(), {"STEEP_PARENT": "1"})
+    )  # fmt: skip
+    assert "Zen" in started.stdout
     assert (orphan.returncode, orphan.stdout) == (-signal.SIGTERM, "")

@@ -85,12 +85,6 @@ def writes_nothing(context: StageContext) -> dict[str, int]:
     return {}
 
 
-def sleeps(context: StageContext) -> dict[str, int]:
-    _count(context)
-    time.sleep(600)
-    return {}
-
-
 def copies(context: StageContext) -> dict[str, int]:
     """Copies the raw file ``numbers.txt``; with the file KILL another program then changes it."""
     _count(context)
@@ -105,29 +99,20 @@ def copies(context: StageContext) -> dict[str, int]:
 
 
 def waits(context: StageContext) -> dict[str, int]:
-    """Writes a checkpoint, and ends when the file RELEASE is there."""
+    """Counts 4 of 10 items and writes a checkpoint, waits for the file RELEASE, and counts the rest."""
     _count(context)
-    (context.checkpoint_dir / "checkpoint.txt").write_text("kept")
+    checkpoint = context.checkpoint_dir / "checkpoint.txt"
+    if not checkpoint.exists():
+        checkpoint.write_text("kept")
     print("working", flush=True)
-    while not Path(os.environ["RELEASE"]).exists():
-        time.sleep(0.02)
-    (context.output / "text.txt").write_text(
-        (context.checkpoint_dir / "checkpoint.txt").read_text()
-    )
-    return {"rows": 1}
-
-
-def reports(context: StageContext) -> dict[str, int]:
-    """Counts 4 of 10 items, then waits for the file RELEASE, and counts the others."""
     context.progress.start(10, "items")
-    (context.checkpoint_dir / "checkpoint.txt").write_text("kept")
     context.progress.advance(4)
     time.sleep(1.1)  # the file is written twice a second
     context.progress.show(loss=0.5)
     while not Path(os.environ["RELEASE"]).exists():
         time.sleep(0.02)
     context.progress.advance(6)
-    (context.output / "text.txt").write_text("done")
+    (context.output / "text.txt").write_text(checkpoint.read_text())
     return {"rows": 10}
 
 
@@ -180,20 +165,3 @@ def joins(context: StageContext) -> dict[str, int]:
     numbers = sorted(int(number) for text in texts for number in text.split())
     (context.output / "numbers.txt").write_text(" ".join(map(str, numbers)))
     return {"rows": len(numbers)}
-
-
-def in_batches(context: StageContext) -> dict[str, int]:
-    """Works in four batches with a checkpoint each; before the third it waits for the file RELEASE."""
-    _count(context)
-    for batch in range(4):
-        done = context.checkpoint_dir / f"{batch}.txt"
-        if done.exists():
-            continue
-        while batch == 2 and not Path(os.environ["RELEASE"]).exists():
-            time.sleep(0.02)
-        with Path(os.environ["EXECUTIONS"]).open("a") as stream:
-            stream.write(f"batch {batch}\n")
-        done.write_text(str(batch**2))
-    parts = [(context.checkpoint_dir / f"{batch}.txt").read_text() for batch in range(4)]
-    (context.output / "squares.txt").write_text(" ".join(parts))
-    return {"rows": 4}

@@ -1,6 +1,8 @@
 """Tasks of the stage functions in `counting_stages`, and helpers of the tests that run them."""
 
+import importlib
 import json
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -8,9 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from pipeline.cli import app
 from pipeline.engine.opened import training
+from pipeline.engine.process.fork_server import ForkServer
+from pipeline.engine.run import run
 from pipeline.engine.shards import DivisibleTask
-from pipeline.engine.stage import LightTask
+from pipeline.engine.stage import LightTask, StageTask
+from tests.forked_stages import server
 from tests.waiting import ending
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,67 +27,61 @@ class Counting(LightTask):
 
     help = "files for a test"
     named = False
-    entry: ClassVar[str]  # many stages of tests are in one module, so each names its function
+    reads: ClassVar[tuple[str, ...]] = ("seed",)
+    # Many stages of tests are in one module, so each names its function if it has another name.
+    entry: ClassVar[str] = ""
+    follows: ClassVar[dict[str, type[StageTask]]] = {}
 
     @classmethod
     def function(cls, part: str) -> str:
-        return cls.merge_entry if part == "merge" else cls.entry
+        own = cls.entry or f"counting_stages:{cls.stage.replace('-', '_')}"
+        return cls.merge_entry if part == "merge" else own
+
+    @cached_property
+    def inputs(self):
+        return {name: self.clone(kind) for name, kind in self.follows.items()}
 
 
 class First(Counting):
     stage = "first"
-    entry = "counting_stages:first"
     reads = ("retrieval.top_k",)
 
 
 class Second(Counting):
     stage = "second"
-    entry = "counting_stages:second"
     reads = ("retrieval.tau",)
-
-    @cached_property
-    def inputs(self):
-        return {"first": self.clone(First)}
+    follows: ClassVar = {"first": First}
 
 
 class Warns(Counting):
     stage = "warns"
-    entry = "counting_stages:warns"
-    reads = ()
+    reads = ("retrieval.top_k",)
 
 
 class Rounded(Counting):
     """Its output often stays the same when its setting changes."""
 
     stage = "rounded"
-    entry = "counting_stages:rounded"
     reads = ("retrieval.top_k",)
 
 
-class FollowsTens(Counting):
+class FollowsAll(Counting):
+    """Declares no files of its input, so that all of them count."""
+
+    stage = "follows-all"
+    entry = "counting_stages:follows"
+    reads = ("name", "retrieval.tau")
+    follows: ClassVar = {"rounded": Rounded}
+
+
+class FollowsTens(FollowsAll):
     """Reads ``tens.txt`` of `Rounded`, and declares that."""
 
     stage = "follows-tens"
-    entry = "counting_stages:follows"
-    reads = ("name", "retrieval.tau")
 
     @property
     def input_files(self):
         return {"rounded": ("tens.txt",)}
-
-    @cached_property
-    def inputs(self):
-        return {"rounded": self.clone(Rounded)}
-
-
-class FollowsAll(FollowsTens):
-    """Declares nothing, so that all files of its input count."""
-
-    stage = "follows-all"
-
-    @property
-    def input_files(self):
-        return {}
 
 
 class FollowsTwice(Counting):
@@ -89,17 +89,14 @@ class FollowsTwice(Counting):
 
     stage = "follows-twice"
     entry = "counting_stages:first"
-    reads = ("seed",)
-
-    @cached_property
-    def inputs(self):
-        return {"follows": self.clone(FollowsTens)}
+    follows: ClassVar = {"follows": FollowsTens}
 
 
 class Trains(Second):
     """Reads its input as a training stage does."""
 
     stage = "trains"
+    entry = "counting_stages:second"
 
     def opens(self):
         yield training(self.settings, "sft", self.settings.sft)
@@ -109,8 +106,6 @@ class Copies(Counting):
     """Reads a raw file."""
 
     stage = "copies"
-    entry = "counting_stages:copies"
-    reads = ("seed",)
 
     def files(self):
         return {"numbers.txt": Path(self.settings.data.root) / "numbers.txt"}
@@ -120,6 +115,7 @@ class CopiesModel(Copies):
     """Reads a file of a model's directory."""
 
     stage = "copies-model"
+    entry = "counting_stages:copies"
 
     def files(self):
         return {"base model": Path(self.settings.data.root)}
@@ -127,90 +123,45 @@ class CopiesModel(Copies):
 
 class Complains(Counting):
     stage = "complains"
-    entry = "counting_stages:complains"
-    reads = ("seed",)
 
 
-class FollowsComplaint(Counting):
-    stage = "follows"
-    entry = "counting_stages:first"
-    reads = ("seed",)
-
-    @cached_property
-    def inputs(self):
-        return {"complains": self.clone(Complains)}
-
-
-class Sleeps(Counting):
-    stage = "sleeps"
-    entry = "counting_stages:sleeps"
-    reads = ("seed",)
-
-
-class Waits(Counting):
-    """Writes a checkpoint, then waits for the file RELEASE."""
-
-    stage = "waits"
-    entry = "counting_stages:waits"
-    reads = ("seed",)
-
-
-class Reports(Counting):
-    """Counts 4 of 10 items, then waits for the file RELEASE."""
-
-    stage = "reports"
-    entry = "counting_stages:reports"
-    reads = ("seed",)
-
-
-class ComplainsToo(Complains):
+class ComplainsToo(Counting):
     stage = "complains-too"
+    entry = "counting_stages:complains"
 
 
 class FollowsBothComplaints(Counting):
     stage = "follows-both"
     entry = "counting_stages:first"
-    reads = ("seed",)
+    follows: ClassVar = {"one": Complains, "other": ComplainsToo}
 
-    @cached_property
-    def inputs(self):
-        return {"one": self.clone(Complains), "other": self.clone(ComplainsToo)}
+
+class Waits(Counting):
+    """Counts 4 of 10 items and writes a checkpoint, then waits for the file RELEASE."""
+
+    stage = "waits"
 
 
 class Ends(Counting):
     """Ends in the way that ``name`` says (`counting_stages.ends`)."""
 
     stage = "ends"
-    entry = "counting_stages:ends"
     reads = ("sampling", "name")
-
-
-class InBatches(Counting):
-    """Works in four batches; before the third it waits for the file RELEASE."""
-
-    stage = "in-batches"
-    entry = "counting_stages:in_batches"
-    reads = ("seed",)
 
 
 class WritesNothing(Counting):
     stage = "writes-nothing"
-    entry = "counting_stages:writes_nothing"
-    reads = ("seed",)
 
 
 class Numbers(Counting, DivisibleTask):
     """Twelve numbers, whole or in shards."""
 
     stage = "numbers"
+    entry = "counting_stages:part"
     merge_entry = "counting_stages:joins"
     shards_block = "sampling"
-    entry = "counting_stages:part"
     reads = ("retrieval.top_k",)
-
-    @cached_property
-    def inputs(self):
-        return {"first": self.clone(First)}
+    follows: ClassVar = {"first": First}
 
 
 def task(kind, workspace, *overrides):
@@ -225,26 +176,40 @@ def executions(workspace) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-_RUN = """
-import importlib, json, sys
-from pathlib import Path
-from pipeline.cli.app import main
-from pipeline.engine.run import run
-from tests.tasks import counting_tasks
-module, kind, options, workspace, *overrides = sys.argv[1:]
-kind = getattr(importlib.import_module(module), kind)
-stage = counting_tasks.task(kind, Path(workspace), *overrides)
-main(lambda: run(stage, **json.loads(options)))
-"""
+def main() -> int:
+    """Entry point of another process that runs a stage; returns the exit status of the command."""
+    module, kind, options, workspace, *overrides = sys.argv[1:]
+    del sys.argv[1:]
+    os.chdir(ROOT)
+    stage = task(getattr(importlib.import_module(module), kind), Path(workspace), *overrides)
+    try:
+        return app.main(lambda: run(stage, **json.loads(options)))
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def _chosen(kind, workspace, overrides, options) -> list[str]:
+    return [kind.__module__, kind.__name__, json.dumps(options), str(workspace), *overrides]
 
 
 @contextmanager
-def background(kind, workspace, *overrides, preexec_fn=None, **options):
-    """Another process that runs a stage with the options of `pipeline.engine.run.run`.
+def background(kind, workspace, *overrides, **options):
+    """A process, forked from the server of the tests, that runs a stage with ``options`` of `run`.
 
     It is killed at the end of the block.
     """
-    chosen = [kind.__module__, kind.__name__, json.dumps(options), str(workspace), *overrides]
-    command = [sys.executable, "-c", _RUN, *chosen]
-    with ending(subprocess.Popen(command, cwd=ROOT, preexec_fn=preexec_fn)) as process:
-        yield process
+    with ForkServer(server().control).start(
+        f"{__name__}:main", _chosen(kind, workspace, overrides, options),
+        environment=os.environ, output=sys.__stdout__.fileno(),
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def new_process(kind, workspace, *overrides, popen, **options):
+    """A new process that does the same, with the options ``popen`` of `Popen`."""
+    chosen = _chosen(kind, workspace, overrides, options)
+    command = [sys.executable, "-c", f"import sys; from {__name__} import main; sys.exit(main())"]
+    return ending(subprocess.Popen([*command, *chosen], cwd=ROOT, **popen))

@@ -1,4 +1,4 @@
-"""Tasks of a run by the names of their stages, read from the configuration alone."""
+"""Tasks of a run, and their fingerprints, read from the configuration alone."""
 
 from collections.abc import Sequence
 
@@ -19,3 +19,15 @@ def stages(
 def opened(config: str, names: Sequence[str], overrides: Sequence[str] = ()) -> list[Opened]:
     """What the named stages open, each once, in running order."""
     return distinct(stages(config, names, overrides))
+
+
+def fingerprints(*overrides: str, config: str = "embedded") -> dict[str, str]:
+    """The fingerprints of all stages of a run by label."""
+    report = Report(config=config, overrides=overrides)
+    return {stage.label: stage.key.fingerprint for stage in walk(report)}
+
+
+def changed(*overrides: str, common: Sequence[str] = ("shards=1",)) -> set[str]:
+    """The labels of the stages that ``overrides`` add or give another fingerprint."""
+    before, after = fingerprints(*common), fingerprints(*common, *overrides)
+    return {label for label in after if after[label] != before.get(label)}

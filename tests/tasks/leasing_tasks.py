@@ -6,7 +6,7 @@ from pathlib import Path
 
 import luigi
 
-from pipeline.engine.opened import policy_engine, training
+from pipeline.engine.opened import policy_engine
 from pipeline.engine.stage import StageTask
 from tests.tasks.counting_tasks import Counting
 
@@ -51,17 +51,6 @@ class Evaluates(Counting):
 
     def opens(self):
         yield policy_engine(self.settings)
-
-
-class Trains(Counting):
-    """Asks for a GPU for each process of the cold start."""
-
-    stage = "cold-start"
-    entry = "leasing_stages:shows"
-    reads = ("sft", "name")
-
-    def opens(self):
-        yield training(self.settings, "sft", self.settings.sft)
 
 
 def given(task: StageTask) -> dict:

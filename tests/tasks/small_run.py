@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import write_parquet
@@ -43,8 +45,7 @@ def commit(task: StageTask) -> Path:
     """Complete a stage with `QUESTIONS` as its output."""
     folder = task.settings.run_dir / "written"
     write_parquet(folder / "questions.parquet", QUESTIONS, Question)
-    task.directory.parent.mkdir(parents=True, exist_ok=True)
-    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+    return _complete(task, folder)
 
 
 def commit_policy(task: StageTask, model: Path, seed: int) -> Path:
@@ -53,14 +54,24 @@ def commit_policy(task: StageTask, model: Path, seed: int) -> Path:
     adapter, sha = small_adapter(model, folder / "adapter", seed), model_hash(model)
     name = policy_fingerprint(adapter, sha)
     Lineage(name, str(model), sha, None, None, 0, "sft", {}, seed=0, counts={}).write(folder)
-    task.directory.parent.mkdir(parents=True, exist_ok=True)
-    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+    return _complete(task, folder)
 
 
-def commit_text(task: StageTask, text: str) -> Path:
-    """Complete a stage with the file ``text.txt`` as its output."""
-    folder = Path("written")
-    folder.mkdir()
-    (folder / "text.txt").write_text(text)
+def commit_text(task: StageTask, text: str, file: str = "text.txt", **facts: Any) -> Path:
+    """Complete a stage with a text file as its output, and with ``facts`` in its manifest."""
+    folder = task.settings.run_dir / "written"
+    folder.mkdir(parents=True)
+    (folder / file).write_text(text)
+    return _complete(task, folder, **facts)
+
+
+def _complete(task: StageTask, folder: Path, **facts: Any) -> Path:
     task.directory.parent.mkdir(parents=True, exist_ok=True)
-    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+    return task.store.commit(task.key, folder, {"counts": {"rows": 1}, **facts})
+
+
+def leave_configuration(task: StageTask) -> Path:
+    """Write the configuration of a run into its directory, as a run does."""
+    path = task.settings.run_dir / "config.yaml"
+    path.write_text(json.dumps(task.settings.model_dump(mode="json")))  # JSON is YAML
+    return path

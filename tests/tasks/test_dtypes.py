@@ -9,10 +9,8 @@ from pipeline.config import load
 from pipeline.config.machine_choices import DTYPES, dtype_of_cpu, resolve_dtypes
 from pipeline.core.errors import InputError, StoreError
 from pipeline.engine.resolved import keep_dtypes
-from pipeline.engine.run import run, walk
-from pipeline.engine.stage import load_config
 from tasks import task_for
-from tests.tasks.counting_tasks import First, task
+from tests.tasks.declared import fingerprints
 
 ENGINE = "engine.dtype"
 AUTO = ("index.embedder.dtype", ENGINE, "sft.dtype", "dpo.dtype")
@@ -61,25 +59,12 @@ def test_a_run_keeps_its_types_and_its_fingerprints_have_them(tmp_path: Path, ke
     (tmp_path / "embedded").mkdir()
     (tmp_path / "embedded" / DTYPES).write_text(json.dumps(dict.fromkeys(AUTO, kept)))
     other = "bfloat16" if kept == "float32" else "float32"
-
-    def keys(*overrides: str) -> dict[str, str]:
-        report = task_for("report", "embedded", (runs, *overrides))
-        return {stage.label: stage.key.fingerprint for stage in walk(report)}
-
-    resumed = keys()
-    assert resumed == keys(*(f"{name}={kept}" for name in AUTO))
-    assert resumed["sft"] != keys(f"sft.dtype={other}")["sft"]
+    resumed = fingerprints(runs)
+    assert resumed == fingerprints(runs, *(f"{name}={kept}" for name in AUTO))
+    assert resumed["sft"] != fingerprints(runs, f"sft.dtype={other}")["sft"]
     sft = task_for("sft", "embedded", (runs,))
     assert sft.key.settings["sft"]["dtype"] == kept
     assert task_for("sft", "embedded", (runs, f"sft.dtype={other}")).settings.sft.dtype == other
-
-
-def test_a_started_run_keeps_its_types(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    load_config.cache_clear()
-    run(task(First, workspace))
-    file = workspace / "runs" / "embedded" / DTYPES
-    assert json.loads(file.read_text()).keys() == set(AUTO)
-    assert f"kept in {file}" in capsys.readouterr().out
 
 
 def test_a_damaged_file_of_types_is_named(tmp_path: Path) -> None:

@@ -20,25 +20,27 @@ def states(stage) -> dict[str, str]:
     return {row.label: row.state for row in status(stage)}
 
 
-def test_a_stage_whose_input_comes_out_the_same_is_reused(workspace):
-    first = run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31"))
-    changed = task(FollowsTens, workspace, TENS, "retrieval.top_k=32")
-    assert states(changed) == {"rounded": "stale", "follows-tens": "stale"}
-    assert run(changed) == first
-    assert states(changed) == {"rounded": "done", "follows-tens": "reused"}
-    (line,) = why(changed)
+def test_a_stage_whose_input_comes_out_the_same_is_reused_and_so_are_those_after_it(workspace):
+    def follows_twice(top_k: int):
+        return task(FollowsTwice, workspace, TENS, f"retrieval.top_k={top_k}")
+
+    run(follows_twice(31))
+    assert executions(workspace) == ["rounded", "follows-tens", "follows-twice"]
+    first = task(FollowsTens, workspace, TENS, "retrieval.top_k=31").directory
+    changed = follows_twice(32)
+    stale = {"rounded": "stale", "follows-tens": "stale", "follows-twice": "stale"}
+    assert states(changed) == stale
+    run(changed, workers=2)
+    assert states(changed) == {
+        "rounded": "done",
+        "follows-tens": "reused",
+        "follows-twice": "reused",
+    }
+    [line] = why(task(FollowsTens, workspace, TENS, "retrieval.top_k=32"))
     assert f"reused; nothing would run, because its inputs have the content that {first}" in line
-    assert executions(workspace) == ["rounded", "follows-tens", "rounded"]
-    run(task(FollowsTens, workspace, TENS, "retrieval.top_k=41"))
-    assert executions(workspace)[-2:] == ["rounded", "follows-tens"]
-
-
-@pytest.mark.slow
-def test_stages_after_a_reused_stage_are_reused_too(workspace):
-    run(task(FollowsTwice, workspace, TENS, "retrieval.top_k=31"))
-    before = executions(workspace)
-    run(task(FollowsTwice, workspace, TENS, "retrieval.top_k=32"), workers=2)
-    assert executions(workspace) == [*before, "rounded"]
+    assert executions(workspace)[3:] == ["rounded"]
+    run(follows_twice(41))
+    assert executions(workspace)[4:] == ["rounded", "follows-tens", "follows-twice"]
 
 
 def test_files_that_a_stage_does_not_read_and_files_of_seconds_do_not_count(workspace, monkeypatch):

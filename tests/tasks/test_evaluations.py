@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import chdir
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
@@ -25,7 +25,14 @@ from tasks.evaluate_any import EvaluateAny
 from tasks.policy import policy
 from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
-from tests.tasks.small_run import QUESTIONS, commit_policy, finished_run, settings
+from tests.tasks.counting_tasks import ROOT
+from tests.tasks.small_run import (
+    QUESTIONS,
+    commit_policy,
+    finished_run,
+    leave_configuration,
+    settings,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,24 +40,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
+@pytest.fixture(scope="module")
+def overrides(model: Path) -> tuple[str, ...]:
+    return settings(model, 512, "sampling.max_total_tokens=256", "rounds=2", "shards=1")
+
+
+@pytest.fixture(scope="module")
+def finished(
+    overrides: tuple[str, ...], model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of complete indexes, SFT and round 1; round 2, samples, scores and pairs are missing."""
+    folder = tmp_path_factory.mktemp("finished")
+    with chdir(folder):
+        finished_run(overrides, model, [0, 1])
+    return folder
+
+
 @pytest.fixture
-def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def run(
+    overrides: tuple[str, ...], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> StageTask:
+    """The stage ``evaluate`` in a copy of that folder, which is the working directory."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    root = Path(__file__).resolve().parents[2]
-    monkeypatch.setenv("PYTHONPATH", str(root))
-    return settings(
-        model,
-        512,
-        "sampling.max_total_tokens=256",
-        "rounds=2",
-        "shards=1",
-    )
-
-
-@pytest.fixture
-def run(overrides: tuple[str, ...], model: Path) -> StageTask:
-    """Finished indexes, SFT and round 1; round 2, samples, scores and pairs are missing."""
-    return finished_run(overrides, model, [0, 1])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return task_for("evaluate", "embedded", overrides)
 
 
 def executions(task: StageTask) -> list[str]:
@@ -71,15 +85,8 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     assert [row["n"] for row in done.rows if row["dataset"] == "all"] == [2, 2]
     assert {row["split"] for row in done.rows} == {"test-first-2"}
     assert {(test["before"], test["after"]) for test in done.tests} == {("base", "sft")}
-    base = read_records(done.directories["base"] / "trajectories.parquet", Trajectory)
-    assert {trajectory.policy for trajectory in base} == {model_hash(Path(run.settings.model.base))}
-    written = json.loads(Path("runs/embedded/evaluations/sft-test-first-2.json").read_text())
-    assert written == [row for row in done.rows if row["policy"] == "sft"]
-    tests = json.loads(Path("runs/embedded/evaluations/comparisons/test-first-2.json").read_text())
-    assert tests == done.tests
 
-    values = run.settings.model_dump(mode="json")
-    Path("runs/embedded/config.yaml").write_text(json.dumps(values))  # JSON is YAML
+    leave_configuration(run)
     copy = tmp_path / "copied adapter"
     shutil.copytree(policy(run, 0).directory / "adapter", copy)
     lines = tmp_path / "same.jsonl"
@@ -87,17 +94,13 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     other = task_for("evaluate", "embedded", (*run.overrides, "pairs.margin=0.2"))
     again = evaluate(other, [str(copy), "embedded:sft"], lines)
     assert set(again.directories.values()) == {done.directories["sft"]}
-    assert [row["policy"] for row in again.rows if row["dataset"] == "all"] == [
-        str(copy),
-        "embedded:sft",
-    ]
+    named = [row["policy"] for row in again.rows if row["dataset"] == "all"]
+    assert named == [str(copy), "embedded:sft"]
     assert "runs (log" not in capsys.readouterr().out
 
     (done.directories["sft"] / "rows.json").write_text("{}")
-    remake = (
-        r"evaluate-sft is damaged .*: steep evaluate --policy \S+ --questions \S+parquet --force "
-    )
-    with pytest.raises(StoreError, match=rf"{remake}--config embedded "):
+    remake = r"steep evaluate --policy \S+ --questions \S+parquet --force --config embedded "
+    with pytest.raises(StoreError, match=rf"evaluate-sft is damaged .*: {remake}"):
         evaluate(run, ["sft"], limit=2)
 
     fewer = evaluate(run, ["sft"], lines, limit=1)
@@ -136,19 +139,14 @@ def test_several_samples_of_policies_are_measured_once_beside_greedy_evaluations
     assert [(t.question_id, t.sample) for t in sampled] == [
         (f"q{n}", k) for n in range(2) for k in range(3)
     ]
-    answers = [
-        {normalize(t.answer or "") for t in sampled if t.question_id == q} for q in ("q0", "q1")
-    ]
-    distinct = [row["distinct_answers"] for row in rows if row["policy"] == "base"]
-    assert distinct == [sum(len(of - {""}) for of in answers) / 2] * 3
-    assert distinct[0] > 1
+    assert {row["distinct_answers"] > 1 for row in rows if row["policy"] == "base"} == {True}
     greedy = evaluate(run, ["base"], limit=2)
     assert greedy.directories["base"] != again.directories["base"]
     assert "pass@2" not in greedy.rows[0]
 
 
 def test_samples_decide_the_fingerprint_with_their_temperature_and_one_sample_does_not(
-    overrides: tuple[str, ...], model: Path, tmp_path: Path
+    overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     write_parquet(tmp_path / "questions.parquet", QUESTIONS, Question)
 
@@ -176,7 +174,7 @@ def test_a_policy_has_the_names_of_files_and_of_pages(run: StageTask) -> None:
 
 
 def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
-    run: StageTask, overrides: tuple[str, ...], model: Path
+    run: StageTask, overrides: tuple[str, ...]
 ) -> None:
     before = executions(run)
     with pytest.raises(StoreError, match=r"train-2 is not complete; .*steep run train --round 2"):
@@ -198,9 +196,7 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
     assert executions(run) == before
 
 
-def test_unusable_policies_are_refused_before_anything_runs(
-    run: StageTask, model: Path, tmp_path: Path
-) -> None:
+def test_unusable_policies_are_refused_before_anything_runs(run: StageTask, tmp_path: Path) -> None:
     before = executions(run)
     trained = policy(run, 0).directory
 
@@ -248,8 +244,7 @@ def test_the_policy_of_another_run_is_that_of_its_configuration(
     commit_policy(
         policy(task_for("evaluate", "embedded", (*overrides, "sft.epochs=2")), 0), model, seed=2
     )
-    values = run.settings.model_dump(mode="json")
-    Path("runs/embedded/config.yaml").write_text(json.dumps(values))  # JSON is YAML
+    leave_configuration(run)
     found = find_policy(run, "embedded:sft")
     assert found.directory is not None
     assert found.directory.resolve() == policy(run, 0).directory.resolve()

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -42,17 +43,33 @@ def test_forked_stages_write_what_new_processes_write(workspace, forked):
     assert caught.value.exit_status == 1
 
 
-def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeypatch):
-    stage = task(First, workspace)
+@contextmanager
+def serving(*stages):
+    """The process of the server that forks the stages of a run."""
     before = psutil.Process().children()
-    with build.preloaded([stage]):
+    with build.preloaded(stages):
         [server] = set(psutil.Process().children()) - set(before)
-        server.kill()
-        wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
-        with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):
-            run_stage_of(stage)
+        yield server
+
+
+def check_not_run_without(server: psutil.Process, stage) -> None:
+    server.kill()
+    wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
+    with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):
+        run_stage_of(stage)
+
+
+def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked):
+    stage = task(First, workspace)
+    with serving(stage) as server:
+        check_not_run_without(server, stage)
+
+
+def test_no_stage_is_forked_on_a_machine_with_a_gpu(workspace, forked, monkeypatch):
+    """CUDA does not survive a fork."""
+    stage = task(First, workspace)
     monkeypatch.setattr(build, "machine_gpus", lambda: [nominal_gpu(80)])
-    with build.preloaded([stage]):  # CUDA does not survive a fork
+    with build.preloaded([stage]):
         assert stage.attempt.fork_server is None
 
 
@@ -65,17 +82,12 @@ def test_a_light_stage_is_forked_when_the_server_has_imported_everything(
     light, heavy = task(First, workspace), task(Second, workspace)
     monkeypatch.setattr(build, "machine_gpus", list)
     monkeypatch.setattr(build, "imports_of", {light: (), heavy: (module,)}.__getitem__)
-    before = psutil.Process().children()
-    with build.preloaded([light, heavy]):
-        [server] = set(psutil.Process().children()) - set(before)
+    with serving(light, heavy) as server:
         if module == "endless":
             run_stage_of(light)  # as a new process
-            return
-        wait_until(lambda: light.attempt.fork_server.ready)
-        server.kill()
-        wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
-        with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):
-            run_stage_of(light)
+        else:
+            wait_until(lambda: light.attempt.fork_server.ready)
+            check_not_run_without(server, light)
 
 
 @pytest.mark.parametrize(

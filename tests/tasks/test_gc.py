@@ -19,8 +19,8 @@ from pipeline.engine.run import run, walk
 from pipeline.engine.status import status
 from tasks import task_for
 from tests.tasks.counting_tasks import FollowsTens, Second, Waits, background, executions, task
-from tests.tasks.small_run import commit_text
-from tests.waiting import LIMIT, wait_until
+from tests.tasks.small_run import commit_text, leave_configuration
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,27 @@ def contents(folder) -> set[str]:
     return {str(path) for path in paths if path.suffix != ".lock"}
 
 
+def completed(last):
+    """The task, after all stages that its run lacked were completed without running them."""
+    for needed in walk(last):
+        if not needed.complete():
+            commit_text(needed, f"{needed.label} of {last.overrides}")
+    return last
+
+
+def fabricate(name, *overrides):
+    """The last task of a complete undivided run of the embedded configuration."""
+    return completed(task_for("report", "embedded", (f"name={name}", "shards=1", *overrides)))
+
+
+def second(*overrides):
+    """The output of the stage `Second`, which exists."""
+    return completed(task(Second, Path.cwd(), *overrides)).directory
+
+
 def test_only_the_output_of_other_settings_is_listed_with_size_age_and_reason(workspace):
-    run(task(Second, workspace))
-    other = run(task(Second, workspace, "retrieval.tau=0.3"))
+    second()
+    other = second("retrieval.tau=0.3")
     before = contents(workspace / "runs")
     found = gc(task(Second, workspace), removing=False)
     (row,) = found.rows
@@ -52,7 +70,7 @@ def test_only_the_output_of_other_settings_is_listed_with_size_age_and_reason(wo
     assert row.bytes == sum(path.stat().st_size for path in other.iterdir())
     assert 0 <= row.age_seconds < 600
     assert (found.left, contents(workspace / "runs")) == ([], before)
-    run(task(Second, workspace, "retrieval.top_k=6"))
+    second("retrieval.top_k=6")
     reasons = {row.stage: row.reason for row in gc(task(Second, workspace), removing=False).rows}
     assert reasons["first"] == "setting retrieval.top_k: 6 -> 5"
     both = task(Second, workspace), task(Second, workspace, "retrieval.tau=0.3")
@@ -80,20 +98,20 @@ def test_reused_outputs_and_checkpoints_of_the_configuration_are_kept(workspace)
 
 def test_nothing_is_removed_while_a_run_uses_the_store(workspace):
     """Whatever its settings: it may read the outputs of stages that have ended."""
-    run(task(Second, workspace))
-    run(task(Second, workspace, "retrieval.tau=0.3"))
+    second()
+    second("retrieval.tau=0.3")
     with background(Waits, workspace, "seed=1") as process:
         wait_until(lambda: "waits" in executions(workspace))
         found = gc(task(Second, workspace))
         assert (removed(found), len(found.rows)) == ([], 1)
         assert found.left[0].endswith("/store: a run uses it")
         (workspace / "release").touch()
-        assert process.wait(LIMIT) == 0
+        assert process.wait() == 0
     assert removed(gc(task(Second, workspace))) == ["second"]
 
 
 def test_what_steep_did_not_make_and_links_are_left(workspace):
-    made = run(task(Second, workspace))
+    made = second()
     outside = workspace / "outside"
     outside.mkdir()
     (outside / "manifest.json").write_bytes((made / "manifest.json").read_bytes())
@@ -104,7 +122,7 @@ def test_what_steep_did_not_make_and_links_are_left(workspace):
     (folder.parent / "notes" / ("0" * 16)).mkdir(parents=True)
     (folder / ("1" * 16)).mkdir()
     (folder / ("1" * 16) / "manifest.json").write_bytes((made / "manifest.json").read_bytes())
-    other = run(task(Second, workspace, "retrieval.tau=0.3"))
+    other = second("retrieval.tau=0.3")
     (other / "link").symlink_to(outside)
     before = contents(workspace)
     found = gc(task(Second, workspace))
@@ -112,15 +130,15 @@ def test_what_steep_did_not_make_and_links_are_left(workspace):
     assert found.left == [f"{folder / ('1' * 16)} holds the manifest of another output"]
     gone = {
         str(other),
-        *(str(other / name) for name in ("README.md", "manifest.json", "total.txt", "link")),
+        *(str(other / name) for name in ("README.md", "manifest.json", "text.txt", "link")),
     }
     assert before - contents(workspace) == gone
 
 
 @pytest.mark.slow
 def test_a_kill_midway_leaves_litter_that_is_removed_later(workspace):
-    run(task(Second, workspace))
-    other = run(task(Second, workspace, "retrieval.tau=0.3"))
+    second()
+    other = second("retrieval.tau=0.3")
     code = (
         "import os, sys; from pathlib import Path; from pipeline.engine.gc import collect; "
         "from tests.tasks.counting_tasks import Second, task; root = task(Second, Path.cwd()); "
@@ -133,21 +151,6 @@ def test_a_kill_midway_leaves_litter_that_is_removed_later(workspace):
     assert (len(rest), other.exists()) == (1, False)
     assert clean(task(Second, workspace).store, {"first", "second"}).removed == rest
     assert [row.state for row in status(task(Second, workspace))] == ["done", "done"]
-
-
-def fabricate(name, *overrides, stage="report"):
-    """The task of an undivided run of the embedded configuration, all outputs of which exist."""
-    last = task_for(stage, "embedded", (f"name={name}", "shards=1", *overrides))
-    for needed in walk(last):
-        if not needed.complete():
-            commit_text(needed, f"{needed.label} of {name} {overrides}")
-    return last
-
-
-def leave_configuration(report):
-    path = report.settings.run_dir / "config.yaml"
-    path.write_text(yaml.safe_dump(report.settings.model_dump(mode="json")))
-    return path
 
 
 def test_the_configuration_that_a_run_left_names_its_outputs():

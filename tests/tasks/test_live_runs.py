@@ -5,17 +5,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pipeline.engine import job
-from pipeline.engine.run import RunFailed, clean, run
-from tests.tasks.counting_tasks import (
-    First,
-    Reports,
-    Second,
-    Waits,
-    background,
-    executions,
-    task,
-)
-from tests.waiting import LIMIT, wait_until
+from pipeline.engine.run import RunFailed, run
+from tests.cli.test_cli import steep
+from tests.tasks.counting_tasks import Second, Waits, background, executions, task
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -32,45 +25,39 @@ def live(workspace, *overrides):
         wait_until(lambda: (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").exists())
         yield
         (workspace / "release").touch()
-        assert process.wait(LIMIT) == 0
+        assert process.wait() == 0
 
 
-def test_force_beside_a_live_run_is_refused_and_leaves_its_checkpoints(workspace):
+def test_of_two_runs_of_a_folder_one_works_and_the_other_is_refused_or_uses_its_output(workspace):
+    """Also with --force, which leaves checkpoint and log of the live run."""
     stage = task(Waits, workspace)
     log = workspace / "runs" / "embedded" / "logs" / "waits.log"
     with live(workspace):
         wait_until(lambda: "working" in log.read_text())
         before = log.read_text()
-        with pytest.raises(RunFailed, match="waits: another process is running this") as caught:
-            run(stage, force=True)
-        assert caught.value.exit_status == 2
+        for force in (False, True):
+            with pytest.raises(RunFailed, match="waits: another process is running this") as caught:
+                run(stage, force=force)
+            assert caught.value.exit_status == 2
         assert (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").read_text() == "kept"
         assert log.read_text() == before
+        assert not stage.store.failure_file(stage.key).exists()
         run(task(Second, workspace))  # another stage of the same folder
-    assert (stage.directory / "text.txt").read_text() == "kept"
-    assert executions(workspace).count("waits") == 1
-    assert task(First, workspace).complete()
-
-
-def test_of_two_runs_of_a_folder_one_works_and_the_other_is_refused_or_uses_its_output(workspace):
-    stage = task(Waits, workspace)
-    with live(workspace), pytest.raises(RunFailed, match="another process is running") as caught:
-        run(stage)
-    assert caught.value.exit_status == 2
     assert run(stage) == stage.directory
+    assert (stage.directory / "text.txt").read_text() == "kept"
     assert executions(workspace).count("waits") == 1
 
 
 @pytest.mark.slow
 def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace):
     (workspace / "release").touch()
-    run(task(Reports, workspace))
+    run(task(Waits, workspace))
     with ExitStack() as stack:
-        runs = [background(Reports, workspace, force=True) for _ in range(3)]
+        runs = [background(Waits, workspace, force=True) for _ in range(3)]
         processes = [stack.enter_context(one) for one in runs]
-        ended = {process.wait(LIMIT) for process in processes}
+        ended = {process.wait() for process in processes}
     assert 0 in ended <= {0, 2}
-    assert task(Reports, workspace).complete()
+    assert task(Waits, workspace).complete()
 
 
 def test_a_killed_forced_run_continues_without_force_and_leaves_files_that_others_read(workspace):
@@ -90,7 +77,7 @@ def test_a_killed_forced_run_continues_without_force_and_leaves_files_that_other
     assert len(list(log.parent.glob("second*"))) == 2
 
 
-def test_clean_leaves_a_live_stage_and_everything_that_the_store_did_not_make(workspace):
+def test_gc_of_incomplete_outputs_leaves_a_live_stage_and_what_the_store_did_not_make(workspace):
     stage = task(Waits, workspace)
     root = stage.store.root
     litter = [
@@ -99,7 +86,7 @@ def test_clean_leaves_a_live_stage_and_everything_that_the_store_did_not_make(wo
                      "0123456789abcdef.discarded-12")
     ]  # fmt: skip
     kept = [
-        root / "first" / "thesis",
+        root / "first" / "thesis [red]",  # no markup of the terminal
         root / "first" / "0123456789abcdef0",
         root / "stranger" / "0123456789abcdef",
         root / "first" / "fedcba9876543210",
@@ -110,11 +97,13 @@ def test_clean_leaves_a_live_stage_and_everything_that_the_store_did_not_make(wo
     kept[-1].rename(workspace / "target")
     kept[-1].symlink_to(workspace / "target")
     with live(workspace):
-        cleaning = clean(stage)
-        assert sorted(cleaning.removed) == sorted(litter)
+        done = steep("gc", "--incomplete", "--set", f"runs_dir={workspace / 'runs'}", cwd=workspace)
+        assert done.returncode == 0
+        assert [folder for folder in litter if f"{folder}\n" not in done.stdout] == []
+        assert [folder for folder in litter if folder.exists()] == []
         assert all((folder / "file").exists() for folder in kept)
-        left = "\n".join(cleaning.left)
-        assert f"{kept[0]} was not made by steep" in left
-        assert f"{root / 'stranger'} is not the folder of a stage" in left
-        assert ".partial is in use" in left
+        assert f"{kept[0]} was not made by steep" in done.stdout
+        assert f"{root / 'stranger'} is not the folder of a stage" in done.stdout
+        assert ".partial is in use" in done.stdout
+        assert done.stdout.endswith("4 directories and files removed\n")
     assert stage.complete()

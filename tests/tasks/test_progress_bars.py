@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.engine.progress import ProgressFile, ProgressRecord
 from pipeline.engine.progress_bars import RunningStages, quiet_lines, table_of
-from tests.tasks.counting_tasks import First, Reports, task
+from tests.tasks.counting_tasks import First, Waits, task
 from tests.waiting import wait_until
 
 
@@ -28,25 +28,22 @@ def four_stages() -> list[tuple[str, ProgressRecord]]:
     ]
 
 
-def drawn(width: int) -> list[str]:
-    console = Console(record=True, force_terminal=True, width=width, file=io.StringIO())
-    console.print(table_of(four_stages()))
-    return [line.rstrip() for line in console.export_text().splitlines()]
-
-
-def test_a_row_shows_count_rate_remaining_time_and_values():
-    sample, train, corpus, report = drawn(140)
+def test_a_row_shows_count_rate_remaining_time_and_values_and_the_last_the_whole_run():
+    console = Console(record=True, force_terminal=True, width=140, file=io.StringIO())
+    console.print(table_of(four_stages(), (42, "about 4 min left")))
+    lines = console.export_text().splitlines()
+    sample, train, corpus, report, run = (re.sub(r" +", " ", line).strip() for line in lines)
     assert re.fullmatch(
         r"sample-1 \S+ 41 % 1,024 of 2,480 trajectories 38/s, about 38 s left, 5,120 tokens/s",
-        re.sub(r" +", " ", sample),
+        sample,
     )
     assert re.fullmatch(
-        r"train-1 \S+ 25 % 30 of 120 steps 30/min, about 3 min left, loss 0.432, margin 1.25",
-        re.sub(r" +", " ", train),
+        r"train-1 \S+ 25 % 30 of 120 steps 30/min, about 3 min left, loss 0.432, margin 1.25", train
     )
     assert corpus.endswith("s so far")
     assert "5,000 chunks" in corpus
     assert "starting" in report
+    assert re.fullmatch(r"run \S+ 42 % of the run done about 4 min left", run)
 
 
 def test_quiet_lines_come_once_in_an_interval(capfd):
@@ -71,13 +68,6 @@ def test_quiet_lines_come_once_in_an_interval(capfd):
     )
 
 
-def test_the_last_row_is_about_the_whole_run():
-    console = Console(record=True, force_terminal=True, width=120, file=io.StringIO())
-    console.print(table_of(four_stages(), (42, "about 4 min left")))
-    last = console.export_text().splitlines()[-1].strip()
-    assert re.fullmatch(r"run \S+ 42 % of the run done about 4 min left", re.sub(r" +", " ", last))
-
-
 def test_a_line_on_the_run_is_printed_every_five_percent(capfd):
     shares = iter([None, (42, "about 4 min left"), (46, "x"), (47, "about 3 min left")])
     looks = []
@@ -96,7 +86,7 @@ def test_a_line_on_the_run_is_printed_every_five_percent(capfd):
 
 
 def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):
-    stages = [task(First, workspace), task(Reports, workspace)]
+    stages = [task(First, workspace), task(Waits, workspace)]
     for stage in stages:
         path = stage.store.progress_file(stage.key)
         path.parent.mkdir(parents=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.engine.fingerprint import content_of
-from pipeline.engine.run import run, walk
 from pipeline.engine.stage import StageTask
-from pipeline.engine.store import read_manifest
 from tasks import task_for
+from tests.tasks.declared import fingerprints
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = {
@@ -49,43 +47,26 @@ def task(stage: str, configuration: Path, *overrides: str) -> StageTask:
     return task_for(stage, str(configuration), overrides)
 
 
-def keys(configuration: Path, *overrides: str) -> dict[str, str]:
-    report = task("report", configuration, *overrides)
-    return {needed.label: needed.key.fingerprint for needed in walk(report)}
-
-
-OTHER_TEST = "data.test=[{dataset: nq, path: other.jsonl}]"
-
-
 def test_each_split_reads_only_its_own_files(configuration: Path) -> None:
-    before = keys(configuration)
+    before = fingerprints(config=str(configuration))
     for split, also in {
         "sft": set(),
         "sampling": set(),
         "validation": {"questions-sft", "questions-sampling"},
         "test": {"questions-sft", "questions-sampling"},
     }.items():
-        after = keys(configuration, f"data.{split}=[{{dataset: nq, path: other.jsonl}}]")
+        other = f"data.{split}=[{{dataset: nq, path: other.jsonl}}]"
+        after = fingerprints(other, config=str(configuration))
         changed = {label for label in before if before[label] != after[label]}
         splits = {label for label in changed if label.startswith("questions-")}
         assert splits == {f"questions-{split}", *also}
         assert not changed & {"corpus", "graph", "index"}
 
 
-@pytest.mark.slow
-def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
-    configuration: Path,
-) -> None:
-    """The rerun of the split that trains has the same bytes, so what follows can be kept."""
-    first = run(task("questions-sampling", configuration))
-    second = run(task("questions-sampling", configuration, OTHER_TEST))
-    assert first != second
-    assert read_manifest(first)["counts"] == {"questions": 2, "overlaps": 1}
-    file = "questions.parquet"
-    assert read_manifest(first)["files"][file] == read_manifest(second)["files"][file]
+def test_sampling_reads_the_questions_alone_and_not_what_was_left_out(configuration: Path) -> None:
+    """So another test file that leaves the same questions makes no sample stale."""
     sample = task("sample", configuration)
-    assert sample.inputs["questions"].directory == first
-    assert sample.input_files["questions"] == (file,)
+    assert sample.input_files["questions"] == ("questions.parquet",)
 
 
 def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> None:
@@ -130,29 +111,30 @@ def test_a_check_before_a_run_says_what_the_corpus_lacks(configuration: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("sampling", "test", "lines", "refused"),
+    ("sampling", "test", "lines"),
     [
-        ("{path: train.jsonl", "{path: test.jsonl", {"1 questions repeat", "0 of 2 questions"}, False),
-        ("{path: train.jsonl", "{path: train.jsonl, limit: 2", {"2 questions repeat"}, False),
-        ("{path: train.jsonl", "{path: train.jsonl", {"3 questions repeat"}, True),
-        ("{path: train.jsonl, limit: 2", "{path: train.jsonl, limit: 1", {"1 questions repeat", "0 of 2 questions"}, False),
-        ("{path: train.jsonl, share: [0, 0.001]", "{path: test.jsonl", set(), False),
+        ("{path: train.jsonl", "{path: test.jsonl", {"1 questions repeat", "0 of 2 questions"}),
+        ("{path: train.jsonl", "{path: train.jsonl, limit: 2", {"2 questions repeat"}),
+        ("{path: train.jsonl, limit: 2", "{path: train.jsonl, limit: 1", {"1 questions repeat", "0 of 2 questions"}),
+        ("{path: train.jsonl, share: [0, 0.001]", "{path: test.jsonl", set()),
     ],
 )  # fmt: skip
 def test_a_check_before_a_run_says_which_questions_repeat_held_out_ones(
-    configuration: Path, sampling: str, test: str, lines: set[str], refused: bool
+    configuration: Path, sampling: str, test: str, lines: set[str]
 ) -> None:
     overrides = [
         f"data.{split}=[{file}, dataset: nq}}]"
         for split, file in (("sampling", sampling), ("test", test))
     ]
-    notes = task("questions-sampling", configuration, *overrides).notes()
-    said = []
-    with pytest.raises(InputError, match="every question repeats") if refused else nullcontext():
-        said += notes
-    text = "\n".join(said)
-    if not refused:
-        assert all(line in text for line in lines), text
-        assert ("repeat one of data.test; left out" in text) == any(
-            "repeat" in one for one in lines
-        )
+    text = "\n".join(task("questions-sampling", configuration, *overrides).notes())
+    assert all(line in text for line in lines), text
+    assert ("repeat one of data.test; left out" in text) == any("repeat" in one for one in lines)
+
+
+def test_a_check_refuses_questions_that_all_repeat_held_out_ones(configuration: Path) -> None:
+    same = "[{dataset: nq, path: train.jsonl}]"
+    sampling = task(
+        "questions-sampling", configuration, f"data.sampling={same}", f"data.test={same}"
+    )
+    with pytest.raises(InputError, match="every question repeats"):
+        list(sampling.notes())

@@ -19,8 +19,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipeline import config
 from pipeline.core.content_cache import open_cache
@@ -37,6 +35,7 @@ from tasks.sample import open_remote_retriever
 from tests.docs.test_howto_pages import blocks
 from tests.llm.small_models import small_model
 from tests.retrieval.small_encoders import BagOfWords
+from tests.serving.test_any_request import try_bodies
 from tests.tasks.small_run import commit_policy
 from tests.waiting import LIMIT, ending, wait_until
 
@@ -50,6 +49,7 @@ FACTS = [
 QUERIES = [Query("who directed the tide", ("Alba", "The Tide")), Query("which river")]
 FIRST = Query("which models", ("are loaded",))  # the query that the service starts with
 ASKED = ["Who directed The Tide?", "Who is the mother of Bruno?", "Which river crosses Corte?"]
+SYSTEM = {"role": "system", "content": "x"}
 SEVERAL = [f"Who crossed the Nera before crossing {number}?" for number in range(20)]
 
 
@@ -155,26 +155,16 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
         with pytest.raises(RetrievalUnavailable, match=r"settings.top_k 5, here 4"):
             open_remote_retriever(other.settings, other.key)
         assert httpx.post(f"{url}/v1/chat/completions", json={}, trust_env=False).status_code == 404
-        assert passages_of_search_r1(url, ASKED[:2], topk=2)[0] == (
-            "Doc 1(Title: Alba) Alba directed The Tide.\n"
-        )
-
-
-def passages_of_search_r1(url: str, queries: list[str], topk: int) -> list[str]:
-    """What a client of Search-R1's retriever inserts, by its protocol."""
-    payload = {"queries": queries, "topk": topk, "return_scores": True}
-    found = httpx.post(f"{url}/retrieve", json=payload, trust_env=False).json()["result"]
-    texts = []
-    for results in found:
-        assert 0 < len(results) <= topk
-        first, *_ = [one for one in results if one["document"]["title"]]
-        title, text = first["document"]["contents"].split("\n")
-        name = title.strip('"')
-        texts.append(f"Doc 1(Title: {name}) {text}\n")
-    one = {"query": queries[0], "topk": topk}
-    documents = httpx.post(f"{url}/retrieve", json=one, trust_env=False).json()["result"][0]
-    assert documents == [result["document"] for result in found[0]]
-    return texts
+        # The protocol of the clients of Search-R1's retriever.
+        asked = {"queries": ASKED[:2], "topk": 2, "return_scores": True}
+        found = httpx.post(f"{url}/retrieve", json=asked, trust_env=False).json()["result"]
+        documents = [[result["document"] for result in results] for results in found]
+        assert {len(results) for results in documents} <= {1, 2}
+        [alba, *_] = [document for document in documents[0] if document["title"]]
+        assert alba["contents"] == '"Alba"\nAlba directed The Tide.'
+        one = {"query": ASKED[0], "topk": 2}
+        found = httpx.post(f"{url}/retrieve", json=one, trust_env=False).json()["result"]
+        assert found == documents[:1]
 
 
 @pytest.mark.slow
@@ -203,13 +193,11 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
         assert [one.id for one in client.models.list()] == ["sft", "policy"]
 
         def asked(text: str) -> Any:
-            return client.chat.completions.create(
-                model="sft", messages=[{"role": "system", "content": "x"}, {"role": "user", "content": text}]
-            )  # fmt: skip
+            messages = [SYSTEM, *question_to("sft", text)["messages"]]
+            return client.chat.completions.create(model="sft", messages=messages)
 
         def turn(text: str) -> Any:
-            messages = [{"role": "user", "content": text}]
-            return client.chat.completions.create(model="policy", messages=messages, max_tokens=5)
+            return client.chat.completions.create(**question_to("policy", text, max_tokens=5))
 
         with ThreadPoolExecutor(12) as threads:
             turns = threads.map(turn, ASKED)  # in the batches of the roll-outs
@@ -222,25 +210,17 @@ def test_a_policy_answers_openai_and_mcp_clients(configuration, monkeypatch, tmp
         assert metadata["sources"][0]["title"] == "Alba"
         assert metadata["steps"]
         assert answers[0].usage.completion_tokens > 0
-        pieces = list(
-            client.chat.completions.create(
-                model="sft", messages=[{"role": "user", "content": ASKED[0]}], stream=True
-            )
-        )
+        streamed = question_to("sft", ASKED[0], stream=True)
+        pieces = list(client.chat.completions.create(**streamed))
         assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == contents[0]
         assert len({piece.id for piece in pieces}) == 1
         assert pieces[-1].choices[0].finish_reason in ("stop", "length")
-        with pytest.raises(
-            openai.NotFoundError, match="there is no model 'other'; use sft or policy"
-        ):
-            client.chat.completions.create(
-                model="other", messages=[{"role": "user", "content": "x"}]
-            )
+        unknown = question_to("other", "x")
+        with pytest.raises(openai.NotFoundError, match="there is no model 'other'; use sft or pol"):
+            client.chat.completions.create(**unknown)
+        unasked = {"model": "sft", "messages": [SYSTEM]}
         with pytest.raises(openai.BadRequestError, match="there is none of the user"):
-            client.chat.completions.create(
-                model="sft", messages=[{"role": "system", "content": "x"}]
-            )
-        assert httpx.get(f"{url}/v1/models", headers={"host": "evil.example"}).status_code == 421
+            client.chat.completions.create(**unasked)
         [program] = blocks("../retrieval_service.md", "python")
         exec(program.replace("http://127.0.0.1:8765", url), {})
         tools, found, answered = asyncio.run(by_mcp(f"{url}/mcp"))
@@ -255,32 +235,6 @@ def client_of(url: str) -> httpx.Client:
 
 def question_to(model: str, text: str, **fields: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
-
-
-ANY = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
-SCHEMAS = [None, {"type": ["string", "null"]}, {"q": True}, {"$ref": "#/nowhere"}, {"type": "odd"}]
-TOOLS = [[{"type": "function", "function": {"name": "f", "parameters": one}}] for one in SCHEMAS]
-BODIES = st.fixed_dictionaries(
-    {"model": st.sampled_from(["policy", "policy", "policy", "sft", "other"])},
-    optional={
-        "temperature": st.sampled_from([0, 2, 2.5, 100, -1, 1e-320, 1e30, "1"]) | ANY,
-        "top_p": st.sampled_from([0, 1, 2, 1e-320, "1"]) | ANY,
-        "stop": st.sampled_from(["", [""], ["a", ""], "a", ["x"] * 50, [[]]]) | ANY | st.lists(ANY, max_size=3),
-        "seed": st.sampled_from([0, -1, 2**63 - 1, 2**63, 2**64]) | ANY,
-        "max_tokens": st.sampled_from([1, 3, 0, -1, 2**70]) | ANY,
-        "tools": st.sampled_from([*TOOLS, [], [{}], [None]]) | ANY,
-        "tool_choice": st.sampled_from(["none", "auto", "required", {}]) | ANY,
-        "response_format": st.sampled_from([{"type": "text"}, {"type": "json_object"}, {}]) | ANY,
-        "stream": st.booleans() | ANY,
-        "n": st.integers(0, 3) | ANY,
-        "messages": st.lists(
-            st.dictionaries(
-                st.sampled_from(["role", "content", "tool_calls", "name"]),
-                st.sampled_from(["user", "assistant", "tool", "system"]) | ANY, max_size=4,
-            ), max_size=3,
-        ) | ANY,
-    },
-)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -307,28 +261,14 @@ def test_no_request_connection_or_signal_changes_the_answers_of_others(
         ThreadPoolExecutor(20) as threads,
     ):
 
-        def turn(text: str, **fields: Any) -> httpx.Response:
-            asked = question_to("policy", text, max_tokens=5, seed=1, **fields)
+        def turn(text: str) -> httpx.Response:
+            asked = question_to("policy", text, max_tokens=5, seed=1)
             return client.post("/v1/chat/completions", json=asked)
 
         wait_until(lambda: turn("x").status_code == 200)
         before = turn("Who?").json()["choices"]
 
-        @settings(max_examples=80, deadline=None)
-        @given(BODIES)
-        def answered_or_refused(body: dict[str, Any]) -> None:
-            answer = client.post("/v1/chat/completions", json={**question_to("", "Who?"), **body})
-            assert answer.status_code in (200, 400, 404)
-            if answer.status_code != 200:
-                assert answer.json()["error"]["type"] == "invalid_request_error"
-                assert answer.json()["error"]["message"]
-
-        answered_or_refused()
-        for stop in ("", [""]):
-            refused = turn("Who?", stop=stop)
-            assert (refused.status_code, "stop" in refused.text) == (400, True)
-        assert turn("Who?", temperature=2.5).status_code == 400
-        assert turn("x" * 5_000_000).status_code == 400
+        try_bodies(client, 80)
         unknown = question_to("sft", "Nobody put the vector of this into the cache.")
         answer = client.post("/v1/chat/completions", json=unknown).json()
         assert answer["choices"][0]["message"]["metadata"]["stop"] == "retrieval_error"

@@ -14,6 +14,7 @@ from pipeline.engine.stage import RoundTask, left_by
 from tasks import task_for
 from tests.cli.test_cli import steep
 from tests.tasks.counting_tasks import ROOT, Counting, task
+from tests.tasks.declared import changed
 
 HIPRAG = str(ROOT / "configs" / "embedded-hiprag.yaml")
 THRESHOLD = "per_round.2.pairs.easy_outcome=0.4"
@@ -29,17 +30,6 @@ def test_a_stage_is_run_with_the_settings_of_its_round(workspace: Path) -> None:
     paired = [task(Paired, workspace, THRESHOLD).clone(round=number) for number in (1, 2, 3)]
     thresholds = [(run(stage) / "text.txt").read_text() for stage in paired]
     assert thresholds == ["0.3", "0.4", "0.3"]
-
-
-def keys(*overrides: str, config: str = "embedded") -> dict[str, str]:
-    """The fingerprints of all stages of an undivided run by label."""
-    report = task_for("report", config, ("shards=1", *overrides))
-    return {stage.label: stage.key.fingerprint for stage in walk(report)}
-
-
-def changed(*overrides: str, config: str = "embedded") -> set[str]:
-    plain, other = keys(config=config), keys(*overrides, config=config)
-    return {label for label in other if other[label] != plain.get(label)}
 
 
 FROM_PAIR_2 = {"pair-2", "train-2", "sample-3", "score-3", "pair-3", "train-3"} | {
@@ -88,6 +78,7 @@ def test_a_run_writes_its_configuration_which_gives_the_same_stages(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     file = tmp_path / "out" / "embedded" / "config.yaml"
     assert "sk-secret" not in file.read_text()
+    assert "(kept in out/embedded/dtypes.json)\n" in done.stdout
     kept = json.loads(file.with_name("dtypes.json").read_text())
     types = tuple(f"{name}={dtype}" for name, dtype in kept.items())  # for auto
     assert load(file) == load("embedded", (*overrides, *types))

@@ -1,4 +1,4 @@
-"""Every setting has a kind, a description, and stages that read it; the page *Settings* lists them."""
+"""Every setting has stages that read it, and the page *Settings* lists it."""
 
 import re
 from collections import Counter
@@ -39,16 +39,6 @@ def test_every_field_that_is_no_block_is_a_setting_of_the_page_once() -> None:
     assert Counter(listed) == Counter(fields)
     rows = re.findall(r"^\| `\w+`[ |*]", page(), re.MULTILINE)
     assert len(rows) == len(fields)
-
-
-def test_every_field_has_a_description() -> None:
-    without = [
-        f"{block.__name__}.{name}"
-        for block in blocks(Config)
-        for name, field in block.model_fields.items()
-        if not field.description
-    ]
-    assert not without
 
 
 def test_every_setting_is_read_by_a_stage_or_concerns_the_whole_run() -> None:

@@ -19,7 +19,7 @@ from pipeline.engine.execution.cluster import Request
 from pipeline.engine.process.worker import StageJob
 from pipeline.engine.progress import read_progress
 from pipeline.engine.run import RunFailed, run
-from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
+from tests.tasks.counting_tasks import ROOT, Second, Waits, executions, new_process, task
 from tests.waiting import LIMIT, wait_until
 
 LOCAL = ("execution.kind=slurm", "execution.slurm.cluster=local", "execution.threads=2")
@@ -56,23 +56,22 @@ def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
         ignored = signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL
         signal.signal(signal.SIGINT, ignored)
 
-    stage = task(InBatches, workspace, *LOCAL)
-    with background(InBatches, workspace, *LOCAL, preexec_fn=ignore_interrupts) as started:
-        wait_until(lambda: "batch 1" in executions(workspace))
+    stage = task(Waits, workspace, *LOCAL)
+    checkpoint = stage.store.checkpoint_dir(stage.key) / "checkpoint.txt"
+    with new_process(Waits, workspace, *LOCAL, popen={"preexec_fn": ignore_interrupts}) as started:
+        wait_until(checkpoint.exists)
         record = read_progress(stage.store.progress_file(stage.key))
         assert record is not None
         assert record.job.startswith("local job ")
-        second = task(InBatches, workspace)
         monkeypatch.setattr(job, "LOCK_SECONDS", 0.2)
         with pytest.raises(RunFailed, match=r"of local job \d+ on .* holds .*\.lock"):
-            run(second)
+            run(task(Waits, workspace))
         started.send_signal(number)
         assert started.wait(LIMIT) != 0
     wait_until(lambda: not stage.store.in_use(stage.key))
+    checkpoint.write_text("of the first job")
     (workspace / "release").touch()
-    directory = run(stage)
-    assert (directory / "squares.txt").read_text() == "0 1 4 9"
-    assert executions(workspace).count("batch 0") == 1
+    assert (run(stage) / "text.txt").read_text() == "of the first job"
 
 
 def request(**settings: Any) -> Request:
@@ -170,38 +169,29 @@ def test_a_machine_that_does_not_see_the_run_says_so(workspace, monkeypatch) -> 
     )
 
 
-FAKE_SQUEUE = """#!/bin/sh
-case "$*" in
-  *--jobs=1) echo "RUNNING|None";;
-  *--jobs=2) echo "PENDING|PartitionConfig";;
-  *--jobs=3) echo "PENDING|None";;
-  *--jobs=4) echo "CANCELLED|PartitionConfig";;
-  *--jobs=5) echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1;;
-  *) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1;;
-esac
-"""
+ERROR = "slurm_load_jobs error:"
 
 
 @pytest.mark.parametrize(
-    ("number", "expected"),
+    ("answer", "expected"),
     [
-        (1, ("RUNNING", "")),
-        (2, ("PENDING", "PartitionConfig")),
-        (3, ("PENDING", "")),
-        (4, ("CANCELLED", "")),
-        (5, ("", "")),
-        (6, ("GONE", "")),
+        ("echo 'RUNNING|None'", ("RUNNING", "")),
+        ("echo 'PENDING|PartitionConfig'", ("PENDING", "PartitionConfig")),
+        ("echo 'PENDING|None'", ("PENDING", "")),
+        ("echo 'CANCELLED|PartitionConfig'", ("CANCELLED", "")),
+        (f"echo {ERROR} Unable to contact slurm controller >&2; exit 1", ("", "")),
+        (f"echo {ERROR} Invalid job id specified >&2; exit 1", ("GONE", "")),
     ],
 )
 def test_squeue_tells_the_state_of_a_job_without_accounting(
-    tmp_path, monkeypatch, number, expected
+    tmp_path, monkeypatch, answer, expected
 ) -> None:
     """The answers are those of Slurm 22.05."""
     fake = tmp_path / "squeue"
-    fake.write_text(FAKE_SQUEUE)
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *--jobs=8) {answer};; esac\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert slurm.queue_state(SimpleNamespace(job_id=str(number))) == expected
+    assert slurm.queue_state(SimpleNamespace(job_id="8")) == expected
 
 
 @pytest.mark.parametrize(

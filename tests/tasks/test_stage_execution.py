@@ -11,16 +11,15 @@ from pipeline.engine.run import RunFailed, run
 from pipeline.engine.status import status, why
 from pipeline.engine.store import read_manifest
 from tests.tasks.counting_tasks import (
+    Complains,
     Copies,
     CopiesModel,
-    First,
-    FollowsComplaint,
     Second,
-    Sleeps,
+    Waits,
     Warns,
     WritesNothing,
-    background,
     executions,
+    new_process,
     task,
 )
 from tests.waiting import LIMIT, wait_until
@@ -47,7 +46,7 @@ def test_luigi_s_own_command_runs_the_stages(workspace):
     assert executions(workspace) == before
 
 
-def test_only_a_stage_with_changed_settings_and_what_follows_is_run_again(workspace):
+def test_only_a_forced_stage_or_one_with_changed_settings_and_what_follows_is_run_again(workspace):
     directory = run(task(Second, workspace))
     before = executions(workspace)
     assert before == ["first", "second", "batch 0", "batch 1", "batch 2"]
@@ -61,29 +60,45 @@ def test_only_a_stage_with_changed_settings_and_what_follows_is_run_again(worksp
     run(task(Second, workspace, "retrieval.top_k=6"))
     assert executions(workspace).count("first") == 2
     assert executions(workspace).count("second") == 3
+    run(task(Second, workspace), force=True, workers=2)
+    assert executions(workspace).count("first") == 2
+    assert executions(workspace).count("second") == 4
 
 
-def test_what_a_stage_warns_of_ends_its_line_and_stays_in_its_manifest(
+def test_the_manifest_records_key_counts_versions_and_warnings_which_end_the_stages_line(
     workspace, capsys: pytest.CaptureFixture[str]
 ):
-    directory = run(task(Warns, workspace))
+    stage = task(Warns, workspace)
+    manifest = read_manifest(run(stage))
     assert " s: 2 rows; 2 of 2 rows are odd\n" in capsys.readouterr().out
-    assert read_manifest(directory)["notes"] == {"warnings": ["2 of 2 rows are odd"]}
+    assert manifest["notes"] == {"warnings": ["2 of 2 rows are odd"]}
+    assert manifest["fingerprint"] == stage.key.fingerprint
+    # The name of the setting under which runs were kept.
+    assert manifest["key"]["settings"] == {"retrieval.top_k": 5}
+    assert manifest["counts"] == {"rows": 2}
+    assert manifest["versions"]["luigi"]
+    assert manifest["peak_memory_mb"] > 0
 
 
 @pytest.mark.usefixtures("new_processes")
 def test_a_killed_stage_continues_from_its_checkpoint(workspace):
     (workspace / "kill").touch()
+    stage = task(Second, workspace)
     with pytest.raises(RunFailed, match="second"):
-        run(task(Second, workspace))
-    assert not task(Second, workspace).complete()
+        run(stage)
+    failed = status(stage)[1]
+    assert failed.state == "failed"
+    assert "killed by SIGKILL" in failed.message
     (workspace / "kill").unlink()
-    directory = run(task(Second, workspace))
+    directory = run(stage)
+    assert [row.state for row in status(stage)] == ["done", "done"]
     assert executions(workspace).count("batch 0") == 1
     assert executions(workspace).count("batch 1") == 1
     names = sorted(path.name for path in directory.iterdir())
     assert names == ["README.md", "manifest.json", "total.txt"]
     assert (directory / "total.txt").read_text() == "15"
+    left = {path.name for path in directory.parent.iterdir()}
+    assert left == {directory.name, f"{directory.name}.lock"}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Copies, marks=pytest.mark.slow), CopiesModel])
@@ -113,27 +128,29 @@ def test_a_raw_file_that_changes_while_a_stage_runs_fails_the_stage(workspace, k
 
 @WORKERS
 def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
-    with background(Sleeps, workspace, workers=workers) as scheduler:
-        wait_until(lambda: executions(workspace) == ["sleeps"])
+    with new_process(Waits, workspace, workers=workers, popen={}) as scheduler:
+        wait_until(lambda: executions(workspace) == ["waits"])
         scheduler.kill()
-    stage = task(Sleeps, workspace)
+    stage = task(Waits, workspace)
     with FileLock(stage.store.checkpoint_dir(stage.key).with_suffix(".lock"), timeout=LIMIT):
         pass  # a stage holds it until its process ends
-
-
-@WORKERS
-def test_stages_end_with_an_interrupted_run(workspace, workers):
-    with background(Sleeps, workspace, preexec_fn=ignore_nothing, workers=workers) as scheduler:
-        wait_until(lambda: executions(workspace) == ["sleeps"])
-        scheduler.send_signal(signal.SIGINT)
-        assert scheduler.wait(LIMIT) == 130
-    (row,) = status(task(Sleeps, workspace))
-    assert row.state == "missing"
 
 
 def ignore_nothing():
     """A shell's background run, as this test may be part of, ignores SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@WORKERS
+def test_stages_end_with_an_interrupted_run(workspace, workers):
+    with new_process(
+        Waits, workspace, workers=workers, popen={"preexec_fn": ignore_nothing}
+    ) as scheduler:
+        wait_until(lambda: executions(workspace) == ["waits"])
+        scheduler.send_signal(signal.SIGINT)
+        assert scheduler.wait(LIMIT) == 130
+    (row,) = status(task(Waits, workspace))
+    assert row.state == "missing"
 
 
 def test_no_stage_is_started_by_a_fork_of_the_run(workspace):
@@ -145,28 +162,10 @@ def test_no_stage_is_started_by_a_fork_of_the_run(workspace):
     assert forks == []
 
 
-def test_force_reruns_one_stage_only(workspace):
-    run(task(Second, workspace))
-    run(task(Second, workspace), force=True, workers=2)
-    assert executions(workspace).count("first") == 1
-    assert executions(workspace).count("second") == 2
-
-
 def test_a_failure_of_an_earlier_run_is_not_reported_again(workspace):
     with pytest.raises(RunFailed, match="wrote nothing"):
         run(task(WritesNothing, workspace))
     with pytest.raises(RunFailed, match="answer is missing") as caught:
-        run(task(FollowsComplaint, workspace))
+        run(task(Complains, workspace))
     assert "wrote nothing" not in str(caught.value)
     assert caught.value.exit_status == 2
-
-
-def test_the_manifest_records_key_counts_and_versions(workspace):
-    manifest = read_manifest(run(task(First, workspace)))
-    assert manifest["fingerprint"] == task(First, workspace).key.fingerprint
-    assert manifest["key"]["settings"] == {
-        "retrieval.top_k": 5
-    }  # the name under which runs were kept
-    assert manifest["counts"] == {"rows": 1}
-    assert manifest["versions"]["luigi"]
-    assert manifest["peak_memory_mb"] > 0

@@ -2,14 +2,15 @@
 
 import os
 import re
+import resource
 import subprocess
-import sys
 
 import pytest
 
 from pipeline.engine.check.space import folder_faults
 from pipeline.engine.run import RunFailed, run
-from tests.tasks.counting_tasks import ROOT, Ends, First, task
+from tests.tasks.counting_tasks import Ends, First, new_process, task
+from tests.waiting import LIMIT
 
 LOG = r"ends: .* \(log: .*/logs/ends\.log\)"
 
@@ -58,27 +59,19 @@ def test_a_stage_whose_log_cannot_take_a_word_is_explained(workspace):
     assert caught.value.exit_status == 2
 
 
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from pipeline.engine.run import run
-from tests.tasks.counting_tasks import First, task
-resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
-try:
-    run(task(First, Path(sys.argv[1])), force=True, keep_config=True)
-except Exception as error:
-    print(f"{type(error).__name__} {error}")
-"""
+def limited() -> None:
+    """As on a full disk, where no stage can start, so there is no log yet."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 
 
 def test_a_file_of_the_run_that_cannot_be_written_is_named_with_cause_and_remedy(workspace):
-    """As on a full disk, where no stage can start, so there is no log yet."""
     run(task(First, workspace))
-    command = [sys.executable, "-c", LIMITED, str(workspace)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    popen = {"preexec_fn": limited, "stderr": subprocess.PIPE, "text": True}
+    with new_process(First, workspace, force=True, keep_config=True, popen=popen) as process:
+        _, complaint = process.communicate(timeout=LIMIT)
+    assert process.returncode == 2
     assert re.fullmatch(
-        r"StoreError /.*/runs/embedded: File too large; raise the limit .*\n",
-        done.stdout,
+        r"error: /.*/runs/embedded: File too large; raise the limit .*\n", complaint
     )
     assert task(First, workspace).complete()
 

@@ -1,49 +1,33 @@
-"""``steep status``, ``verify``, ``run`` and ``gc --incomplete`` on a run with damaged outputs."""
+"""``steep status`` and ``steep verify`` on stopped and damaged outputs."""
 
 import json
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from pipeline.engine.progress import ProgressFile
 from pipeline.engine.run import walk
 from tasks import task_for
-from tests.tasks.counting_tasks import ROOT
+from tests.cli.test_cli import steep as command
 from tests.tasks.small_run import commit_text
 
 RUNS = "runs_dir=runs [/red][bold]"  # no markup of the terminal
 
 
-def steep(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *arguments, "--set", RUNS],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
-        check=False,
-        timeout=300,
-    )
-    assert "Traceback" not in done.stdout + done.stderr
-    return done
-
-
 @pytest.fixture
-def finished(tmp_path, monkeypatch):
-    """A finished run with fabricated outputs; returns the directories by label."""
+def steep(tmp_path, monkeypatch):
+    """The command on a run of the working directory."""
     monkeypatch.chdir(tmp_path)
-    report = task_for("report", "embedded", (RUNS,))
-    for task in walk(report):
-        commit_text(task, task.label)
-    return {task.label: task.directory.absolute() for task in walk(report)}
+    return lambda *arguments: command(*arguments, "--set", RUNS, cwd=tmp_path)
 
 
-def test_a_damaged_output_is_listed_with_its_command_and_status_1(tmp_path, finished):
-    (finished["pair-2"] / "text.txt").write_text("PAIR-2")
-    (finished["evaluate-policy-0"] / "manifest.json").write_text("")
-    done = steep("verify", "--json", cwd=tmp_path)
+def test_verify_reads_everything_and_names_damaged_outputs_with_their_commands_and_status_1(steep):
+    finished = {task.label: task for task in walk(task_for("report", "embedded", (RUNS,)))}
+    for label, task in finished.items():
+        commit_text(task, label)
+    (finished["pair-2"].directory / "text.txt").write_text("PAIR-2")  # as long as before
+    (finished["evaluate-policy-0"].directory / "manifest.json").write_text("")
+    done = steep("verify", "--json")
     assert done.returncode == 1
     damaged = {row["label"]: row for row in json.loads(done.stdout) if row["damage"]}
     assert sorted(damaged) == ["evaluate-policy-0", "pair-2"]
@@ -52,22 +36,10 @@ def test_a_damaged_output_is_listed_with_its_command_and_status_1(tmp_path, fini
         *("--set", RUNS),
     ]
     assert " evaluate-policy --round 0 --force " in damaged["evaluate-policy-0"]["remake"]
-    text = steep("verify", cwd=tmp_path).stdout
+    text = steep("verify").stdout
     assert "pair-2 is damaged: " in text
     assert "text.txt has other content" in text
     assert f"{len(finished)} outputs checked, 2 damaged" in text
-
-
-def test_gc_of_incomplete_outputs_says_what_it_removed_and_what_it_left(tmp_path, finished):
-    folder = finished["pair-2"].parent
-    (folder / "0123456789abcdef.partial").mkdir()
-    (folder / "thesis").mkdir()
-    done = steep("gc", "--incomplete", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "0123456789abcdef.partial" in done.stdout
-    assert "thesis was not made by steep" in done.stdout
-    assert done.stdout.endswith("1 directories and files removed\n")
-    assert (folder / "thesis").exists()
 
 
 KEYS = [
@@ -76,13 +48,12 @@ KEYS = [
 PROGRESS = ["done", "total", "unit", "percent", "rate", "remaining_seconds", "values"]
 
 
-def test_every_row_has_the_documented_keys(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_row_has_the_documented_keys(steep):
     graph = task_for("graph", "embedded", (RUNS,))
     stopped = graph.store.progress_file(graph.key)
     stopped.parent.mkdir(parents=True)
     ProgressFile(stopped).start(None, "triples", done=7)
-    rows = {row["label"]: row for row in json.loads(steep("status", "--json", cwd=tmp_path).stdout)}
+    rows = {row["label"]: row for row in json.loads(steep("status", "--json").stdout)}
     assert all(list(row) == KEYS for row in rows.values())
     assert list(rows["graph"]["progress"]) == PROGRESS
     assert rows["graph"]["progress"]["done"] == 7

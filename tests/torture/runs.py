@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pipeline.core import shipped
 from pipeline.engine.progress import read_progress
 from tests.cli.malformed_inputs import steep
@@ -102,8 +104,11 @@ class RunFolder:
 
     def orphans(self) -> list[int]:
         """Ids of living processes that were started for this folder."""
-        found = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-        return [pid for pid in found if _works_in(pid, self.root)]
+        return [
+            process.pid
+            for process in psutil.process_iter(["cwd"])  # None if it has ended
+            if Path(process.info["cwd"] or "/").is_relative_to(self.root.resolve())
+        ]
 
 
 def load_outputs(store: Path) -> dict[str, dict[str, int]]:
@@ -209,12 +214,3 @@ def _without_seconds(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: _without_seconds(one) for key, one in value.items() if not _TIMED_KEYS.search(key)}
-
-
-def _works_in(pid: int, folder: Path) -> bool:
-    try:
-        directory = Path(f"/proc/{pid}/cwd").readlink()
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:  # the process has ended
-        return False
-    return state != "Z" and directory.is_relative_to(folder.resolve())

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,28 +85,9 @@ def reported(trained: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Ru
     return whole
 
 
-def check_kills(reference: RunFolder, victim: RunFolder, stages: Sequence[str], seed: int) -> None:
-    """Kill ``victim`` once in each of the stages; then it ends with the files of ``reference``."""
-    chance = random.Random(seed)
-    killed = [kill_during(victim, stage, chance.uniform(-0.3, 1)) for stage in stages]
-    assert any(killed), "the run ended before its kills"
-    victim.finish()
-    assert differing_files(reference, victim) == [], killed
-
-
 def spoiled(reference: RunFolder, other: RunFolder) -> list[str]:
     """Files of the reference that the other run lacks or has with another content."""
     return [name for name in differing_files(reference, other) if (reference.store / name).exists()]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_run_that_was_killed_while_it_sampled_equals_the_uninterrupted_run(
-    trained: RunFolder, tmp_path: Path
-) -> None:
-    """The victim begins with the reference's stages before the round. `test_killed_training.py` kills trainings."""
-    victim = trained.without(("sample", "score", "pair", "train"), tmp_path / "victim")
-    check_kills(trained, victim, ["sample-1"], seed=0)
 
 
 @pytest.mark.slow
@@ -115,11 +96,16 @@ def test_a_run_that_was_killed_while_it_sampled_equals_the_uninterrupted_run(
 def test_a_run_that_was_killed_in_all_stages_equals_the_uninterrupted_run(
     reported: RunFolder, tmp_path: Path, configuration: str
 ) -> None:
+    """Each stage is killed once. `test_killed_training.py` kills trainings more often."""
     if configuration == "prograph":
         reported = RunFolder(tmp_path / "reference", (), PROGRAPH).prepare()
         reported.finish()
     victim = replace(reported, root=tmp_path / "victim").prepare()
-    check_kills(reported, victim, list(reported.seconds()), seed=1)
+    chance = random.Random(1)
+    killed = [kill_during(victim, stage, chance.uniform(-0.3, 1)) for stage in reported.seconds()]
+    assert any(killed), "the run ended before its kills"
+    victim.finish()
+    assert differing_files(reported, victim) == [], killed
 
 
 @pytest.mark.slow
@@ -233,25 +219,24 @@ PAIRED = {
     "corpus", "graph", "index", "pair", "questions-sampling", "questions-sft", "questions-test",
     "questions-validation", "sample", "score", "sft", "sft-data",
 }  # fmt: skip
+WHOLE = PAIRED | {"train", "coverage", "evaluate-policy", "evaluate", "report"}
+RUNS = ["paired", pytest.param("reported", marks=pytest.mark.slow)]
+TABLES = {  # of the stages that write several, the default first, or one of another name
+    "sft-data": ["default"], "graph": ["triplets", "entities"], "pair": ["pairs", "funnel"],
+    "sft": ["log"], "train": ["log"], "evaluate": ["comparison", "metrics"], "report": ["metrics"],
+}  # fmt: skip
 
 
-def test_every_output_up_to_the_pairs_loads_as_a_data_set(paired: RunFolder) -> None:
-    tables = load_outputs(paired.store)
+@pytest.mark.parametrize("name", RUNS)
+def test_every_output_of_a_run_loads_as_a_data_set(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    tables = load_outputs(request.getfixturevalue(name).store)
+    assert tables.keys() == (PAIRED if name == "paired" else WHOLE)
     assert tables["corpus"] == {"chunks": 200}
-    assert tables["sft-data"] == {"default": 160}
-    assert list(tables["graph"]) == ["triplets", "entities"]
-    assert list(tables["pair"]) == ["pairs", "funnel"]
-    assert list(tables["sft"]) == ["log"]
-    assert tables.keys() == PAIRED
-
-
-@pytest.mark.slow
-def test_every_output_of_a_run_loads_as_a_data_set(reported: RunFolder) -> None:
-    tables = load_outputs(reported.store)
-    assert list(tables["train"]) == ["log"]
-    assert list(tables["evaluate"]) == ["comparison", "metrics"]
-    assert list(tables["report"]) == ["metrics"]
-    assert tables.keys() == {*PAIRED, "train", "coverage", "evaluate-policy", "evaluate", "report"}
+    assert tables["sft-data"]["default"] == 160
+    named = TABLES.keys() & tables.keys()
+    assert {stage: list(tables[stage]) for stage in named} == {n: TABLES[n] for n in named}
 
 
 def test_rewards_are_numbers_in_columns(paired: RunFolder) -> None:
@@ -285,7 +270,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["paired", pytest.param("reported", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", RUNS)
 def test_damaged_outputs_of_a_run_are_named(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pipeline.engine.check.collect import check_tasks
 from pipeline.engine.check.machine import Machine
-from tests.llm.adapter_kinds import KINDS, LLAMA, adapter_of_kind
+from tests.llm.adapter_kinds import KINDS, LLAMA, Settings, adapter_of_kind
 from tests.tasks.declared import stages
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -77,38 +78,35 @@ def test_an_adapter_that_vllm_would_not_load_is_a_fault_of_loaded_and_not_of_mer
         assert merged == []
 
 
-def damages(adapter: Path, policy: Path) -> Iterator[tuple[str, str]]:
-    """Ways in which a policy does not fit, each with words of its fault."""
-    settings = json.loads((adapter / "adapter_config.json").read_text())
-    content = (adapter / "adapter_model.safetensors").read_bytes()
-    policy.mkdir()
-    (policy / "adapter_model.safetensors").write_bytes(content[:100])
-    (policy / "adapter_config.json").write_text(json.dumps(settings))
-    yield "truncated", "not a readable safetensors file"
-    (policy / "adapter_model.safetensors").write_bytes(content)
-    (policy / "adapter_config.json").write_text(json.dumps(settings | {"r": 3}))
-    yield "another rank", "does not fit model.base"
-    (policy / "adapter_config.json").write_text(json.dumps(settings | {"rank_pattern": {"x": "8"}}))
-    yield "rank as text", "rank_pattern is {'x': '8'}; expected whole numbers"
-    (policy / "adapter_config.json").write_text(json.dumps(settings))
-    for trained in (
-        {"grammar": "search-r1", "format": "tags"},
-        {"grammar": "tearag", "format": "tools"},
-    ):
-        (policy / "lineage.json").write_text(json.dumps({"policy": "p"} | trained))
-        yield (
-            "another form",
-            f"was trained to write grammar {trained['grammar']} in format {trained['format']}",
-        )
-
-
-def test_every_fault_of_a_start_is_known_before_the_run(
+def test_an_adapter_of_the_shape_of_lora_is_a_start(
     base: Path, adapter: Path, tmp_path: Path
 ) -> None:
     assert faults("start", base, tmp_path, f"start={adapter}") == []
     (fault,) = faults("start", base, tmp_path, f"start={adapter}", "lora.r=8")
     assert "set lora to its values" in fault
-    for name, words in damages(adapter, tmp_path / "policy"):
-        (fault,) = faults("start", base, tmp_path, f"start={tmp_path / 'policy'}")
-        assert fault.startswith(f"start names {tmp_path / 'policy'}: "), name
-        assert words in fault, name
+
+
+@pytest.mark.parametrize(
+    ("kept", "changed", "lineage", "words"),
+    [
+        (100, {}, {}, "not a readable safetensors file"),
+        (None, {"r": 3}, {}, "does not fit model.base"),
+        (None, {"rank_pattern": {"x": "8"}}, {}, "is {'x': '8'}; expected whole numbers"),
+        (None, {}, {"grammar": "search-r1", "format": "tags"}, "grammar search-r1 in format tags"),
+        (None, {}, {"grammar": "tearag", "format": "tools"}, "grammar tearag in format tools"),
+    ],
+    ids=["truncated", "another rank", "rank as text", "another grammar", "another format"],
+)
+def test_a_start_that_does_not_fit_is_known_before_the_run(
+    base: Path, adapter: Path, tmp_path: Path, kept: int | None, changed: Settings,
+    lineage: Settings, words: str,
+) -> None:  # fmt: skip
+    policy = shutil.copytree(adapter, tmp_path / "policy")
+    weights, settings = policy / "adapter_model.safetensors", policy / "adapter_config.json"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | changed))
+    if lineage:
+        (policy / "lineage.json").write_text(json.dumps({"policy": "p"} | lineage))
+    (fault,) = faults("start", base, tmp_path, f"start={policy}")
+    assert fault.startswith(f"start names {policy}: ")
+    assert words in fault

@@ -103,15 +103,10 @@ def test_sampling_with_a_share_of_85_percent_does_not_fit_80_gb() -> None:
     assert "engine.gpu_memory_utilization" in fault
 
 
-def judged_by(model: str, share: float, *blocks: str) -> tuple[str, ...]:
-    """Overrides with a model of this machine as judge, which gets a share of the GPU."""
-    engine = f"{{kind: vllm, gpu_memory_utilization: {share}}}"
-    return tuple(f"{block}={{backend: vllm, model: {model}, engine: {engine}}}" for block in blocks)
-
-
 def test_a_judge_with_too_small_a_share_is_refused_beside_a_larger_policy() -> None:
-    own = judged_by("Qwen/Qwen2.5-32B-Instruct", 0.5, "judges.over")
-    (fault,) = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge", overrides=own).faults()
+    engine = "engine: {kind: vllm, gpu_memory_utilization: 0.5}"
+    own = f"judges.over={{backend: vllm, model: Qwen/Qwen2.5-32B-Instruct, {engine}}}"
+    (fault,) = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge", overrides=(own,)).faults()
     assert fault.startswith("judges.over.engine.gpu_memory_utilization is 0.5")
 
 

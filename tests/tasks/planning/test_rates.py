@@ -1,7 +1,6 @@
 """GPU hours from the assumed rates."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,6 @@ from pipeline.engine.stage import walk
 from tasks.report import Report
 from tests.published.replacements import PUBLISHED
 from tests.tasks.declared import stages
-
-LLAMA = "meta-llama/Meta-Llama-3-8B-Instruct"
-
-
-def hours(*names: str, base: str = LLAMA, sampled: int = 10_000) -> list[float]:
-    """GPU hours of the named stages of TeaRAG for ``sampled`` questions."""
-    overrides = (f"model.base={base}",)
-    sizes = sizes_of(load("tearag-llama3-8b", overrides))
-    sizes = replace(sizes, questions={**sizes.questions, "sampling": sampled})
-    tasks = stages("tearag-llama3-8b", names, overrides)
-    plan = make_plan(tasks, sizes, [nominal_gpu(80)] * 8)
-    return [stage.work.seconds / 3600 for stage in plan.stages]
-
-
-def test_gpu_hours_grow_with_the_questions() -> None:
-    few, more = (hours("index", "sample", sampled=n) for n in (100, 200))
-    assert more == pytest.approx([few[0], 2 * few[1]])
 
 
 def test_without_gpus_the_hours_are_those_of_a_core_at_measured_tokens_a_second() -> None:
@@ -47,7 +29,10 @@ def test_without_gpus_the_hours_are_those_of_a_core_at_measured_tokens_a_second(
 
 def test_hours_are_those_of_the_models_without_the_waiting_of_the_paper_s_loop() -> None:
     """TeaRAG, table 9, has 376 minutes of sampling and 220 of rewards on 8 GPUs."""
-    minutes = [60 / 8 * one for one in hours("sample", "score")]
+    base = ("model.base=meta-llama/Meta-Llama-3-8B-Instruct",)
+    tasks = stages("tearag-llama3-8b", ["sample", "score"], base)
+    plan = make_plan(tasks, sizes_of(load("tearag-llama3-8b", base)), [nominal_gpu(80)] * 8)
+    minutes = [stage.work.seconds / 60 / 8 for stage in plan.stages]
     assert minutes == pytest.approx([125, 9], rel=0.02)
 
 

@@ -3,7 +3,8 @@
 from pipeline.engine.plan.time_left import EMBEDDED, RunTime, Timed, time_left
 from pipeline.engine.stage import walk_configured
 from tasks import task_for
-from tests.tasks.counting_tasks import First, Reports, task
+from tests.tasks.counting_tasks import First, Waits, task
+from tests.tasks.small_run import commit_text
 
 
 def test_a_stage_takes_as_long_as_the_last_one_of_its_kind():
@@ -56,18 +57,10 @@ def test_nothing_is_said_before_a_twentieth_is_done_and_after_the_end():
 
 
 def test_complete_stages_count_with_the_seconds_of_their_manifests(workspace):
-    first, reports = task(First, workspace), task(Reports, workspace)
-    folder = workspace / "written"
-    folder.mkdir()
-    (folder / "rows.txt").write_text("1\n")
-    first.directory.parent.mkdir(parents=True)
-    facts = {
-        "counts": {"rows": 1},
-        "wall_seconds": 5.0,
-        "shards": {"shard-000": {"wall_seconds": 1}},
-    }
-    first.store.commit(first.key, folder, facts)
-    assert [stage.took for stage in RunTime([first, reports]).stages] == [6.0, None]
+    first, waits = task(First, workspace), task(Waits, workspace)
+    shards = {"shard-000": {"wall_seconds": 1}}
+    commit_text(first, "5", wall_seconds=5.0, shards=shards)
+    assert [stage.took for stage in RunTime([first, waits]).stages] == [6.0, None]
 
 
 def test_the_first_run_with_the_tiny_reader_is_guessed_from_the_embedded_run(tmp_path):
