@@ -1,8 +1,8 @@
 """The stages of a run, one module each: its declaration, and ``run(context)``, which does it.
 
 ``luigi --module tasks Report --config configs/embedded.yaml --local-scheduler`` runs them as well,
-without the checks and the progress of ``make run``. The stages are imported in the order of a run,
-which is the order of `pipeline.engine.stage.STAGES`.
+without the checks and the progress of ``make run``, and leaves the report in the store. The stages
+are imported in the order of a run, which is the order of `pipeline.engine.stage.STAGES`.
 """
 
 from importlib import import_module
