@@ -67,11 +67,8 @@ def test_seeds_may_have_worlds_of_their_own() -> None:
     """Question 0 of one world is another than question 0 of the other."""
     first = [run("a", [0], k=1, questions="w0"), run("b", [0], k=1, seed=1, questions="w1")]
     other = [run("c", [1], k=2, questions="w0"), run("d", [1], k=2, seed=1, questions="w1")]
-    [test] = [
-        t
-        for t in compare_runs([*first, *other]).tests
-        if (t["measure"], t["dataset"]) == ("em", "all")
-    ]
+    tests = compare_runs([*first, *other]).tests
+    [test] = [t for t in tests if (t["measure"], t["dataset"]) == ("em", "all")]
     assert (test["n"], test["difference"]) == (2, 1.0)
 
 

@@ -16,14 +16,14 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from tasks.sft import run as run_sft
 from tasks.train import run as run_round
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, trained_run
+from tests.training.tiny_policy import Run, byte_tokenizer, pair
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained_run(tmp_path_factory.mktemp("damaged"), pairs=4)
+def run(policy_0: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return policy_0.copy(tmp_path_factory.mktemp("damaged"), pairs=4)
 
 
 def truncate(path: Path) -> None:

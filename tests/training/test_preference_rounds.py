@@ -23,7 +23,7 @@ from pipeline.training.lora import continue_adapter, load_base, locate_base, sav
 from tasks.sft import run as run_sft
 from tasks.sft import train_sft
 from tasks.train import run as run_round
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter, trained_run
+from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
@@ -31,9 +31,8 @@ CPU = {"dtype": "float32", "learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Run:
-    """A base model, data, and policy 0 trained on the data."""
-    return trained_run(tmp_path_factory.mktemp("training"))
+def run(policy_0, tmp_path_factory) -> Run:
+    return policy_0.copy(tmp_path_factory.mktemp("training"))
 
 
 @pytest.fixture(scope="module")
