@@ -51,6 +51,29 @@ def small_trajectory(**fields: Any) -> Trajectory:
     return Trajectory(**(defaults | fields))
 
 
+def small_pair(**fields: Any) -> Pair:
+    """One pair of a first round, whose prompt and sides have one token each."""
+    defaults: dict[str, Any] = {
+        "question_id": "q",
+        "prompt": [],
+        "chosen": [],
+        "rejected": [],
+        "chosen_id": "a",
+        "rejected_id": "b",
+        "kind": "easy",
+        "chosen_rewards": {},
+        "rejected_rewards": {},
+        "policy": "p",
+        "round": 1,
+        "prompt_ids": [1],
+        "chosen_ids": [2],
+        "rejected_ids": [3],
+        "chosen_spans": [(0, 1, "model")],
+        "rejected_spans": [(0, 1, "model")],
+    }
+    return Pair(**(defaults | fields))
+
+
 def write_scored(
     path: Path, trajectories: Iterable[Trajectory], terms: type = TeaRagRewards
 ) -> None:

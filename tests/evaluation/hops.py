@@ -16,19 +16,10 @@ EVIDENCE = ["Silver Lantern: It was made by Mara Venn in 1950.", "Mara Venn: She
 
 def musique() -> Question:
     """A question with two hops, whose answers are Mara Venn and Vell."""
-    return Question(
-        "q",
-        "musique",
-        FILM,
-        ["Vell", "City of Vell"],
-        "multi",
-        EVIDENCE,
-        hops=2,
-        decomposition=[
-            Decomposed("Who directed Silver Lantern?", "Mara Venn", "Silver Lantern"),
-            Decomposed("Where was #1 born?", "Vell", "Mara Venn"),
-        ],
-    )
+    first = Decomposed("Who directed Silver Lantern?", "Mara Venn", "Silver Lantern")
+    hops = [first, Decomposed("Where was #1 born?", "Vell", "Mara Venn")]
+    gold = ["Vell", "City of Vell"]
+    return Question("q", "musique", FILM, gold, "multi", EVIDENCE, hops=2, decomposition=hops)
 
 
 def first_step(*context: ContextItem, says: str = "Mara Venn") -> Step:

@@ -104,18 +104,13 @@ def test_the_first_failed_hop_determines_the_failure_mode(
 
 
 def test_a_wrong_answer_without_gold_annotations_is_other() -> None:
-    yes = film_trajectory("no", first_step(), second_step(), answers=["yes"], evidence=[])
-    assert diagnose(yes) == Diagnosis(FailureMode.OTHER, None, 2)
-    assert (
-        diagnose(film_trajectory("no", first_step(), answers=["yes"], evidence=[])).failure_mode
-        is FailureMode.STOPPED_EARLY
-    )
-    assert (
-        diagnose(
-            film_trajectory("Ostar", first_step(), answers=[], evidence=[], hop="single")
-        ).failure_mode
-        is FailureMode.OTHER
-    )
+    unknown: dict[str, Any] = {"answers": ["yes"], "evidence": []}
+    both = film_trajectory("no", first_step(), second_step(), **unknown)
+    assert diagnose(both) == Diagnosis(FailureMode.OTHER, None, 2)
+    early = film_trajectory("no", first_step(), **unknown)
+    assert diagnose(early).failure_mode is FailureMode.STOPPED_EARLY
+    single = film_trajectory("Ostar", first_step(), answers=[], evidence=[], hop="single")
+    assert diagnose(single).failure_mode is FailureMode.OTHER
 
 
 @pytest.mark.parametrize("gold", ["Ime", "yes"])
@@ -125,14 +120,11 @@ def test_the_hops_of_a_comparison_are_checked_by_sentences(gold: str) -> None:
     wrong = "Ost" if gold == "Ime" else "no"
     both = river(wrong, river_step("Ime", ime), river_step("Ost", ost), gold=gold)
     assert diagnose(both).failure_mode is FailureMode.MISREAD
-    missing = river(
-        wrong, river_step("Ime", ime), river_step("Ost", item("yes, the Ime", "Ost")), gold=gold
-    )
+    no_length = river_step("Ost", item("yes, the Ime", "Ost"))
+    missing = river(wrong, river_step("Ime", ime), no_length, gold=gold)
     assert diagnose(missing) == Diagnosis(FailureMode.NOT_RETRIEVED, 2, 2)
-    assert (
-        diagnose(river(wrong, river_step("Ime", ime), gold=gold)).failure_mode
-        is FailureMode.STOPPED_EARLY
-    )
+    early = river(wrong, river_step("Ime", ime), gold=gold)
+    assert diagnose(early).failure_mode is FailureMode.STOPPED_EARLY
     twice = river(wrong, river_step("Ime", ime), river_step("Ime", ime), gold=gold)
     assert diagnose(twice) == Diagnosis(FailureMode.NOT_ASKED, 2, 2)
 

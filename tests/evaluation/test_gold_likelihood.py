@@ -74,22 +74,18 @@ def test_the_likelihood_is_that_of_the_answers_tokens_alone(
     text, spans = form.render(one.steps, answer)
     ids = prompt_ids(load_tokenizer(BASE, SETTINGS.model), SETTINGS.prompt.messages(one.question))
     for start, end, writer in spans[:-1]:
-        piece = text[start:end]
-        ids += (
-            observation_ids(tokenizer, piece) if writer == "observation" else own(tokenizer, piece)
-        )
+        encode = observation_ids if writer == "observation" else own
+        ids += encode(tokenizer, text[start:end])
     after = form.render([], "QQQ")[0].rpartition("QQQ")[2]
     last = text[spans[-1][0] :].removesuffix(after)
     assert last.endswith(form.clean(answer))
     whole, before = own(tokenizer, last), own(tokenizer, last[: -len(form.clean(answer))])
-    shared = next(
-        (n for n, (a, b) in enumerate(zip(whole, before, strict=False)) if a != b), len(before)
-    )
+    same = [a == b for a, b in zip(whole, before, strict=False)]
+    shared = [*same, False].index(False)
     with torch.no_grad():
         logits = engine._model(torch.tensor([[*ids, *whole]])).logits[0].float().log_softmax(-1)
-    wanted = [
-        float(logits[len(ids) + at - 1, token]) for at, token in enumerate(whole) if at >= shared
-    ]
+    own_tokens = [*enumerate(whole, start=len(ids) - 1)][shared:]
+    wanted = [float(logits[place, token]) for place, token in own_tokens]
     assert found == pytest.approx(sum(wanted) / len(wanted), rel=1e-3)
 
 
@@ -128,13 +124,10 @@ def test_passages_that_state_the_answer_gain_and_those_of_other_questions_are_ra
     gain, none = (terms["information_gain"] for terms in rows[0][1]["steps"])
     assert none is None
     assert gain > 0.1
-    unseen = [
-        (replace(right, summary="", context=step("tearag", f"Lima has {n} rivers.").context))
-        for n in (1, 2, 3)
-    ]
-    seen, *others = measured.of(
-        [(rows[0][0], [one]) for one in (replace(right, summary=""), *unseen)]
-    )
+    plain = replace(right, summary="")
+    rivers = [step("tearag", f"Lima has {n} rivers.").context for n in (1, 2, 3)]
+    shown = [plain, *(replace(plain, context=passages) for passages in rivers)]
+    seen, *others = measured.of([(rows[0][0], [one]) for one in shown])
     assert seen - max(others) - 0.01 <= gain <= seen - min(others) + 0.01
     alone = [(trajectory(0, "Switzerland", right), {})]
     add_information_gain(alone, measured, seed=0)

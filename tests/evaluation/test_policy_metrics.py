@@ -39,17 +39,11 @@ def test_a_trajectory_without_an_answer_scores_zero_and_counts_its_tokens() -> N
     assert (measured.steps, measured.thinking) == (3, 60)
 
 
-def test_all_is_the_average_over_data_sets_not_over_questions() -> None:
-    outcomes = [outcome(f"m{n}", "musique", 0.0) for n in range(3)] + [outcome("n", "nq", 1.0)]
-    table = {
-        r["dataset"]: r for r in metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
-    }
-    assert [table[name]["em"] for name in ("musique", "nq", "all")] == [0.0, 1.0, 0.5]
-    assert [table[name]["n"] for name in ("musique", "nq", "all")] == [3, 1, 4]
+def test_all_single_hop_and_multi_hop_are_averages_over_data_sets_and_not_over_questions() -> None:
+    """nq 1 and popqa 0.5 are single-hop: 0.75. musique 0 and hotpotqa 0.5 are multi-hop: 0.25.
 
-
-def test_single_hop_and_multi_hop_rows_are_averages_over_the_data_sets_of_each_kind() -> None:
-    """nq 1 and popqa 0.5 are single-hop: 0.75. musique 0 and hotpotqa 0.5 are multi-hop: 0.25."""
+    Over all data sets that is 0.5, and over the eight questions 0.375.
+    """
     scores = {
         ("nq", "single"): [1.0], ("popqa", "single"): [1.0, 0.0],
         ("musique", "multi"): [0.0, 0.0, 0.0], ("hotpotqa", "multi"): [0.0, 1.0],
@@ -89,6 +83,7 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
 
 def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
     seconds = {"generation": 2.0}
+    tokens = {"thinking": 40.0, "retrieved": 60.0, "total": 100.0}
     result = metrics_rows("sft", "test", [outcome("q", "nq", 1.0)], seconds, resamples=9, seed=0)
     assert result[-1] == {
         "policy": "sft",
@@ -101,7 +96,7 @@ def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
         "words": 1.0,
         "format_ok": 1.0,
         "steps": 2.0,
-        "tokens": {"thinking": 40.0, "retrieved": 60.0, "total": 100.0, "per_retrieval": 30.0},
+        "tokens": tokens | {"per_retrieval": 30.0},
         "osr": None,
         "usr": None,
         "searches": 2.0,
@@ -109,18 +104,7 @@ def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
         "seconds": {"generation": 2.0},
         # One question cannot be resampled.
         "ci": dict.fromkeys(
-            [
-                "em",
-                "f1",
-                "cem",
-                "words",
-                "format_ok",
-                "steps",
-                "searches",
-                "thinking",
-                "retrieved",
-                "total",
-            ]
+            ("em", "f1", "cem", "words", "format_ok", "steps", "searches", *tokens)
         ),
         "failure_modes": {
             mode: {"n": int(mode == "right"), "share": float(mode == "right")}
@@ -166,9 +150,8 @@ def test_the_paired_test_over_data_sets_gives_each_of_them_equal_weight() -> Non
     assert (both["difference"], pooled["difference"]) == (0.375, 0.5)
     assert (both["t"], both["p"]) == (pytest.approx(3.0), paired_test([first])["p"])
     assert pooled["t"] == pytest.approx(5**0.5)
-    assert both["interval"] == pytest.approx(
-        [0.375 - 0.125 * 3.1824, 0.375 + 0.125 * 3.1824], abs=1e-3
-    )
+    half = 0.125 * 3.1824
+    assert both["interval"] == pytest.approx([0.375 - half, 0.375 + half], abs=1e-3)
 
 
 def test_the_paired_test_over_varying_data_sets_is_welchs() -> None:
@@ -217,20 +200,19 @@ def test_merge_tests_consecutive_policies_and_the_last_against_the_first(tmp_pat
     ]
 
 
-def test_policies_evaluated_on_different_questions_are_refused(tmp_path: Path) -> None:
-    shards = {
-        "sft": write_evaluation(tmp_path / "sft", [trajectory("q1", "Ostar")]),
-        "round-1": write_evaluation(tmp_path / "one", [trajectory("q2", "Ostar")]),
-    }
-    with pytest.raises(StoreError, match=r"different questions: 2 occur in only one"):
-        merge_policies(shards, tmp_path / "merged")
-
-
-def test_a_question_evaluated_twice_is_refused(tmp_path: Path) -> None:
-    duplicates = [
-        trajectory("q1", "Ostar"),
-        replace(trajectory("q1", "Vell"), trajectory_id="other"),
-    ]
-    shards = {"sft": write_evaluation(tmp_path / "sft", duplicates)}
-    with pytest.raises(StoreError, match="question q1 was evaluated twice"):
+@pytest.mark.parametrize(
+    ("policies", "problem"),
+    [
+        ([["q1"], ["q2"]], "different questions: 2 occur in only one"),
+        ([["q1", "q1"]], "question q1 was evaluated twice"),
+    ],
+)
+def test_policies_evaluated_on_different_questions_or_twice_on_one_are_refused(
+    policies: list[list[str]], problem: str, tmp_path: Path
+) -> None:
+    shards = {}
+    for policy, questions in enumerate(policies):
+        named = [trajectory(q, "Ostar", name=f"{q}-{n}") for n, q in enumerate(questions)]
+        shards[f"round-{policy}"] = write_evaluation(tmp_path / str(policy), named)
+    with pytest.raises(StoreError, match=problem):
         merge_policies(shards, tmp_path / "merged")

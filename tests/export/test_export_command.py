@@ -62,6 +62,13 @@ def exported(form: str, pairs: list[Pair]) -> Any:
     return loaded(form)
 
 
+def refused(*arguments: str) -> str:
+    """The complaint about ``steep export`` with these arguments."""
+    status, _, complaint = steep(["export", *arguments])
+    assert status == 2
+    return complaint
+
+
 def three_pairs() -> list[Pair]:
     tokenizer = byte_tokenizer()
     return [
@@ -136,8 +143,7 @@ def test_exported_conversations_have_calls_and_tools_that_a_template_writes(fold
     assert [len(row["completion"]) for row in labelled] == [3, 3]
     assert json.loads(labelled[0]["tools"]) == [SEARCH]
     file = written([conversation_pair(tokenizer, 1)])
-    status, _, told = steep(["export", "pairs", file, "-o", "lf", "--to", "llama-factory"])
-    assert status == 2
+    told = refused("pairs", file, "-o", "lf", "--to", "llama-factory")
     assert "conversations with tool calls; use --to trl or kto" in told
 
 
@@ -234,18 +240,21 @@ def test_pairs_without_ids_say_that_there_is_no_mask(folder: Path) -> None:
 def test_pairs_that_cannot_be_exported_leave_no_directory(
     folder: Path, pairs: list[Pair], complaint: str
 ) -> None:
-    status, _, told = steep(["export", "pairs", written(pairs), "-o", "out"])
-    assert status == 2
-    assert complaint in told
+    assert complaint in refused("pairs", written(pairs), "-o", "out")
     assert [path.name for path in folder.iterdir()] == ["pairs.jsonl"]
 
 
-def test_an_existing_directory_is_kept(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["pairs.jsonl", "notes.txt", ".hidden"])
+def test_a_folder_that_holds_anything_is_kept(folder: Path, name: str) -> None:
     (folder / "out").mkdir()
-    (folder / "out" / "mine").write_text("x")
-    status, _, told = steep(["export", "pairs", written(three_pairs()), "-o", "out"])
-    assert status == 2
-    assert "out exists; name a new directory" in told
+    (folder / "out" / name).write_text("precious")
+    (folder / "link").symlink_to("out")
+    pairs = written(three_pairs())
+    for taken in ("out", "link", f"out/{name}"):
+        told = refused("pairs", pairs, "-o", taken)
+        assert f"{taken} exists; name a new directory" in told
+    assert (folder / "out" / name).read_text() == "precious"
+    assert sorted(path.name for path in folder.iterdir()) == ["link", "out", "pairs.jsonl"]
 
 
 def committed(overrides: tuple[str, ...], stage: str, write: Callable[[Path], object]) -> None:
@@ -274,19 +283,15 @@ def test_answers_have_flashrags_form_and_pairs_name_their_sources(folder: Path) 
     output = items[0]["output"]
     assert output["pred"] == "Ostar"
     assert output["metric_score"] == {"em": 1.0, "f1": 1.0, "acc": 1.0}
+    origin = "docs/vell.pdf#page=3"
     assert output["retrieval_result"] == [
-        {
-            "id": "c1",
-            "contents": f"Vell\n{DOCUMENT}",
-            "score": 0.5,
-            "source": "docs/vell.pdf#page=3",
-        }
+        {"id": "c1", "contents": f"Vell\n{DOCUMENT}", "score": 0.5, "source": origin}
     ]
     assert items[0]["metadata"]["searches"] == 2
     assert items[1]["output"]["pred"] == ""
     assert Path("answers/metric_score.txt").read_text() == "em: 0.5\nf1: 0.5\nacc: 0.5\n"
     (row,) = loaded("pairs")
-    source = {"id": "c1", "title": "Vell", "source": "docs/vell.pdf#page=3"}
+    source = {"id": "c1", "title": "Vell", "source": origin}
     assert (row["chosen_id"], row["chosen_sources"]) == ("c1", [source])
     assert "passages that the trajectories retrieved" in Path("pairs/README.md").read_text()
 
@@ -300,15 +305,12 @@ def test_the_pairs_of_a_round_and_its_policy_are_exported(folder: Path) -> None:
     overrides = settings(Path("base"), 512, "rounds=1")
     options = [word for setting in overrides for word in ("--set", setting)]
     for command in (["pairs", "--round", "1"], ["model"]):
-        status, _, told = steep(["export", *command, "-o", "early", *options])
-        assert status == 2
+        told = refused(*command, "-o", "early", *options)
         assert "pair-1 is not done; run: steep run" in told or "train one with" in told
-    task = task_for("pair", "embedded", overrides, round=1)
-    output = task.settings.run_dir / "written"
-    write_parquet(output / "pairs.parquet", three_pairs(), Pair)
-    task.directory.parent.mkdir(parents=True, exist_ok=True)
-    task.store.commit(task.key, output, {"counts": {"pairs": 3}})
-    commit_policy(policy(task, 1), base, seed=1)
+    committed(
+        overrides, "pair", lambda to: write_parquet(to / "pairs.parquet", three_pairs(), Pair)
+    )
+    commit_policy(policy(task_for("pair", "embedded", overrides, round=1), 1), base, seed=1)
     page = blocks("use-a-policy.md", "")[2].replace("--round 2", "--round 1").splitlines()
     for call in ("steep export pairs --round 1 -o trl", *page):
         status, _, complaint = steep([*shlex.split(call, comments=True)[1:], *options])

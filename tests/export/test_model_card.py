@@ -13,16 +13,9 @@ SETTINGS = {"grammar": "tearag", "questions": "nq", "retrieval": "ppr", "format"
 
 
 def test_the_card_has_both_averages_and_says_which_is_which(tmp_path: Path) -> None:
+    row = {"split": "test", "n": 51, "format_ok": 1, "steps": 2}
     rows = [
-        {
-            "dataset": dataset,
-            "split": "test",
-            "n": 51,
-            "em": em,
-            "f1": em + 0.1,
-            "format_ok": 1,
-            "steps": 2,
-        }
+        row | {"dataset": dataset, "em": em, "f1": em + 0.1}
         for dataset, em in (("nq", 0.3), ("all-questions", 0.25), ("all", 0.2))
     ]
     lineage = Lineage("p", "org/base", "0", None, None, 0, "sft", {}, 0, {})

@@ -1,6 +1,6 @@
 """Closed-book answers of a policy to search queries."""
 
-from pathlib import Path
+import pytest
 
 from pipeline.core.content_cache import ContentCache
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
@@ -22,7 +22,10 @@ ANSWERS = {
 }
 
 
-def answers(folder: Path, **settings: object) -> dict[str, ClosedBookAnswer]:
+@pytest.fixture(scope="module")
+def by_query(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ClosedBookAnswer]:
+    """The answers to `ANSWERS`, to a query that the policy repeats, and to one that is too long."""
+
     def script(prompt: str, request: object) -> str:
         query = prompt.splitlines()[-2].removeprefix("user: ")
         return ANSWERS.get(query, f"prompt: {prompt}")
@@ -30,13 +33,13 @@ def answers(folder: Path, **settings: object) -> dict[str, ClosedBookAnswer]:
     def open_engine() -> ScriptedEngine:
         return ScriptedEngine(script, CharacterTokenizer(), max_model_len=400)
 
-    queries = [*ANSWERS, "x" * 500, *(settings.pop("more", ()))]
-    with EngineChat(open_engine, {}, ContentCache(folder / "chat.sqlite")) as chat:
-        return closed_book_answers(queries, chat, grammar("tearag"), max_tokens=200, **settings)
+    cache = ContentCache(tmp_path_factory.mktemp("chat") / "chat.sqlite")
+    with EngineChat(open_engine, {}, cache) as chat:
+        queries = [*ANSWERS, "Echo?", "x" * 500]
+        return closed_book_answers(queries, chat, grammar("tearag"), max_tokens=200)
 
 
-def test_answers_are_read_from_text_and_from_whole_trajectories(tmp_path: Path):
-    by_query = answers(tmp_path)
+def test_answers_are_read_from_text_and_from_whole_trajectories(by_query):
     assert by_query["Who directed it?"] == ClosedBookAnswer("Ann Lee directed it.")
     assert by_query["Who?"] == ClosedBookAnswer("Ann Lee")
     assert by_query["Nothing?"] == ClosedBookAnswer("")  # an empty answer is not a missing answer
@@ -45,6 +48,5 @@ def test_answers_are_read_from_text_and_from_whole_trajectories(tmp_path: Path):
     assert by_query["x" * 500] == ClosedBookAnswer("", "no answer of the policy: prompt too long")
 
 
-def test_the_prompt_is_the_query_alone(tmp_path: Path):
-    echoed = answers(tmp_path, more=["Echo?"])["Echo?"]
-    assert echoed.text == "prompt: user: Echo?\nassistant:"
+def test_the_prompt_is_the_query_alone(by_query):
+    assert by_query["Echo?"].text == "prompt: user: Echo?\nassistant:"

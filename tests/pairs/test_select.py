@@ -212,16 +212,8 @@ def test_every_trajectory_is_in_one_bin_and_in_at_most_one_pair(
     rows: list[tuple[float, float, float, int, bool]], hop: str, counted: str
 ) -> None:
     candidates = [
-        candidate(
-            f"p{n}",
-            well_formed,
-            outcome,
-            process,
-            hop=hop,
-            output=str(text),
-            broken=broken and text < 2,
-        )
-        for n, (well_formed, outcome, process, text, broken) in enumerate(rows)
+        candidate(f"p{n}", *scores, hop=hop, output=str(text), broken=broken and text < 2)
+        for n, (*scores, text, broken) in enumerate(rows)
     ]
     pairs, bins = select(candidates, Pairs(terms=counted))
     assert bins.keys() == {candidate.id for candidate in candidates}

@@ -104,15 +104,10 @@ candidates = st.lists(
 
 @given(candidates, st.sampled_from([0.05, 0.1, 0.3]), st.sampled_from([1, 2, 6]))
 def test_pairs_of_any_rewards_keep_the_rules(rewards, margin, decisions):
-    candidates = [
-        candidate(
-            f"p{n}",
-            reward if right and well_formed else min(reward, 0.8),
-            right=right,
-            well_formed=well_formed,
-        )
-        for n, (reward, right, well_formed) in enumerate(rewards)
-    ]
+    candidates = []
+    for n, (reward, right, well_formed) in enumerate(rewards):
+        bound = reward if right and well_formed else min(reward, 0.8)
+        candidates.append(candidate(f"p{n}", bound, right=right, well_formed=well_formed))
     pairs, bins = select(candidates, Pairs(margin=margin, decisions=decisions))
     assert set(bins) == {candidate.id for candidate in candidates}
     assert set(bins.values()) <= set(BINS)

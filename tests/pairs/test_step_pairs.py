@@ -14,6 +14,7 @@ from pipeline.core.spans import extend
 from pipeline.pairs.step_pairs import step_pairs
 from pipeline.training.encode import encode_pairs
 from tasks import task_for
+from tests.smallest import small_trajectory
 from tests.stages.test_pair import run_stage
 from tests.training.tiny_policy import byte_tokenizer
 
@@ -47,9 +48,7 @@ def trajectory(name: str, turns: list[str], totals: list[float], **more: Any) ->
         "sample": int(name[-1]), "spans": spans, "token_spans": spans, "token_ids": ids,
         "prompt_ids": [4, 5], "rewards": rewards, "format_ok": True, "policy": "f00d",
     }  # fmt: skip
-    return Trajectory(
-        name, "q", "toy", "?", "multi", ["x"], [], "prograph", output, **(values | more)
-    )
+    return small_trajectory(trajectory_id=name, grammar="prograph", output=output, **values | more)
 
 
 def named(trajectories: list[Trajectory], margin: float = 0.1) -> list[tuple[str, str]]:

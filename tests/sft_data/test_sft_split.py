@@ -69,10 +69,12 @@ def test_a_trajectory_with_a_missing_step_still_gives_its_other_steps() -> None:
 
 @given(
     st.lists(
-        st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=4, unique=True), max_size=12
+        st.lists(st.sampled_from("abcd"), min_size=1, max_size=4, unique=True),
+        min_size=6,
+        max_size=12,
     ),
-    st.dictionaries(st.integers(1, 4), st.integers(0, 6)),
-    st.dictionaries(st.integers(1, 4), st.integers(0, 3)),
+    st.fixed_dictionaries(dict.fromkeys(range(1, 5), st.integers(0, 6))),
+    st.fixed_dictionaries(dict.fromkeys(range(1, 5), st.integers(0, 3))),
     st.integers(0, 3),
 )
 def test_train_and_test_share_no_question_and_no_single_step(

@@ -30,11 +30,15 @@ def in_directory(context: StageContext, folder: Path, **changes: Any) -> StageCo
 def run_shard(run: Run, context: StageContext, folder: Path, number: int, count: int) -> Path:
     """The output of one shard, with its manifest."""
     part = in_directory(context, folder, shard=number, shards=count)
-    key = asdict(StageKey(f"{context.stage}-shard", 1, {}))
-    counts = run(part)
-    manifest = {"fingerprint": folder.name, "key": key, "counts": counts, "files": {}}
-    (part.output / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(part.output, context.stage, run(part))
     return part.output
+
+
+def write_manifest(output: Path, stage: str, counts: dict[str, int]) -> None:
+    """The manifest of a complete shard."""
+    key = asdict(StageKey(f"{stage}-shard", 1, {}))
+    manifest = {"fingerprint": output.parent.name, "key": key, "counts": counts, "files": {}}
+    (output / "manifest.json").write_text(json.dumps(manifest))
 
 
 def run_divided(

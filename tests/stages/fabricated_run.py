@@ -28,7 +28,7 @@ from pipeline.engine.context import StageContext
 from pipeline.engine.store import StageKey
 from pipeline.evaluation.measured import merge_policies
 from pipeline.evaluation.metrics import measure
-from tests.smallest import small_config, write_paired, write_scored
+from tests.smallest import small_config, small_pair, small_trajectory, write_paired, write_scored
 
 DOCUMENT = "Vell is a harbour city in the north of Ostar, on the river Ime."
 
@@ -72,26 +72,18 @@ def trajectory(
             spans = extend(spans, len(text), writer)  # type: ignore[arg-type]
             output += text
         done.append(Step(["Vell"], "Where is Vell?", [item], summary))
-    closing = "" if answer is None else f"Final answer: {answer}"
-    return Trajectory(
-        trajectory_id=name or f"{question_id}-0",
-        question_id=question_id,
-        dataset=dataset,
-        question="Which country is the city of Vell in?",
-        hop="multi",
-        answers=["Ostar"],
-        evidence=["Vell is in Ostar."],
-        grammar="tearag",
-        output=output + closing,
-        spans=extend(spans, len(closing), "model"),
-        steps=done,
-        answer=answer,
-        format_ok=answer is not None,
-        format_error=None if answer is not None else "expected 'Final answer:'",
-        stop="answer" if answer is not None else "max_tokens",
-        tokens=TokenCounts(20 * steps, 30 * steps, [30] * steps),
-        rewards=rewards,
-    )
+    ended: dict[str, Any] = {"format_error": "expected 'Final answer:'", "stop": "max_tokens"}
+    if answer is not None:
+        closing = f"Final answer: {answer}"
+        spans = extend(spans, len(closing), "model")
+        output += closing
+        ended = {"answer": answer, "format_ok": True, "stop": "answer"}
+    return small_trajectory(
+        trajectory_id=name or f"{question_id}-0", question_id=question_id, dataset=dataset,
+        question="Which country is the city of Vell in?", hop="multi", answers=["Ostar"],
+        evidence=["Vell is in Ostar."], output=output, spans=spans, steps=done, rewards=rewards,
+        tokens=TokenCounts(20 * steps, 30 * steps, [30] * steps), **ended,
+    )  # fmt: skip
 
 
 def write_evaluation(
@@ -188,23 +180,18 @@ def _round(root: Path, number: int, document: str, chance: random.Random) -> dic
 
 
 def preference_pair(kind: str, chosen: Trajectory, rejected: Trajectory, number: int) -> Pair:
-    return Pair(
+    return small_pair(
         question_id=chosen.question_id,
         prompt=[Message("system", "Answer."), Message("user", chosen.question)],
         chosen=[ChatMessage("assistant", chosen.output)],
         rejected=[ChatMessage("assistant", rejected.output)],
         chosen_id=chosen.trajectory_id,
         rejected_id=rejected.trajectory_id,
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         chosen_rewards=chosen.rewards or {},
         rejected_rewards=rejected.rewards or {},
         policy="invented",
         round=number,
-        prompt_ids=[1],
-        chosen_ids=[2],
-        rejected_ids=[3],
-        chosen_spans=[(0, 1, "model")],
-        rejected_spans=[(0, 1, "model")],
     )
 
 

@@ -54,6 +54,7 @@ def sampling_inputs(root: Path, questions: Sequence[Question]) -> dict[str, Path
     """The directories of questions, a random base model, and a random policy over it."""
     model = small_model(root / "model")
     small_adapter(model, root / "policy" / "adapter")
-    (root / "policy" / "lineage.json").write_text(json.dumps({"policy": "fingerprint"}))
+    lineage = {"policy": "fingerprint", "grammar": "tearag", "format": "tags"}
+    (root / "policy" / "lineage.json").write_text(json.dumps(lineage))
     write_parquet(root / "questions" / "questions.parquet", questions, Question)
     return {"questions": root / "questions", "policy": root / "policy", "model": model}

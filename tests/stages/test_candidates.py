@@ -19,18 +19,12 @@ from pipeline.knowledge.index.embed import open_embedder
 from pipeline.knowledge.retrieval.base import Query
 from pipeline.knowledge.retrieval.factory import open_retriever
 from tasks import candidates, corpus, graph, index, sft_data
-from tests.retrieval.small_encoders import write_bi_encoder
 from tests.smallest import small_config, small_trajectory
 from tests.stages.question_stages import run_questions, run_stages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TEXTS = ("Alba directed Tide.", "Nera is a river.", "Corte is a city.", "Ime sings.", "Vell won.")
 CHUNKS = [Chunk(f"c{n}", f"T{n}", text, f"d{n}") for n, text in enumerate(TEXTS)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
 
 
 def reached(settings: Config, root: Path, questions: list[Question]) -> set[str]:

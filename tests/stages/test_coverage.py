@@ -17,6 +17,7 @@ from tasks import corpus, coverage, questions
 from tests.report.test_report_page import Page
 from tests.smallest import small_config
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
+from tests.stages.question_stages import run_stages
 
 MUSIQUE = {"dataset": "musique", "path": "musique/musique_train100.json"}
 NQ = {"dataset": "nq", "path": "single-hop/nq_search_1802.jsonl", "limit": 50}
@@ -25,19 +26,22 @@ NQ = {"dataset": "nq", "path": "single-hop/nq_search_1802.jsonl", "limit": 50}
 def covered(
     folder: Path, data: Path, *, add_gold: bool, test: tuple[object, ...] = (MUSIQUE, NQ)
 ) -> tuple[Path, dict[str, int]]:
-    """Run the stages over the corpus of 2Wiki; returns the folder of outputs, and the counts."""
+    """Run the stages over the corpus of 2Wiki; returns the folder of outputs, and the counts of the corpus."""
     config = small_config(
         data={"root": str(data), "test": list(test)},
         corpus={"files": [{"path": "2wiki/2wiki_corpus6119.json"}], "add_gold": add_gold},
     )
+    folder.mkdir(exist_ok=True)
     inputs: dict[str, Path] = {}
-    counts: dict[str, int] = {}
-    for name, stage in (("questions-test", questions), ("corpus", corpus), ("coverage", coverage)):
-        output = inputs[name] = folder / name
-        output.mkdir(parents=True)
-        context = StageContext(config, name, output, folder / "checkpoints", dict(inputs))
-        counts |= stage.run(context)
+    counts = run_stages(config, folder, inputs, {"questions-test": questions, "corpus": corpus})
+    run_stages(config, folder, inputs, {"coverage": coverage})
     return folder, counts
+
+
+def lacking(folder: Path) -> dict[str, tuple[int, int]]:
+    """By data set, the questions without a gold passage and those without an answer."""
+    rows = json.loads((folder / "coverage" / COVERAGE).read_text())["rows"]
+    return {row["dataset"]: (row["without_passage"], row["without_answer"]) for row in rows}
 
 
 def test_gold_of_another_sample_is_uncovered_and_added_from_the_question_file(
@@ -46,13 +50,9 @@ def test_gold_of_another_sample_is_uncovered_and_added_from_the_question_file(
     """MuSiQue's 100 questions have 234 supporting paragraphs; NQ of Search-R1 holds no paragraph."""
     folder, counts = covered(tmp_path / "plain", real_data, add_gold=False)
     assert "gold_passages_added" not in counts
-    rows = json.loads((folder / "coverage" / COVERAGE).read_text())["rows"]
-    found = {row["dataset"]: (row["without_passage"], row["without_answer"]) for row in rows}
-    assert found == {"musique": (100, 0), "nq": (0, 36)}
+    assert lacking(folder) == {"musique": (100, 0), "nq": (0, 36)}
     folder, counts = covered(tmp_path / "repaired", real_data, add_gold=True)
-    rows = json.loads((folder / "coverage" / COVERAGE).read_text())["rows"]
-    found = {row["dataset"]: (row["without_passage"], row["without_answer"]) for row in rows}
-    assert found["musique"] == (0, 0)
+    assert lacking(folder)["musique"] == (0, 0)
     added = json.loads((folder / "corpus" / ADDED).read_text())
     assert counts["gold_passages_added"] == len(added) == 234
     chunks = read_records(folder / "corpus" / "chunks.parquet", Chunk)
@@ -74,8 +74,7 @@ def test_gold_is_added_from_the_files_in_which_questions_without_passages_are_lo
     added = json.loads((folder / "corpus" / ADDED).read_text())
     assert {one["title"] for one in added} == titles
     assert 20 <= counts["gold_passages_added"] < 50
-    rows = json.loads((folder / "coverage" / COVERAGE).read_text())["rows"]
-    assert [row["without_passage"] for row in rows if row["dataset"] == "musique"] == [0]
+    assert lacking(folder)["musique"][0] == 0
 
 
 @pytest.fixture

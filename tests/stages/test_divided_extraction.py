@@ -58,8 +58,9 @@ def context_of(root: Path, server: FakeEndpoint, stage: str, **settings: Any) ->
     return StageContext(config, stage, root, root, inputs)
 
 
-@pytest.mark.parametrize("cached_chunks", [1_000_000, 0])
-@pytest.mark.parametrize("module", [graph, hypergraph])
+@pytest.mark.parametrize(
+    ("module", "cached_chunks"), [(graph, 1_000_000), (hypergraph, 1_000_000), (hypergraph, 0)]
+)
 def test_the_bytes_do_not_depend_on_the_division(
     tmp_path: Path,
     server: FakeEndpoint,

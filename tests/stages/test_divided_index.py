@@ -14,17 +14,11 @@ from pipeline.knowledge.graph.facts import Facts
 from pipeline.knowledge.graph.tables import write_hyperedges, write_triplets
 from pipeline.knowledge.index import ivf_pq
 from tasks import index
-from tests.retrieval.small_encoders import write_bi_encoder
 from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
 from tests.stages.test_index import config
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NAMES = [f"{first}{second}" for first in LETTERS[:12] for second in LETTERS]  # 312
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
 
 
 def context_of(root: Path, model: Path, names=NAMES[:7], **settings) -> StageContext:
@@ -44,9 +38,9 @@ def context_of(root: Path, model: Path, names=NAMES[:7], **settings) -> StageCon
     return StageContext(changed, "index", root, root, inputs)
 
 
-@pytest.mark.parametrize(("count", "links"), [(3, True), (30, False)])
+@pytest.mark.parametrize(("count", "links"), [(3, True), (9, False)])
 def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count, links):
-    """Thirty shards are more than the rows of any table."""
+    """Nine shards are more than the rows of any table."""
     if links:
         pytest.importorskip("bm25s")
     whole_context = context_of(tmp_path / "a", model, links=links)

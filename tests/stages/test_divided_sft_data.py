@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
-from pipeline import config
 from pipeline.core.errors import InputError
 from pipeline.engine.context import StageContext
-from tasks import corpus, graph, sft_data
+from tasks import sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.stages.divided import content, run_divided, run_shard, run_whole
-from tests.stages.question_stages import run_questions, run_stages
+from tests.stages.test_sft_data import prepared
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ["Ada", "Bea", "Cleo", "Dora", "Ella"]
 
 
@@ -57,38 +55,23 @@ def answer(text: str, earlier: int) -> str:
 
 
 def context_of(root: Path, server: FakeEndpoint, *overrides: str) -> StageContext:
-    data = root / "data"
-    data.mkdir(parents=True)
-    lines = [json.dumps(value) + "\n" for value in QUESTIONS]
-    (data / "musique.jsonl").write_text("".join(lines))
-    triple = {"head": "Ada", "relation": "is", "tail": "director", "title": "Ada", "sentence": "x"}
-    (data / "triplets.jsonl").write_text(json.dumps(triple) + "\n")
     endpoint = json.dumps({"base_url": server.url, "model": "fake", "concurrency": 1})
-    settings = config.load(
-        CONFIGS / "embedded-hiprag.yaml",
-        (
-            "data={}",
-            f"data.root={data}",
-            "data.sft=[{dataset: musique, path: musique.jsonl}]",
-            "corpus.files=[{path: musique.jsonl, format: questions, dataset: musique}]",
-            "judges=null",
-            "rewards.hiprag.process=0",
-            "sft_data.sizes={1: 5, 2: 5}",
-            "sft_data.test_sizes={}",
-            "sft_data.min_share=0",
-            "sft_data.triplets=llm",
-            "sft_data.selector=llm",
-            "sft_data.rewriter=llm",
-            f"sft_data.endpoint={endpoint}",
-            "sft_data.memory={searched: 0.5, rehearsed: 3}",
-            f"cache_dir={root / 'cache'}",
-            f"runs_dir={root / 'runs'}",
-            *overrides,
-        ),
+    return prepared(
+        root,
+        "judges=null",
+        "rewards.hiprag.process=0",
+        "sft_data.triplets=llm",
+        "sft_data.selector=llm",
+        "sft_data.rewriter=llm",
+        f"sft_data.endpoint={endpoint}",
+        "sft_data.memory={searched: 0.5, rehearsed: 3}",
+        f"cache_dir={root / 'cache'}",
+        f"runs_dir={root / 'runs'}",
+        *overrides,
+        base="embedded-hiprag.yaml",
+        questions=QUESTIONS,
+        triples=[{"head": "Ada", "relation": "is", "tail": "director", "title": "Ada"}],
     )
-    inputs = {"questions": run_questions(settings, root, "sft")[0].output}
-    run_stages(settings, root, inputs, {"corpus": corpus, "graph": graph})
-    return StageContext(settings, "sft-data", root, root, inputs)
 
 
 @pytest.fixture(autouse=True)

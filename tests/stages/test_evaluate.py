@@ -16,11 +16,10 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.engine.context import StageContext
-from pipeline.evaluation.compare import parted
-from pipeline.evaluation.measured import compare_policies, merge_policies, write_measured
+from pipeline.evaluation.measured import merge_policies
 from pipeline.rollout.sampler import roll_out
 from pipeline.training.lineage import policy_fingerprint
-from tasks.evaluate_policy import merge, run
+from tasks.evaluate_policy import run
 from tests.llm.small_models import small_adapter, small_model
 from tests.smallest import small_config
 from tests.stages.fabricated_run import trajectory, write_evaluation
@@ -72,7 +71,7 @@ def test_every_question_has_one_measured_trajectory_and_keeps_its_part(tmp_path:
 
 
 def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> None:
-    """The base model without an adapter, and a bare adapter without a lineage."""
+    """The base model without an adapter, and a bare adapter without a lineage, which write other tokens."""
     base = small_model(tmp_path / "base")
     adapter = small_adapter(base, tmp_path / "from elsewhere")
     stage = context(tmp_path, [], base)
@@ -97,7 +96,7 @@ def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> Non
     assert tokens[sha] != tokens[policy_fingerprint(adapter, sha)]
 
 
-def test_several_samples_are_the_same_in_shards_and_after_a_kill(
+def test_several_samples_are_the_same_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five questions of three samples with seeds of their own, which differ at temperature 1."""
@@ -126,16 +125,8 @@ def test_several_samples_are_the_same_in_shards_and_after_a_kill(
     assert len({t.seed for t in trajectories}) == 15
     assert len({tuple(t.token_ids) for t in trajectories[:3]}) == 3
     assert [row["question_id"] for row in outcomes] == [f"q{n}" for n in range(5)]
-    assert (
-        outcomes[0]["sampled"]["thinking"] == sum(t.tokens.thinking for t in trajectories[:3]) / 3
-    )
-
-    for number in range(2):
-        run(started(f"shard-{number}", shard=number, shards=2))
-    shards = {f"shard-00{number}": tmp_path / f"shard-{number}" for number in range(2)}
-    joined = started("joined", inputs={**inputs, **shards})
-    assert merge(joined) == {"questions": 5, "trajectories": 15}
-    assert outcome("joined") == outcome("whole")
+    thinking = [t.tokens.thinking for t in trajectories[:3]]
+    assert outcomes[0]["sampled"]["thinking"] == sum(thinking) / 3
 
     rolled_out: list[str] = []
 
@@ -164,29 +155,3 @@ def test_verdicts_on_other_trajectories_and_incomplete_rows_are_refused(tmp_path
     (evaluated / "rows.json").write_text('{"split": "test", "seconds": {}}')
     with pytest.raises(StoreError, match=r"rows\.json: no outcomes; rerun evaluate-policy"):
         merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2)
-
-
-def test_em_that_rises_by_shorter_answers_alone_is_told_apart_from_cover_em(tmp_path: Path) -> None:
-    """SFT answers ten of 20 questions in four words that have the gold answer, and round 1 in one word.
-
-    F1 of "It is Ostar now" is 2 * 1 / (4 + 1) = .4, so EM rises by 50 points, F1 by 30, CEM by none.
-    """
-    directories = {}
-    for policy, answer in (("sft", "It is Ostar now"), ("round-1", "Ostar")):
-        trajectories = [trajectory(f"q{n}", answer if n % 2 else "Vell") for n in range(20)]
-        directories[policy] = tmp_path / policy
-        questions = {f"q{n}": question(f"q{n}", None) for n in range(20)}
-        directories[policy].mkdir()
-        write_measured(
-            directories[policy], trajectories, questions, split="test", seconds={"total": 1.0}
-        )
-    assert "words" not in json.loads((directories["sft"] / "rows.json").read_text())["outcomes"][0]
-    compared = compare_policies(directories, resamples=9, seed=0)
-    assert [row["words"] for row in compared.metrics if row["dataset"] == "all"] == [2.5, 1.0]
-    overall = [test for test in compared.tests if test["dataset"] == "all"]
-    assert list(parted(overall)) == [
-        "Policy 0 (SFT) to policy 1: EM and CEM part, so EM alone misleads (EM +50.0, p < 0.001; F1 +30.0, "
-        "p < 0.001; CEM +0.0, p 1.000; words of the answer −1.50, p < 0.001)"
-    ]
-    together = [test for test in overall if test["measure"] != "cem"]
-    assert list(parted(together)) == []

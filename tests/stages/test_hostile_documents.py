@@ -4,20 +4,19 @@ Documents come from the web. They may hold control tokens, tags of the grammars,
 escapes, invisible characters, or be built to make a stage run for hours.
 """
 
-import json
 from pathlib import Path
 
 import pytest
 
 from pipeline import config
 from pipeline.core.columns import Records
-from pipeline.core.record_io import read_records
+from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Chunk, Hyperedge, Triplet
 from pipeline.core.row_files import read_jsonl
-from pipeline.engine.context import StageContext
 from pipeline.knowledge.corpus.chunk import chunk_documents
 from pipeline.knowledge.corpus.raw_records import Document
 from tasks import corpus, graph, hypergraph, index
+from tests.stages.question_stages import run_stages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 HOSTILE = [
@@ -45,8 +44,8 @@ def test_hostile_documents_pass_from_corpus_to_index_unchanged(tmp_path: Path, s
          "sentence": text} for n, text in enumerate(HOSTILE)
     ]  # fmt: skip
     documents.append({"id": "e", "title": "Emma Stone", "text": "Emma Stone was born in Rome."})
-    for name, rows in (("docs.jsonl", documents), ("triples.jsonl", triples)):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "docs.jsonl", documents)
+    write_jsonl(tmp_path / "triples.jsonl", triples)
     overrides = (
         "data={}",
         f"data.root={tmp_path}",
@@ -57,17 +56,10 @@ def test_hostile_documents_pass_from_corpus_to_index_unchanged(tmp_path: Path, s
         "index.embedder.dtype=float32",
     )
     settings = config.load(CONFIGS / "embedded.yaml", overrides)
-    inputs: dict[str, Path] = {}
-    stages = (
-        ("corpus", corpus.run),
-        ("graph", graph.run),
-        ("hypergraph", hypergraph.run),
-        ("index", index.run),
-    )
-    for name, stage in stages[: 4 if source == "annotated" else 3]:
-        inputs[name] = tmp_path / name
-        inputs[name].mkdir()
-        stage(StageContext(settings, name, inputs[name], tmp_path / "checkpoints", inputs))
+    stages = {"corpus": corpus, "graph": graph, "hypergraph": hypergraph}
+    if source == "annotated":
+        stages["index"] = index
+    run_stages(settings, tmp_path, {}, stages)
     chunks = read_records(tmp_path / "corpus/chunks.parquet", Chunk)
     assert list(Records(tmp_path / "corpus/chunks.arrow", Chunk)) == chunks
     by_document: dict[str, list[str]] = {}

@@ -9,15 +9,15 @@ import pytest
 from pipeline.config import Config
 from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import ConfigError, StoreError
-from pipeline.core.records import Chunk, Triplet
+from pipeline.core.records import Chunk, ContextItem, Triplet
 from pipeline.engine.context import StageContext
 from pipeline.knowledge.corpus.chunk import write_chunks
 from pipeline.knowledge.graph.build import Extracted, Graph
 from pipeline.knowledge.graph.facts import Facts
 from pipeline.knowledge.graph.tables import write_hyperedges, write_triplets
 from pipeline.knowledge.index.embed import open_embedder
-from pipeline.knowledge.retrieval import factory
 from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.factory import open_retriever
 from pipeline.knowledge.retrieval.retriever import VariantRetriever
 from tasks.index import run
 from tests.retrieval.small_encoders import write_bi_encoder
@@ -33,15 +33,17 @@ TRIPLETS = [
 ]
 
 
-def open_retriever(settings: Config, *directories: Path) -> VariantRetriever:
-    return factory.open_retriever(
-        settings.retrieval, settings.index, *directories, cache_dir=settings.cache_dir
-    )
+def opened(stage: StageContext, settings: Config | None = None) -> VariantRetriever:
+    """The retriever over the index of a stage, with its own settings or others."""
+    chosen = settings or stage.config
+    folders = (stage.inputs.get("corpus", stage.output), stage.inputs["graph"], stage.output)
+    return open_retriever(chosen.retrieval, chosen.index, *folders, cache_dir=chosen.cache_dir)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
+def retrieved(stage: StageContext, *queries: Query) -> list[list[ContextItem]]:
+    """The items of each query, from the index that the stage builds."""
+    run(stage)
+    return opened(stage).retrieve(queries)
 
 
 @pytest.fixture
@@ -81,10 +83,9 @@ def test_vectors_have_the_row_order_of_their_tables(model, tmp_path, upstream):
     about = json.loads((stage.output / "index.json").read_text())
     assert about["faiss"] == {"chunks": {"kind": "flat"}, "entities": {"kind": "flat"}}
     assert stage.notes["faiss"] == about["faiss"]
-    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
     # A query with the words of a chunk has cosine 1, hence sigmoid(10).
-    item = retriever.retrieve([Query("Corte Corte is crossed by the Nera.", ("Corte",))])[0]
-    assert {value.id for value in item} == {"c0", "c1", "c0:0", "c1:0"}
+    [items] = opened(stage).retrieve([Query("Corte Corte is crossed by the Nera.", ("Corte",))])
+    assert {item.id for item in items} == {"c0", "c1", "c0:0", "c1:0"}
 
 
 @pytest.mark.parametrize("flip", [True, False], ids=["flipped bit", "cut off"])
@@ -117,29 +118,31 @@ def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(model, tmp_pat
     for candidates in ("near", "all"):
         settings = {"variant": "prograph", "top_k": 9, "hyperedge_candidates": candidates}
         stage = context(model, tmp_path, {"graph": folder}, **settings)
-        run(stage)
-        retriever = open_retriever(stage.config, tmp_path, folder, stage.output)
-        [items] = retriever.retrieve([Query(query)])
+        [items] = retrieved(stage, Query(query))
         found[candidates] = {item.id for item in items}
     assert "c1:f0" not in found["near"]
     assert found["all"] == {*found["near"], "c1:f0"}
 
 
-def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream):
-    """A reranker with a negative scale reverses the order of the embedding search."""
+def write_cities(folder: Path) -> list[Chunk]:
+    """Replace the chunks by six that differ in one name."""
     names = ["Alba", "Bruno", "Corte", "Nera", "film", "river"]
     rows = [Chunk(f"c{n}", name, f"{name} is the city.", "d") for n, name in enumerate(names)]
-    write_chunks(upstream["corpus"], rows)
+    write_chunks(folder, rows)
+    return rows
+
+
+def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream):
+    """A reranker with a negative scale reverses the order of the embedding search."""
+    rows = write_cities(upstream["corpus"])
     reranker = {"kind": "biencoder", "scale": -10.0}
     sizes = {"num_candidate_chunks": 3, "chunks": 2, "variant": "semantic"}
     stage = context(model, tmp_path, upstream, reranker=reranker, **sizes)
-    run(stage)
     encode = open_embedder(stage.config.index.embedder, open_cache(stage.config.cache_dir)).encode
     texts = [f"{chunk.title} {chunk.text}" for chunk in rows]
     cosines = encode(texts, "passage") @ encode(["who crossed the river"], "query")[0]
     recalled = np.argsort(-cosines)[:3]
-    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
-    [items] = retriever.retrieve([Query("who crossed the river")])
+    [items] = retrieved(stage, Query("who crossed the river"))
     assert [item.id for item in items] == [f"c{n}" for n in recalled[:0:-1]]
     expected = [1 / (1 + np.exp(10 * cosines[n])) for n in recalled[:0:-1]]
     assert [item.score for item in items] == pytest.approx(expected, rel=1e-3)
@@ -162,29 +165,22 @@ def test_linked_retrieval_follows_the_names_of_passages_and_triplets(model, tmp_
     found = {}
     for variant in ("fused", "linked"):
         stage = context(model, tmp_path, upstream, variant=variant, top_k=2)
-        run(stage)
-        retriever = open_retriever(
-            stage.config, upstream["corpus"], upstream["graph"], stage.output
-        )
-        queries = [Query("Who directed The Tide?"), Query("Where is Corte?")]
-        found[variant] = [{item.id for item in items} for items in retriever.retrieve(queries)]
+        both = retrieved(stage, Query("Who directed The Tide?"), Query("Where is Corte?"))
+        found[variant] = [{item.id for item in items} for items in both]
     assert found["linked"] == [{"c0", "c2"}, {"c1", "c3"}]
     assert found["fused"] != found["linked"]
 
 
 def test_chunks_are_chosen_and_weighted_by_the_fused_score_if_set(model, tmp_path, upstream):
     pytest.importorskip("bm25s")
-    names = ["Alba", "Bruno", "Corte", "Nera", "film", "river"]
-    rows = [Chunk(f"c{n}", name, f"{name} is the city.", "d") for n, name in enumerate(names)]
-    write_chunks(upstream["corpus"], rows)
+    write_cities(upstream["corpus"])
     stage = context(model, tmp_path, upstream, variant="fused", top_k=3)
     run(stage)
 
     def found(**settings):
         retrieval = stage.config.retrieval.model_copy(update=settings)
         changed = stage.config.model_copy(update={"retrieval": retrieval})
-        retriever = open_retriever(changed, upstream["corpus"], upstream["graph"], stage.output)
-        [items] = retriever.retrieve([Query("who crossed the river")])
+        [items] = opened(stage, changed).retrieve([Query("who crossed the river")])
         return {item.id: item.score for item in items if item.kind == "chunk"}
 
     fused = found()
@@ -203,10 +199,9 @@ def test_linked_retrieval_without_links_names_the_setting(model, tmp_path, upstr
     settings = stage.config.model_copy(update={"retrieval": retrieval})
     pytest.importorskip("bm25s")
     with pytest.raises(StoreError, match=r"set index\.links to true and run the index stage again"):
-        open_retriever(settings, upstream["corpus"], upstream["graph"], stage.output)
-    with pytest.raises(
-        ValueError, match=r"index\.links is false, and retrieval\.variant fused reads"
-    ):
+        opened(stage, settings)
+    refused = r"index\.links is false, and retrieval\.variant fused reads"
+    with pytest.raises(ValueError, match=refused):
         small_config(retrieval={"variant": "fused"})
 
 
@@ -216,17 +211,16 @@ def test_an_empty_graph_leaves_passages_alone(model, tmp_path, upstream, variant
     write_triplets(upstream["graph"], empty.edges([]), empty.entities)
     stage = context(model, tmp_path, upstream, variant=variant)
     assert run(stage) == {"chunks": 2, "entities": 0, "triplets": 0}
-    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
-    [items] = retriever.retrieve([Query("who crossed the river", ("Nera",))])
+    [items] = opened(stage).retrieve([Query("who crossed the river", ("Nera",))])
     assert {item.id for item in items} == {"c0", "c1"}
     assert "the graph is empty; retrieval finds passages alone" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("cached_texts", [1_000_000, 3])
-def test_only_new_texts_of_a_grown_corpus_are_embedded(
-    model, tmp_path, upstream, cached_texts, monkeypatch, capsys
+def test_vectors_of_tables_with_too_many_texts_are_not_kept(
+    model, tmp_path, upstream, monkeypatch, capsys
 ):
-    monkeypatch.setattr("tasks.index.CACHED_TEXTS", cached_texts)
+    """Four entities are more than three: the next run embeds them again, and one new chunk."""
+    monkeypatch.setattr("tasks.index.CACHED_TEXTS", 3)
 
     def embedded():
         stage = context(model, tmp_path, upstream)
@@ -237,8 +231,7 @@ def test_only_new_texts_of_a_grown_corpus_are_embedded(
     assert embedded() == 8
     before = np.load(tmp_path / "index" / "chunks.npy")
     write_chunks(upstream["corpus"], [Chunk("c2", "Nera", "A river.", "d2"), *CHUNKS])
-    # Four entities are more than three: they are not kept, and the next run embeds them again.
-    assert embedded() == (1 if cached_texts > 3 else 5)
+    assert embedded() == 5
     after = np.load(tmp_path / "index" / "chunks.npy")
     np.testing.assert_array_equal(after[1:], before)
 
@@ -280,10 +273,10 @@ def test_index_of_another_embedder_or_table_raises_store_error(model, tmp_path, 
     run(stage)
     other = write_bi_encoder(tmp_path / "other", seed=1)
     with pytest.raises(StoreError, match=r"built by embedder .* run the index stage again"):
-        open_retriever(config(other, tmp_path), upstream["corpus"], upstream["graph"], stage.output)
+        opened(stage, config(other, tmp_path))
     write_chunks(upstream["corpus"], CHUNKS[:1])
     with pytest.raises(StoreError, match="chunks has 2 rows, its table has 1"):
-        open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
+        opened(stage)
 
 
 def test_an_index_that_cannot_be_built_is_refused_before_texts_are_embedded(

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import config
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records
+from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Chunk, Question, SftExample
 from pipeline.knowledge.corpus.questions.load import Notes
 from pipeline.methods.search_r1.cold_start import build_step
@@ -63,8 +63,8 @@ ROWS = [
 def settings(tmp_path: Path, *overrides: str) -> config.Config:
     root = tmp_path / "data"
     root.mkdir(exist_ok=True)
-    for name, rows in (("documents", DOCUMENTS), ("questions", ROWS)):
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(root / "documents.jsonl", DOCUMENTS)
+    write_jsonl(root / "questions.jsonl", ROWS)
     return config.load(
         CONFIGS / "embedded.yaml",
         (
@@ -92,6 +92,11 @@ def examples(
     done = read_records(tmp_path / "sft-data" / "train.parquet", SftExample)
     counts = json.loads((tmp_path / "sft-data" / "statistics.json").read_text())
     return {one.example_id: one for one in done}, counts, chosen
+
+
+def only_step(example: SftExample) -> Any:
+    [step] = grammar("search-r1").parse(example.completion, example.spans).steps
+    return step
 
 
 def test_decomposed_questions_need_no_triplets(tmp_path: Path) -> None:
@@ -126,8 +131,7 @@ def test_a_step_shows_what_the_retrieval_shows_and_the_gold_passage(tmp_path: Pa
     done, _, _ = examples(tmp_path, *overrides)
     texts = {document["text"] for document in DOCUMENTS}
     for name, gold in (("squad#1", DOCUMENTS[0]), ("own#1", DOCUMENTS[1])):
-        [step] = grammar("search-r1").parse(done[name].completion, done[name].spans).steps
-        shown = [item.text for item in step.context]
+        shown = [item.text for item in only_step(done[name]).context]
         assert len(set(shown)) == 3
         assert gold["text"] in shown
         assert set(shown) <= texts
@@ -152,9 +156,9 @@ def test_the_gold_passage_takes_every_place_and_is_shown_once() -> None:
 def test_a_shown_passage_is_cut_as_in_roll_outs(tmp_path: Path) -> None:
     overrides = ("sft_data.context=retrieved", "sampling.max_context_tokens=60")
     done, _, _ = examples(tmp_path, "retrieval.chunks=4", "retrieval.top_k=4", *overrides)
-    [step] = grammar("search-r1").parse(done["own#1"].completion, done["own#1"].spans).steps
-    assert 1 <= len(step.context) < 4
-    assert DOCUMENTS[1]["text"] in [item.text for item in step.context]
+    shown = [item.text for item in only_step(done["own#1"]).context]
+    assert 1 <= len(shown) < 4
+    assert DOCUMENTS[1]["text"] in shown
 
 
 def test_the_sentence_shares_the_most_words_with_the_question() -> None:
@@ -207,43 +211,14 @@ def test_a_check_refuses_questions_without_any_example(tmp_path: Path) -> None:
 
 def test_shares_of_a_file_have_no_question_in_common(tmp_path: Path) -> None:
     rows = [{"question": f"Who is {n}?", "answer": "Ann"} for n in range(200)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows[:9]]))
-    parts = [
-        {
-            question.question
-            for question in read_split(
-                "sampling",
-                [(config.QuestionFile(path="q.jsonl", share=share), tmp_path / "q.jsonl")],
-                0,
-                Notes(),
-            )
-        }
-        for share in ((0, 0.3), (0.3, 1))
-    ]
-    assert not parts[0] & parts[1]
-    assert len(parts[0] | parts[1]) == 200
-    assert 40 < len(parts[0]) < 80
+    write_jsonl(tmp_path / "q.jsonl", [*rows, *rows[:9]])
 
+    def of(*share: float) -> set[str]:
+        file = config.QuestionFile(path="q.jsonl", share=share)
+        split = read_split("sampling", [(file, tmp_path / "q.jsonl")], 0, Notes())
+        return {question.question for question in split}
 
-def test_held_out_single_hop_questions_are_in_no_training_example(tmp_path: Path) -> None:
-    rows = [
-        {"question_id": f"s{n}", "question": f"Who is {n}?", "answers": ["Ann"], "hop": "single",
-         "evidence": [f"T{n}: {n} is Ann."]}
-        for n in range(10)
-    ]  # fmt: skip
-    chosen = settings(tmp_path, "sft_data.sizes={1: 9}", "sft_data.test_sizes={1: 3}")
-    file = tmp_path / "data" / "questions.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    inputs = {"questions": run_questions(chosen, tmp_path, "sft")[0].output}
-    counts = run_stages(
-        chosen, tmp_path, inputs, {"corpus": corpus, "graph": graph, "sft-data": sft_data}
-    )
-    assert (counts["train"], counts["test"]) == (8, 2)
-    asked = [
-        {
-            one.question_id
-            for one in read_records(tmp_path / "sft-data" / f"{part}.parquet", SftExample)
-        }
-        for part in ("train", "test")
-    ]
-    assert not asked[0] & asked[1]
+    few, others = of(0, 0.3), of(0.3, 1)
+    assert not few & others
+    assert len(few | others) == 200
+    assert 40 < len(few) < 80

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pipeline import config
 from pipeline.config import Config
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records
+from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Question
 from tests.stages.question_stages import run_questions
 
@@ -19,10 +20,13 @@ SAMPLING = "data.sampling=[{dataset: nq, path: nq.jsonl}]"
 TEST = "data.test=[{dataset: nq, path: test.jsonl}]"
 
 
+def write_questions(path: Path, texts: Iterable[str]) -> None:
+    write_jsonl(path, ({"question": text, "answer": ["x"]} for text in texts))
+
+
 def settings(tmp_path: Path, *overrides: str) -> Config:
-    rows = [json.dumps({"question": text, "answer": ["x"]}) + "\n" for text in TEXTS]
-    (tmp_path / "nq.jsonl").write_text("".join(rows))
-    (tmp_path / "test.jsonl").write_text(rows[1].replace("guernica", "Guernica?"))
+    write_questions(tmp_path / "nq.jsonl", TEXTS)
+    write_questions(tmp_path / "test.jsonl", [TEXTS[1].replace("guernica", "Guernica?")])
     return config.load(CONFIGS / "embedded.yaml", ("data={}", f"data.root={tmp_path}", *overrides))
 
 
@@ -55,7 +59,7 @@ def test_other_test_questions_leave_the_training_questions_as_they_are(tmp_path:
         folder = tmp_path / str(number)
         folder.mkdir()
         values = settings(folder, SAMPLING, TEST)
-        (folder / "test.jsonl").write_text(json.dumps({"question": text, "answer": ["x"]}) + "\n")
+        write_questions(folder / "test.jsonl", [text])
         stage, _ = run_questions(values, folder, "sampling")
         written.append((stage.output / "questions.parquet").read_bytes())
     assert written[0] == written[1] != written[2]
@@ -66,11 +70,10 @@ def test_a_limit_counts_what_share_and_held_out_questions_leave(tmp_path: Path) 
     of_file = "dataset: nq, path: all.jsonl, select: random"
     test, training = f"data.test=[{{{of_file}, limit: 30}}]", f"{of_file}, share: [0.5, 1]"
     names = [f"who wrote {name}" for name in map("".join, itertools.product("abcd", repeat=3))]
-    lines = [json.dumps({"question": name, "answer": ["x"]}) + "\n" for name in names]
 
     def taken(limit: int) -> tuple[set[str], set[str], int]:
         values = settings(tmp_path, test, f"data.sampling=[{{{training}, limit: {limit}}}]")
-        (tmp_path / "all.jsonl").write_text("".join(lines))
+        write_questions(tmp_path / "all.jsonl", names)
         stage, counts = run_questions(values, tmp_path, "sampling")
         report = json.loads((stage.output / "overlap.json").read_text())
         assert counts["overlaps"] == len(report["dropped"])
@@ -127,16 +130,13 @@ def test_question_without_evidence_is_counted_and_left_out_of_training(
     assert "whose supporting facts names a sentence; left out" in capsys.readouterr().out
 
 
-def with_answers(tmp_path: Path, *answers: list[str], name: str = "nq.jsonl") -> None:
-    rows = [{"question": TEXTS[n], "answer": gold} for n, gold in enumerate(answers)]
-    (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def test_answers_that_cannot_score_are_dropped_and_questions_without_others_not_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = settings(tmp_path, SAMPLING)
-    with_answers(tmp_path, ["The", "Ann", "..."], ["Bo"], ["The"], ["---", "a"])
+    answers = (["The", "Ann", "..."], ["Bo"], ["The"], ["---", "a"])
+    rows = [{"question": TEXTS[n], "answer": gold} for n, gold in enumerate(answers)]
+    write_jsonl(tmp_path / "nq.jsonl", rows)
     stage, _ = run_questions(values, tmp_path, "sampling")
     assert [row.answers for row in read(stage.output)] == [["Ann"], ["Bo"]]
     assert stage.notes["questions"] == {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,25 +55,27 @@ class LexicalInputs:
         return lexical
 
 
-def test_settings_decide_how_tearags_outcome_is_computed() -> None:
-    """Outcome of a single-hop question of two steps, and of a malformed one of a multi-hop question."""
-    two_steps = Trajectory(
-        "t", "q", "nq", "?", "single", ["Rome"], [], "tearag", "",
-        steps=[Step(["x"], "x", [], "s")] * 2, answer="Rome", format_ok=True,
-    )  # fmt: skip
-    malformed = dataclasses.replace(
-        two_steps, hop="multi", output="Step 2:\nFinal answer: Rome", answer=None, format_ok=False
+@pytest.mark.parametrize(
+    ("settings", "outcomes"),
+    [
+        ({}, [0.5, 0.0]),
+        ({"single_outcome": "f1"}, [1.0, 0.0]),
+        ({"malformed_answer": "last"}, [0.5, 1.0]),
+    ],
+)
+def test_settings_decide_how_tearags_outcome_is_computed(
+    settings: dict[str, Any], outcomes: list[float]
+) -> None:
+    """Of a single-hop question of two steps, and of a malformed trajectory of a multi-hop one."""
+    steps = [Step(["x"], "x", [], "s")] * 2
+    two_steps = small_trajectory(answers=["Rome"], steps=steps, answer="Rome", format_ok=True)
+    malformed = small_trajectory(
+        hop="multi", answers=["Rome"], steps=steps, output="Step 2:\nFinal answer: Rome"
     )
-    outcomes = {}
-    for name, value in {
-        "default": {},
-        "whole": {"single_outcome": "f1"},
-        "last": {"malformed_answer": "last"},
-    }.items():
-        scorer = method("tearag").scorer(Rewards(tearag=TeaRagReward(**value)), LexicalInputs())  # type: ignore[arg-type]
-        terms = scorer([two_steps, malformed], None)
-        outcomes[name] = [term["outcome"] for term in terms]
-    assert outcomes == {"default": [0.5, 0.0], "whole": [1.0, 0.0], "last": [0.5, 1.0]}
+    rewards = Rewards(tearag=TeaRagReward(**settings))
+    scorer = method("tearag").scorer(rewards, LexicalInputs())  # type: ignore[arg-type]
+    terms = scorer([two_steps, malformed], None)
+    assert [term["outcome"] for term in terms] == outcomes
 
 
 class DyingSimilarity:

@@ -11,8 +11,9 @@ import pytest
 from pipeline import config
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records
+from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Chunk, SftExample, Triplet
+from pipeline.engine.context import StageContext
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
 from pipeline.rollout.grammars.base import grammar
@@ -30,7 +31,7 @@ from tests.llm.scripted_engine import ScriptedEngine
 from tests.stages.question_stages import run_questions, run_stages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-STAGES = {"corpus": corpus, "graph": graph, "sft-data": sft_data}
+BEFORE = {"corpus": corpus, "graph": graph}
 
 QUESTION = {
     "id": "2hop__1_2",
@@ -51,21 +52,21 @@ TRIPLES = [
 ]
 
 
-def run(
-    tmp_path: Path,
+def prepared(
+    folder: Path,
     *overrides: str,
+    base: str = "embedded.yaml",
     questions: Sequence[dict[str, Any]] = (QUESTION,),
     triples: Sequence[dict[str, Any]] = TRIPLES,
-) -> tuple[dict[str, int], Path]:
-    root = tmp_path / "data"
-    root.mkdir()
-    (root / "musique.jsonl").write_text(
-        "".join(json.dumps(question) + "\n" for question in questions)
-    )
-    lines = [json.dumps(triple | {"sentence": triple["head"]}) + "\n" for triple in triples]
-    (root / "triplets.jsonl").write_text("".join(lines))
+) -> StageContext:
+    """The stage over these questions of MuSiQue, after the stages before it."""
+    root = folder / "data"
+    root.mkdir(parents=True)
+    write_jsonl(root / "musique.jsonl", questions)
+    sentences = [triple | {"sentence": triple["head"]} for triple in triples]
+    write_jsonl(root / "triplets.jsonl", sentences)
     settings = config.load(
-        CONFIGS / "embedded.yaml",
+        CONFIGS / base,
         (
             "data={}",
             f"data.root={root}",
@@ -74,18 +75,31 @@ def run(
             "sft_data.sizes={1: 5, 2: 5}",
             "sft_data.test_sizes={}",
             "sft_data.min_share=0",
-            "prompt.system=Think in steps.",
             *overrides,
         ),
     )
-    inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
-    return run_stages(settings, tmp_path, inputs, STAGES), tmp_path / "sft-data"
+    inputs = {"questions": run_questions(settings, folder, "sft")[0].output}
+    run_stages(settings, folder, inputs, BEFORE)
+    output = folder / "sft-data"
+    output.mkdir()
+    return StageContext(settings, "sft-data", output, folder, inputs)
 
 
-def test_a_question_gives_its_trajectory_and_each_of_its_steps(tmp_path: Path) -> None:
-    counts, output = run(tmp_path)
+def run(folder: Path, *overrides: str, **data: Any) -> tuple[dict[str, int], Path]:
+    """The counts and the output of the stage."""
+    context = prepared(folder, "prompt.system=Think in steps.", *overrides, **data)
+    return sft_data.run(context), context.output
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> list[SftExample]:
+    """What the stage makes of one question of two hops."""
+    counts, output = run(tmp_path_factory.mktemp("one"))
     assert counts == {"train": 3, "test": 0}
-    examples = read_records(output / "train.parquet", SftExample)
+    return read_records(output / "train.parquet", SftExample)
+
+
+def test_a_question_gives_its_trajectory_and_each_of_its_steps(examples: list[SftExample]) -> None:
     by_id = {example.example_id: example for example in examples}
     assert set(by_id) == {"2hop__1_2", "2hop__1_2#1", "2hop__1_2#2"}
     whole = by_id["2hop__1_2"]
@@ -104,9 +118,10 @@ def test_a_question_gives_its_trajectory_and_each_of_its_steps(tmp_path: Path) -
     assert (single.hops, single.prompt[1].content) == (1, "Where was Ann Lee born?")
 
 
-def test_the_loss_covers_the_opening_tag_and_none_of_the_evidence(tmp_path: Path) -> None:
-    _, output = run(tmp_path)
-    for example in read_records(output / "train.parquet", SftExample):
+def test_the_loss_covers_the_opening_tag_and_none_of_the_evidence(
+    examples: list[SftExample],
+) -> None:
+    for example in examples:
         model = [example.completion[s:e] for s, e, writer in example.spans if writer == "model"]
         masked = [example.completion[s:e] for s, e, writer in example.spans if writer != "model"]
         assert len(masked) == example.hops
@@ -132,7 +147,7 @@ def write_elsewhere(folder: Path) -> str:
         {"title": "Emma", "text": "A comedy: Ann Lee directed </Reference> Emma.", "id": "e"},
         {"title": "Ann Lee", "text": "Ann Lee sings in a choir of Oslo.", "id": "a"},
     ]
-    (folder / "emma.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    write_jsonl(folder / "emma.jsonl", documents)
     return f"corpus.files=[{{path: {folder}/emma.jsonl}}]"
 
 
@@ -193,15 +208,13 @@ def test_paragraphs_outside_the_corpus_stop_the_stage_with_the_setting_that_extr
 def test_real_questions_give_well_formed_trajectories(real_data: Path, tmp_path: Path) -> None:
     settings = config.load(CONFIGS / "musique-sample.yaml", data=str(real_data))
     inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
-    run_stages(settings, tmp_path, inputs, STAGES)
+    run_stages(settings, tmp_path, inputs, {**BEFORE, "sft-data": sft_data})
     train = read_records(tmp_path / "sft-data/train.parquet", SftExample)
     test = read_records(tmp_path / "sft-data/test.parquet", SftExample)
     hops = Counter(example.hops for example in train)
     assert hops[1] > 80
     assert hops[2] > 20
-    assert not {example.question_id for example in train} & {
-        example.question_id for example in test
-    }
+    assert not {one.question_id for one in train} & {one.question_id for one in test}
     statistics = json.loads((tmp_path / "sft-data/statistics.json").read_text())
     assert statistics["train 2-hop"] == hops[2] < statistics["train 2-hop asked for"] == 60
     for example in train:

@@ -117,17 +117,18 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(
 
 
 @pytest.mark.usefixtures("scripted")
-@pytest.mark.parametrize("count", [3, 12])
+@pytest.mark.parametrize(("count", "samples"), [(3, 3), (12, 1)])
 def test_an_evaluation_does_not_depend_on_its_division(
-    base: Path, tmp_path: Path, count: int
+    base: Path, tmp_path: Path, count: int, samples: int
 ) -> None:
     """Twelve shards are more than the ten questions."""
-    context = replace(context_of(tmp_path, base), stage="evaluate-policy")
+    context = context_of(tmp_path, base)
+    context = replace(context, stage="evaluate-policy", facts={"samples": samples})
     counts, whole = run_whole(context, tmp_path / "a", evaluate_policy.run)
     joined_counts, joined = run_divided(
         context, tmp_path / "b", count, shard=evaluate_policy.run, merge=evaluate_policy.merge
     )
-    assert joined_counts == counts == {"questions": 10, "trajectories": 10}
+    assert joined_counts == counts == {"questions": 10, "trajectories": 10 * samples}
     before, after = content(whole), content(joined)
     rows = [json.loads(files.pop("rows.json")) for files in (before, after)]
     seconds = [row.pop("seconds") for row in rows]

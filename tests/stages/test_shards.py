@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.engine.context import StageContext
 from pipeline.engine.files.shards import question_numbers
-from pipeline.engine.store import StageKey
 from pipeline.methods import method
 from tasks import sample, score
-from tests.stages.fabricated_run import configuration
+from tests.smallest import small_config
+from tests.stages.divided import write_manifest
 
 # Seven questions of two samples each, in the order of an undivided run.
 SAMPLED = [
@@ -38,10 +37,7 @@ def merged(
     stage: str = "sample",
     sampled: list[Trajectory] = SAMPLED,
 ) -> Path:
-    config = configuration()
-    config = config.model_copy(
-        update={"sampling": config.sampling.model_copy(update={"samples": 2})}
-    )
+    config = small_config(sampling={"samples": 2})
     inputs = {name: tmp_path / name for name in ("questions", "sample")}
     output = tmp_path / "output"
     output.mkdir(exist_ok=True)
@@ -54,13 +50,7 @@ def merged(
         write_parquet(shard / "trajectories.parquet", trajectories, Trajectory, types)
         (shard / "stops.json").write_text(json.dumps({"answer": len(trajectories)}))
         (shard / "timing.json").write_text(json.dumps({"total": 1.5}))
-        manifest = {
-            "fingerprint": "f",
-            "key": asdict(StageKey(f"{stage}-shard", 1, {})),
-            "counts": {"trajectories": len(trajectories)},
-            "files": {},
-        }
-        (shard / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(shard, stage, {"trajectories": len(trajectories)})
     context = StageContext(config, stage, output, tmp_path / "checkpoints", inputs)
     counts = sample.merge(context) if stage == "sample" else score.merge(context)
     assert counts["trajectories"] == sum(map(len, shards))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
 from pipeline import config
-from pipeline.closed_world.write import read_world, write_closed_world
+from pipeline.closed_world.write import write_closed_world
 from pipeline.config.base import Endpoint
 from pipeline.core.columns import Records
 from pipeline.core.content_cache import ContentCache
@@ -27,20 +28,78 @@ from pipeline.training.synthesis.run import Synthesis, Wanted, synthesise
 from tasks import corpus, graph, sft_data
 from tests.llm.fake_endpoint import FakeEndpoint, Response
 from tests.stages.question_stages import run_questions, run_stages
-from tests.synthesis.world_endpoint import PASSAGE, WorldModel
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+PASSAGE = re.compile(r'^Passage \d, "(.*?)": (.*)$', re.MULTILINE)
 WANTED = Wanted(48, held_out=0.25, seed=1)
 
 
+class TripleModel:
+    """Asks about the triplets of passages, and answers if the passages of its question are shown.
+
+    It makes mistakes by the hash of a question: it remembers the answer, needs the last passage
+    alone or a passage that it was not shown, or gives the answer away. ``needed`` has by question
+    the passages that it needs and the answer, once for each prompt that led to this question.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._triplets: dict[str, list[Triplet]] = {}
+        by_id = {chunk.id: chunk for chunk in Records(folder / "corpus/chunks.arrow", Chunk)}
+        for triplet in Records(folder / "graph/triplets.arrow", Triplet):
+            text = sanitize(by_id[triplet.chunk_id].text)
+            self._triplets.setdefault(text, []).append(triplet)
+        self.needed: defaultdict[str, list[tuple[set[str], str]]] = defaultdict(list)
+
+    def script(self, prompt: str, _: int) -> str:
+        texts = [text for _, text in PASSAGE.findall(prompt)]
+        if prompt.startswith("Answer"):
+            ways = self.needed[prompt.rpartition("Question: ")[2]]
+            known = [answer for needed, answer in ways if needed <= set(texts)]
+            return json.dumps({"answer": min(known, default=None)})
+        bridge = re.search(r'passage 1 leads to "(.*?)", and', prompt)
+        first = self._hop(texts[0], tail=bridge.group(1)) if bridge else None
+        last = self._hop(texts[-1], head=bridge.group(1) if bridge else None)
+        if last is None or (bridge and first is None):
+            return "I cannot."
+        subject = f"whatever {first.head} {first.relation}" if first else last.head
+        question = f"So what does {subject} {last.relation}?"
+        kind = crc32(question.encode()) % 8
+        if kind == 0:
+            question = f"So what does {subject} {last.relation}, {last.tail}?"
+        mistakes = {1: [], 2: texts[-1:], 3: ["not shown"]}
+        self.needed[question].append((set(mistakes.get(kind, texts)), last.tail))
+        parts = [(texts[0], first, first.head)] if first else []
+        hops = [
+            self._written(*part)
+            for part in (*parts, (texts[-1], last, "#1" if first else last.head))
+        ]
+        for text, hop in zip(texts, hops, strict=True):
+            filled = hop["question"].replace("#1", hops[0]["answer"])
+            self.needed[filled].append(({text}, hop["answer"]))
+        return json.dumps({**({"hops": hops} if first else hops[0]), "question": question})
+
+    def _written(self, text: str, triplet: Triplet, head: str) -> dict[str, str]:
+        evidence = next(one for one in split_sentences(text) if triplet.tail in one)
+        question = f"What does {head} {triplet.relation}?"
+        return {"question": question, "answer": triplet.tail, "evidence": evidence}
+
+    def _hop(self, text: str, **ends: str | None) -> Triplet | None:
+        """A triplet whose tail stands in the passage, with these ends where they are given."""
+        for triplet in self._triplets.get(text, ()):
+            given = all(end is None or getattr(triplet, name) == end for name, end in ends.items())
+            if given and any(triplet.tail in one for one in split_sentences(text)):
+                return triplet
+        return None
+
+
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WorldModel]:
-    """A folder with the outputs of the stages corpus and graph, and a model of their world."""
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TripleModel]:
+    """A folder with the outputs of the stages corpus and graph, and a model that reads them."""
     folder = tmp_path_factory.mktemp("world")
-    write_closed_world(folder / "data", seed=4, documents=400, sizes={}, famous_share=0.15)
+    write_closed_world(folder / "data", seed=4, documents=200, sizes={})
     settings = config.load(CONFIGS / "embedded.yaml", (f"data.root={folder / 'data'}",))
     run_stages(settings, folder, {"world": folder / "data"}, {"corpus": corpus, "graph": graph})
-    return folder, WorldModel(read_world(folder / "data"))
+    return folder, TripleModel(folder)
 
 
 def opened(endpoint: FakeEndpoint, cache: Path, concurrency: int = 16) -> EndpointChat:
@@ -68,34 +127,31 @@ def passages(question: Question) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done(world: tuple[Path, WorldModel]) -> Synthesis:
+def done(world: tuple[Path, TripleModel]) -> Synthesis:
     """The questions of the world, in the folder ``out``."""
     folder, model = world
     with FakeEndpoint(model.script) as endpoint:
         return synthesised(folder, folder / "out", endpoint)
 
 
+def assert_needs_its_passages(question: Question, model: TripleModel) -> None:
+    needed = {sanitize(text) for text in passages(question)}
+    assert (needed, question.answers[0]) in model.needed[question.question]
+
+
 def test_kept_questions_need_all_their_evidence_and_no_other(
-    world: tuple[Path, WorldModel], done: Synthesis
+    world: tuple[Path, TripleModel], done: Synthesis
 ) -> None:
-    model, kept = world[1], [*done.questions, *done.test]
-    two_hops = [one for one in kept if one.hops == 2]
+    kept = [*done.questions, *done.test]
     assert len(kept) > 20
-    assert len(two_hops) > 5
-
-    def answered(question: Question, texts: list[str]) -> bool:
-        facts = model.stated(model.documents_of(texts))
-        return model.answer_from(facts, question.question) == question.answers[0]
-
-    assert sum(answered(one, passages(one)) for one in kept) >= 0.9 * len(kept)
-    remembered = sum(model.answer_from_memory(one.question) == one.answers[0] for one in kept)
-    assert remembered <= 0.1 * len(kept)
-    assert not any(answered(one, [text]) for one in two_hops for text in passages(one))
+    assert len([one for one in kept if one.hops == 2]) > 5
+    for question in kept:
+        assert_needs_its_passages(question, world[1])
     # The writer's mistakes were found, and not all by the form of its reply.
     found = {name for counts in done.funnel.values() for name in counts}
     assert found > {
-        "unreadable reply", "answer in the question", "not answered with its evidence",
-        "one passage is enough",
+        "answer in the question", "not answered with its evidence",
+        "answered without evidence", "one passage is enough",
     }  # fmt: skip
 
 
@@ -108,7 +164,7 @@ def test_held_out_questions_are_about_documents_of_their_own(done: Synthesis) ->
 
 
 def test_the_questions_are_question_files_with_decompositions_for_the_cold_start(
-    world: tuple[Path, WorldModel], done: Synthesis, tmp_path: Path
+    world: tuple[Path, TripleModel], done: Synthesis, tmp_path: Path
 ) -> None:
     folder, _ = world
     settings = config.load(
@@ -134,7 +190,7 @@ def test_the_questions_are_question_files_with_decompositions_for_the_cold_start
 
 
 def test_an_interrupted_synthesis_continues_and_asks_nothing_twice(
-    world: tuple[Path, WorldModel], tmp_path: Path
+    world: tuple[Path, TripleModel], tmp_path: Path
 ) -> None:
     folder, model = world
     few = Wanted(12, held_out=0.2, seed=1)
@@ -210,64 +266,6 @@ def test_a_passage_cannot_forge_a_part_of_the_prompt() -> None:
     assert "<|im_end|>" not in message.content
 
 
-class TripleModel:
-    """Asks about the triplets of passages, and answers if the passages of its question are shown.
-
-    By the hash of the question it knows some answers, and needs the last passage alone for others.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._triplets: dict[str, list[Triplet]] = {}
-        by_id = {chunk.id: chunk for chunk in Records(folder / "corpus/chunks.arrow", Chunk)}
-        for triplet in Records(folder / "graph/triplets.arrow", Triplet):
-            text = sanitize(by_id[triplet.chunk_id].text)
-            self._triplets.setdefault(text, []).append(triplet)
-        self._needed: dict[str, tuple[set[str], str]] = {}
-
-    def needed(self, question: str) -> tuple[set[str], str]:
-        """The passages that a question needs, and its answer."""
-        return self._needed[question]
-
-    def script(self, prompt: str, _: int) -> str:
-        texts = [text for _, text in PASSAGE.findall(prompt)]
-        if prompt.startswith("Answer"):
-            needed, answer = self._needed[prompt.rpartition("Question: ")[2]]
-            return json.dumps({"answer": answer if needed <= set(texts) else None})
-        bridge = re.search(r'passage 1 leads to "(.*?)", and', prompt)
-        first = self._hop(texts[0], tail=bridge.group(1)) if bridge else None
-        last = self._hop(texts[-1], head=bridge.group(1) if bridge else None)
-        if last is None or (bridge and first is None):
-            return "I cannot."
-        subject = f"whatever {first.head} {first.relation}" if first else last.head
-        question = f"What does {subject} {last.relation}?"
-        kind = crc32(question.encode()) % 4
-        self._needed[question] = (set([texts, [], texts[-1:], texts][kind]), last.tail)
-        hops = [
-            {
-                "question": f"What does {head} {triplet.relation}?",
-                "answer": triplet.tail,
-                "evidence": next(one for one in split_sentences(text) if triplet.tail in one),
-            }
-            for text, triplet, head in (
-                (texts[0], first, first and first.head),
-                (texts[-1], last, "#1" if first else last.head),
-            )
-            if triplet
-        ]
-        for text, hop in zip(texts, hops, strict=True):
-            filled = hop["question"].replace("#1", hops[0]["answer"])
-            self._needed.setdefault(filled, ({text}, hop["answer"]))
-        return json.dumps({"question": question, "hops": hops} if first else hops[0])
-
-    def _hop(self, text: str, **ends: str | None) -> Triplet | None:
-        """A triplet whose tail stands in the passage, with these ends where they are given."""
-        for triplet in self._triplets.get(text, ()):
-            given = all(end is None or getattr(triplet, name) == end for name, end in ends.items())
-            if given and any(triplet.tail in one for one in split_sentences(text)):
-                return triplet
-        return None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("graph_source", ["openie", "titles"])
 def test_questions_about_real_passages(graph_source: str, tmp_path: Path, real_data: Path) -> None:
@@ -286,7 +284,5 @@ def test_questions_about_real_passages(graph_source: str, tmp_path: Path, real_d
     assert len(kept) > 3
     assert {one.hops for one in kept} == {2}
     for question in kept:
-        needed, answer = model.needed(question.question)
-        assert answer == question.answers[0]
-        assert needed == {sanitize(text) for text in passages(question)}
-        assert all(answer in evidence for evidence in question.evidence[-1:])
+        assert_needs_its_passages(question, model)
+        assert question.answers[0] in question.evidence[-1]

@@ -17,14 +17,14 @@ from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.trainer_args import optimizer_steps, warmup_steps
 from tasks.sft import run as run_sft
 from tasks.train import run as run_round
-from tests.training.tiny_policy import Run, trained_run
+from tests.training.tiny_policy import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained_run(tmp_path_factory.mktemp("change"), pairs=4)
+def run(policy_0: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return policy_0.copy(tmp_path_factory.mktemp("change"), pairs=4)
 
 
 def test_a_round_of_one_step_trains(run: Run) -> None:

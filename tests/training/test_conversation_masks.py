@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 import pytest
@@ -92,11 +93,7 @@ def test_a_step_pair_of_conversations_trains_its_last_turn(real_data: Path) -> N
     pair = pair_of(chosen, rejected, "step", [], ({}, {}), round=1, tools="[]")
     assert [message.role for message in pair.rejected] == ["assistant", "tool", "assistant"]
     [encoded] = encode_pairs(tokenizer, [pair])
-    trained = [
-        token
-        for token, mask in zip(encoded.rejected_ids, encoded.rejected_mask, strict=True)
-        if mask
-    ]
+    trained = [*compress(encoded.rejected_ids, encoded.rejected_mask)]
     assert decode(tokenizer, trained) == f"{call('', 'c')}<|im_end|>"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.errors import InputError, SteepError
+from pipeline.core.errors import SteepError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from tasks.sft import run as run_sft
 from tasks.train import run as run_round
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, trained_run
+from tests.training.tiny_policy import Run, byte_tokenizer, pair
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained_run(tmp_path_factory.mktemp("damaged"), pairs=4)
+def run(policy_0: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return policy_0.copy(tmp_path_factory.mktemp("damaged"), pairs=4)
 
 
 def truncate(path: Path) -> None:
@@ -37,6 +38,10 @@ def make_nan(path: Path) -> None:
     save_file(weights, path)
 
 
+def of_another_base(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_sha": "other"}))
+
+
 def write(text: str) -> Callable[[Path], None]:
     return lambda path: path.write_text(text) and None
 
@@ -46,6 +51,7 @@ def write(text: str) -> Callable[[Path], None]:
     [
         ("lineage.json", Path.unlink, "lineage.json: no such file"),
         ("lineage.json", write('{"policy": "p"}'), "lineage.json: base: "),
+        ("lineage.json", of_another_base, "train SFT again"),
         ("adapter/adapter_config.json", Path.unlink, "has no adapter_config.json"),
         (
             "adapter/adapter_config.json",
@@ -64,7 +70,7 @@ def test_a_damaged_policy_is_refused(
     damage(tmp_path / "sft" / file)
     context = run.context("train", "policy")
     context = dataclasses.replace(context, inputs={**context.inputs, "policy": tmp_path / "sft"})
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(SteepError, match=message):
         run_round(context)
 
 

@@ -22,15 +22,8 @@ SETTINGS = Sft(learning_rate=1e-3, batch_size=1, gradient_checkpointing=True)
 
 
 def test_longer_batches_keep_fewer_layers_and_stay_within_the_limit():
-    peak = partial(
-        training_memory,
-        SHAPE,
-        rows=1,
-        rank=8,
-        targets=Lora().targets,
-        dropout=True,
-        dtype="bfloat16",
-    )
+    adapter = {"rank": 8, "targets": Lora().targets, "dropout": True}
+    peak = partial(training_memory, SHAPE, rows=1, dtype="bfloat16", **adapter)
     limit = 75 * GIB
     lengths = [2_000, 4_000, 8_000, 16_000, 64_000]
     kept = [kept_layers(partial(peak, length=length), SHAPE.layers, limit) for length in lengths]

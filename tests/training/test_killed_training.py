@@ -16,7 +16,7 @@ from pipeline.training.checkpoints import is_complete, last_checkpoint
 from pipeline.training.trainer_args import shared_arguments
 from tasks.train import run as run_round
 from tests.stages.divided import content
-from tests.training.tiny_policy import Run, trained_run
+from tests.training.tiny_policy import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +25,8 @@ STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [1.6]}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained_run(tmp_path_factory.mktemp("killed"), pairs=10)
+def run(policy_0: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return policy_0.copy(tmp_path_factory.mktemp("killed"), pairs=10)
 
 
 @pytest.fixture(scope="module")

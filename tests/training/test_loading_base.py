@@ -10,12 +10,6 @@ import pytest
 from pipeline.config import Lora, Sft
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.trainer_args import sorted_steps
-from tests.training.tiny_policy import write_base
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("loading") / "base")
 
 
 class Recorder:

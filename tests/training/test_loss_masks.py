@@ -34,14 +34,8 @@ def tokenizer():
 
 def test_labels_cover_model_text_and_the_end_token_only(tokenizer):
     """Six tokens: the model writes "ab", the observation is "xy", the model writes "a" and the end."""
-    record = SftExample(
-        example_id="e",
-        question_id="q",
-        hops=1,
-        prompt=[Message("user", "?")],
-        completion="abxya",
-        spans=[(0, 2, "model"), (2, 4, "observation"), (4, 5, "model")],
-    )
+    spans = [(0, 2, "model"), (2, 4, "observation"), (4, 5, "model")]
+    record = SftExample("e", "q", 1, [Message("user", "?")], "abxya", spans)
     encoded = encode_sft(tokenizer, [record])[0]
     assert encoded.input_ids[-6:] == [A, B, X, Y, A, EOS]
     assert encoded.labels[-6:] == [A, B, -100, -100, A, EOS]
@@ -184,10 +178,8 @@ def test_records_are_shuffled_into_steps_and_sorted_by_length_within_each():
         assert [lengths[i] for i in step] == sorted((lengths[i] for i in step), reverse=True)
     assert first == list(sampler)
     sampler.set_epoch(1)
-    assert {frozenset(first[:4]), frozenset(first[4:])} != {
-        frozenset(list(sampler)[:4]),
-        frozenset(list(sampler)[4:]),
-    }
+    second = list(sampler)
+    assert {*map(frozenset, (first[:4], first[4:]))} != {*map(frozenset, (second[:4], second[4:]))}
 
 
 def test_records_of_a_group_share_a_step_unless_the_step_ends():
@@ -233,39 +225,33 @@ def test_a_control_token_sampled_into_a_rejected_trajectory_is_trained(tokenizer
     length = len(pair(tokenizer, 2).rejected_ids)
     at = at % length  # -1: just before the end-of-turn token
     modified = with_control_token(tokenizer, "rejected", at, control)
-    (encoded,) = encode_pairs(tokenizer, [modified])
+    plain, encoded = encode_pairs(tokenizer, [pair(tokenizer, 2), modified])
     assert encoded.rejected_ids == modified.rejected_ids
     assert encoded.rejected_ids[at] == tokenizer.convert_tokens_to_ids(control)
     assert encoded.rejected_mask[at] == 1
-    assert (
-        sum(encoded.rejected_mask)
-        == sum(encode_pairs(tokenizer, [pair(tokenizer, 2)])[0].rejected_mask) + 1
-    )
-    assert encoded.chosen_mask == encode_pairs(tokenizer, [pair(tokenizer, 2)])[0].chosen_mask
+    assert sum(encoded.rejected_mask) == sum(plain.rejected_mask) + 1
+    assert encoded.chosen_mask == plain.chosen_mask
 
 
 @pytest.mark.parametrize("control", ["<|pad|>", "<|im_start|>", "<|im_end|>"])
 def test_a_chosen_trajectory_with_a_control_token_inside_is_refused(tokenizer, control):
-    with pytest.raises(
-        TrainingError, match=rf"chosen: control token {re.escape(control)} at token 3"
-    ):
+    said = rf"chosen: control token {re.escape(control)} at token 3"
+    with pytest.raises(TrainingError, match=said):
         encode_pairs(tokenizer, [with_control_token(tokenizer, "chosen", 3, control)])
 
 
 def test_a_pair_whose_chosen_side_is_malformed_by_a_control_token_is_left_out(tokenizer):
     """With pairs.terms: outcome, a malformed trajectory with the right answer may be chosen."""
     plain = pair(tokenizer, 2)
-    broken = dataclasses.replace(
-        with_control_token(tokenizer, "chosen", 2, "<|im_start|>"), chosen_rewards={"format": 0.0}
-    )
-    encoded = encode_pairs(
-        tokenizer, [plain, broken, dataclasses.replace(plain, chosen_rewards={"format": 0})]
-    )
+    malformed = {"chosen_rewards": {"format": 0.0}}
+    broken = with_control_token(tokenizer, "chosen", 2, "<|im_start|>")
+    rows = [plain, *(dataclasses.replace(one, **malformed) for one in (broken, plain))]
+    encoded = encode_pairs(tokenizer, rows)
     assert [one.chosen_ids for one in encoded] == [plain.chosen_ids] * 2
     inside = plain.chosen_spans[1][0] + 2
     retrieved = with_control_token(tokenizer, "chosen", inside, "<|im_start|>")
     with pytest.raises(TrainingError, match="chosen: control token"):
-        encode_pairs(tokenizer, [dataclasses.replace(retrieved, chosen_rewards={"format": 0.0})])
+        encode_pairs(tokenizer, [dataclasses.replace(retrieved, **malformed)])
 
 
 def test_a_control_token_in_retrieved_text_is_refused_on_both_sides(tokenizer):

@@ -28,7 +28,7 @@ from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trainer_args import train
-from tests.training.tiny_policy import byte_tokenizer, example, pair, random_adapter, write_base
+from tests.training.tiny_policy import byte_tokenizer, example, pair, random_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHARED = {
@@ -36,11 +36,6 @@ SHARED = {
     "weight_decay": 0.0,
 }  # fmt: skip
 BOUND = 1e-5
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("micro") / "base")
 
 
 def observation(number: int) -> str:

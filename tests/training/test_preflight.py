@@ -10,11 +10,11 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.training.encode import IGNORED, EncodedSft
 from pipeline.training.preflight import Check, DataFacts, recorded_facts
+from tests.smallest import small_pair
 from tests.stages.fabricated_run import trajectory
 
-PAIR = Pair(
-    "q0", [], [], [], "a", "b", "easy", {}, {}, "p", 1,
-    prompt_ids=[1, 2], chosen_ids=[3, 4, 5], rejected_ids=[6, 7],
+PAIR = small_pair(
+    question_id="q0", prompt_ids=[1, 2], chosen_ids=[3, 4, 5], rejected_ids=[6, 7],
     chosen_spans=[(0, 1, "model"), (1, 2, "observation"), (2, 3, "model")],
     rejected_spans=[(0, 2, "model")],
 )  # fmt: skip
@@ -92,7 +92,7 @@ def test_supervised_examples_are_counted_while_they_pass() -> None:
 def test_memory_does_not_grow_with_the_tokens_of_the_pairs(tmp_path: Path) -> None:
     peaks = []
     for count in (1000, 4000):
-        pairs = (replace(PAIR, prompt_ids=[n] * 500) for n in range(count))
+        pairs = (replace(PAIR, prompt_ids=[n] * 100) for n in range(count))
         write_parquet(tmp_path / "pairs.parquet", pairs, Pair)
         tracemalloc.start()
         recorded_facts(tmp_path / "pairs.parquet", "dpo", 5)

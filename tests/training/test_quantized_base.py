@@ -60,16 +60,9 @@ def policy(base: Path, bits: str) -> Any:
 
 def trajectories() -> list[EncodedTrajectory]:
     """Two of one question; the recorded log-probabilities are of another model than the policy."""
+    mask, old = [1, 0, 1], [-5.0, 0.0, -5.0]
     return [
-        EncodedTrajectory(
-            str(n),
-            "q",
-            [1, 9 + n],
-            [30, 31 + n, 32],
-            [1, 0, 1],
-            [-5.0, 0.0, -5.0],
-            [sign, 0.0, sign],
-        )
+        EncodedTrajectory(str(n), "q", [1, 9 + n], [30, 31 + n, 32], mask, old, [sign, 0.0, sign])
         for n, sign in enumerate((1.0, -1.0))
     ]
 

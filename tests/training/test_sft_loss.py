@@ -60,21 +60,15 @@ def test_the_loss_of_a_step_is_the_mean_over_its_model_written_tokens(tmp_path, 
     of the prompt or of the observation would add 11.)
     """
     base = write_unigram(tmp_path / "base")
-    settings = Sft(
-        learning_rate=1e-9, batch_size=2, per_device_batch_size=per_device, dtype="float32",
-    )  # fmt: skip
+    micro = {"per_device_batch_size": per_device, "dtype": "float32"}
+    settings = Sft(learning_rate=1e-9, batch_size=2, **micro)
     observed = sft_example("abxyza", [(0, 2, "model"), (2, 5, "observation"), (5, 6, "model")])
     examples = encode_sft(byte_tokenizer(), [observed, sft_example("b", [(0, 1, "model")])])
     model = new_adapter(load_base(base, settings, "sft"), Lora(dropout=0.0), 0)
     history = History()
     trainer = sft_trainer(
-        model,
-        byte_tokenizer(),
-        in_file(tmp_path, examples),
-        settings,
-        seed=0,
-        checkpoint_dir=tmp_path,
-        history=history,
-    )
+        model, byte_tokenizer(), in_file(tmp_path, examples), settings,
+        seed=0, checkpoint_dir=tmp_path, history=history,
+    )  # fmt: skip
     train(trainer, history, tmp_path)
     assert [row["loss"] for row in history.rows] == [pytest.approx(2 * math.log(2), abs=1e-4)]

@@ -19,17 +19,17 @@ from pipeline.engine.context import StageContext
 from pipeline.training.trackers import Tracking, check_trackers, reporting
 from tasks.train import run as run_round
 from tests.stages.divided import content
-from tests.training.tiny_policy import Run, trained_run
+from tests.training.tiny_policy import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).parent / "trackers"
-STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [1.6]}  # 8 steps
+STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [0.8]}  # 4 steps
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained_run(tmp_path_factory.mktemp("tracked"), pairs=10)
+def run(policy_0: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return policy_0.copy(tmp_path_factory.mktemp("tracked"), pairs=10)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_tracker_gets_every_row_of_a_round_and_does_not_change_it(
     assert last["call"] == "finish"
     logged = [(row["train/global_step"], row["train/loss"]) for row in rows(calls)]
     assert logged == [(row["step"], row["loss"]) for row in history(context)]
-    assert len(logged) == 8
+    assert len(logged) == 4
     assert "train/logps/chosen" in rows(calls)[0]
     assert content(context.output) == content(untracked.output)
     assert context.notes == untracked.notes

@@ -9,22 +9,14 @@ import pytest
 from tasks.sft import run as run_sft
 from tasks.train import run as run_round
 from tests.recorded_progress import RecordedProgress
-from tests.training.tiny_policy import Run, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Run:
-    root = tmp_path_factory.mktemp("training")
-    run = Run(root, write_base(root / "base"))
-    run.write_data()
-    return run
-
-
-def test_training_reports_steps_loss_and_margin(run):
+def test_training_reports_steps_loss_and_margin(policy_0, tmp_path):
+    run = policy_0.copy(tmp_path)
     progress = RecordedProgress()
-    run_sft(replace(run.context("sft", "sft"), progress=progress))
+    run_sft(replace(run.context("sft", "again"), progress=progress))
     assert progress.starts[-1] == (2, "steps", 0)  # 8 examples in batches of 4
     assert progress.done == 2
     assert progress.values["loss"] > 0

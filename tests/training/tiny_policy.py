@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from benchmarks.gpu_check.models import tokenizer_of
 from pipeline.config import Lora
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ChatMessage, Message, Pair, SftExample, Span
+from pipeline.core.spans import extend
 from pipeline.engine.context import StageContext
 from pipeline.training.encode import encode_sft
 from pipeline.training.lora import load_base, new_adapter
-from tasks.sft import run as run_sft
-from tests.smallest import small_config
+from tests.smallest import small_config, small_pair
 
 
 def byte_tokenizer() -> Any:
@@ -50,19 +51,12 @@ def write_base(directory: Path, width: int = 32, vocabulary: int = 259) -> Path:
 def example(number: int, observation: str = " e\n</R>\n") -> SftExample:
     """A one-step trajectory with the given observation text."""
     first, last = f"Q{number}: who? <R>", f"S: it is {'x' * (number % 5)}{number}"
-    text = first + observation + last
-    return SftExample(
-        example_id=f"e{number}",
-        question_id=f"q{number}",
-        hops=1,
-        prompt=[Message("user", f"question {number}")],
-        completion=text,
-        spans=[
-            (0, len(first), "model"),
-            (len(first), len(first) + len(observation), "observation"),
-            (len(first) + len(observation), len(text), "model"),
-        ],
-    )
+    text, spans = "", list[Span]()
+    for writer, piece in (("model", first), ("observation", observation), ("model", last)):
+        spans = extend(spans, len(piece), writer)
+        text += piece
+    prompt = [Message("user", f"question {number}")]
+    return SftExample(f"e{number}", f"q{number}", 1, prompt, text, spans)
 
 
 def sampled(
@@ -82,18 +76,13 @@ def pair(tokenizer: Any, number: int, observation: str = " e\n</R>\n") -> Pair:
     """A pair as the sampler records it: ids with the closing control token, spans over tokens."""
     prompt_ids, chosen, chosen_ids, chosen_spans = sampled(tokenizer, number, observation)
     _, rejected, rejected_ids, rejected_spans = sampled(tokenizer, number + 100, observation)
-    return Pair(
+    return small_pair(
         question_id=f"q{number}",
         prompt=chosen.prompt,
         chosen=[ChatMessage("assistant", chosen.completion)],
         rejected=[ChatMessage("assistant", rejected.completion)],
         chosen_id=f"c{number}",
         rejected_id=f"r{number}",
-        kind="easy",
-        chosen_rewards={},
-        rejected_rewards={},
-        policy="p",
-        round=1,
         prompt_ids=prompt_ids,
         chosen_ids=chosen_ids,
         rejected_ids=rejected_ids,
@@ -173,10 +162,9 @@ class Run:
         rows = [pair(tokenizer, number) for number in range(pairs)]
         write_parquet(self.root / "pair" / "pairs.parquet", rows, Pair)
 
-
-def trained_run(root: Path, pairs: int = 8) -> Run:
-    """A run with a base model, data, and policy 0 trained on the data."""
-    run = Run(root, write_base(root / "base"))
-    run.write_data(pairs=pairs)
-    run_sft(run.context("sft", "sft"))
-    return run
+    def copy(self, root: Path, pairs: int = 8) -> Run:
+        """The same base and data, and policies that were trained, below ``root`` with ``pairs`` pairs."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        run = Run(root, self.base)
+        run.write_data(pairs=pairs)
+        return run
