@@ -52,10 +52,7 @@ def open_flag_reranker(folder: str) -> None:
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with weights whose configuration, classes and tokenizer are code of its own."""
-    from tests.llm.small_models import small_adapter
-
-    folder = tmp_path_factory.mktemp("foreign") / "model"
-    small_adapter(small_model(folder), folder / "adapter")
+    folder = small_model(tmp_path_factory.mktemp("foreign") / "model")
     (folder / "foreign.py").write_text(CODE.format(ran=str(folder / "ran")))
     config = json.loads((folder / "config.json").read_text())
     config |= {
