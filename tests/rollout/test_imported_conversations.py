@@ -65,9 +65,8 @@ def test_a_log_of_a_real_agent_is_imported_scored_and_paired(
     traces = [json.loads(line) for line in lines.splitlines()]
     write_jsonl("agent.jsonl", openai_form(traces))
     write_jsonl("other.jsonl", openai_form(traces, wrong=True))
-    assert "434 imported, 0 left out" in run(
-        "import", "agent.jsonl", "other.jsonl", "-o", "in.jsonl"
-    )
+    said = run("import", "agent.jsonl", "other.jsonl", "-o", "in.jsonl")
+    assert "434 imported, 0 left out" in said
     imported = read_records("in.jsonl", Trajectory)
     assert sum(one.format_ok for one in imported) == 434
     assert sum(len(one.steps) for one in imported) == 2 * 363
@@ -115,13 +114,11 @@ def test_conversations_are_shown_by_turns(tmp_path: Path, monkeypatch: pytest.Mo
         assert text in shown
     assert "\x1b[31m" not in shown
     [trajectory] = read_records("in.jsonl", Trajectory)
-    assert [role for _, role, _ in pieces(trajectory)][:4] == [
-        "masked", "trained", "masked", "observed",
-    ]  # fmt: skip
+    roles = [role for _, role, _ in pieces(trajectory)][:4]
+    assert roles == ["masked", "trained", "masked", "observed"]
+    writers = [writer for *_, writer in trajectory.spans][:4]
+    assert writers == ["frame", "model", "frame", "observation"]
     assert trajectory.output[slice(*trajectory.spans[3][:2])].startswith(HOSTILE)
-    assert [writer for *_, writer in trajectory.spans][:4] == [
-        "frame", "model", "frame", "observation",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -256,8 +253,9 @@ def test_other_names_of_the_search_and_answers_without_a_marker(
     assert verdict(*named, "--answer", "whole") == ("Ada", None, ["who?"])
     without = verdict("--search-tool", "web_search", "--answer", "whole")
     assert without == ("Ada", "the arguments of search: 'query' is a required property", [])
-    status, _, complaint = steep(["parse", "log.jsonl", "--answer", "whole"])
-    assert (status, "add --format tools" in complaint) == (2, True)
+    for option in (["--answer", "whole"], ["--search-tool", "x"], ["--tools", "x.py"]):
+        status, _, complaint = steep(["parse", "log.jsonl", *option])
+        assert (status, "add --format tools" in complaint) == (2, True), option
 
 
 def test_thanks_after_an_answer_are_dropped_and_counted(
@@ -271,10 +269,9 @@ def test_thanks_after_an_answer_are_dropped_and_counted(
     assert said in run("import", "log.jsonl", "-o", "in.jsonl")
     for one in read_records("in.jsonl", Trajectory):
         assert (one.format_ok, one.answer, "thanks" in one.messages) == (True, "Ada", False)
-    parsed = json.loads(
-        run("parse", "--format", "tools", "--grammar", "hiprag", "log.jsonl").splitlines()[0]
-    )
-    assert (parsed["format_ok"], parsed["answer"]) == (True, "Ada")  # fmt: skip
+    lines = run("parse", "--format", "tools", "--grammar", "hiprag", "log.jsonl").splitlines()
+    parsed = json.loads(lines[0])
+    assert (parsed["format_ok"], parsed["answer"]) == (True, "Ada")
 
 
 def test_the_form_of_a_row_without_output_is_named(tmp_path: Path) -> None:
