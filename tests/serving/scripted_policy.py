@@ -10,8 +10,7 @@ from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.serving.policy import ServedPolicy
 from pipeline.serving.turns import Decoding
-from tests.conversations.shipped_templates import byte_tokenizer
-from tests.conversations.test_chat_template import FILES
+from tests.conversations.shipped_templates import FILES, byte_tokenizer
 from tests.llm.scripted_engine import Script, ScriptedEngine
 
 DECODING = Decoding(temperature=0.5, top_p=0.9, max_tokens=500, max_model_len=6000, thinking=None)
