@@ -9,12 +9,12 @@ from tests.llm.fake_endpoint import FakeEndpoint, Script
 from tests.llm.small_models import small_adapter, small_model
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_adapter(model, tmp_path_factory.mktemp("adapter"))
 
