@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
@@ -396,7 +396,9 @@ _JSON = st.recursive(
 
 
 @settings(max_examples=80)
-@given(_JSON, _JSON, _JSON, st.booleans(), st.sampled_from(sorted(METHODS)))
+@example("x", 5, None, True, "hiprag")
+@example("x", [["a"]], None, True, "prograph")
+@given(_JSON | st.just("x"), _JSON, _JSON, st.booleans(), st.sampled_from(sorted(METHODS)))
 def test_arguments_of_any_type_make_a_step_or_a_malformed_call(
     query: Any, entities: Any, arguments: Any, nested: bool, method: str
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.answer_metrics import exact_match
@@ -274,7 +274,6 @@ _VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(ROWS)), st.data())
 def test_a_damaged_row_is_left_out_with_a_reason(name: str, data: st.DataObject) -> None:
     row = dict(ROWS[name])

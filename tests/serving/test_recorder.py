@@ -291,7 +291,7 @@ def rewritten(messages: list[dict[str, Any]], how: str, text: str) -> list[dict[
 
 def test_no_turn_of_interleaved_agents_is_ever_another_agents(tmp_path: Path) -> None:
     """Agents ask two questions, and start again after a few turns."""
-    turns, choose = 150, random.Random(0)
+    turns, choose = 100, random.Random(0)
     replies = choose.choices([call("it"), call("that"), "Hm.", "Ada."], k=turns)
     recorded = Recorded(tmp_path / "r.jsonl", *replies)
     histories: dict[int, list[dict[str, Any]]] = {}
@@ -426,6 +426,7 @@ def test_a_turn_that_does_not_continue_starts_a_trajectory_with_the_reason(
     [first, second], counts = recorded.read()
     assert counts.reasons == {reason: 1}
     assert (first.question_id, second.question_id) == ("q1", "q1~2")
+    assert (first.answers, second.answers, counts.without_answers) == (["Ada"], ["Ada"], 0)
     assert (first.answer, second.answer) == ("It was Ada.", "It was Ada.")  # of the conversation
     assert (len(first.steps), len(second.steps)) == (1, 0)
     assert second.prompt_ids == recorded.process.seen[2][0].prompt_ids
