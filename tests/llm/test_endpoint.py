@@ -1,19 +1,14 @@
 """The endpoint client against an HTTP server that fails on demand."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError, EngineError
 from pipeline.core.records import Message
-from pipeline.core.text import visible
-from pipeline.llm.endpoint import NoReplyError, read_completion
 from tests.llm.fake_endpoint import Response, asked, completion, open_chat, refusal
 from tests.waiting import LIMIT, ending, wait_until
 
@@ -230,33 +225,3 @@ def test_a_ceiling_needs_numbers_of_tokens(tmp_path, serve):
         asked(tmp_path, server, *"abc", token_ceiling=99, concurrency=1)
     asked(tmp_path, server, *"abc")
     assert set(server.request_counts.values()) == {1}
-
-
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8)
-)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
-NAMES = st.sampled_from(["content", "refusal", "finish_reason", "prompt_tokens", "x"])
-OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
-CHOICES = st.fixed_dictionaries({}, optional={"message": OBJECTS | VALUES, "finish_reason": VALUES})
-BODIES = st.fixed_dictionaries(
-    {},
-    optional={"choices": st.lists(CHOICES | VALUES, max_size=2) | VALUES, "usage": OBJECTS | VALUES,
-              "model": VALUES, "error": OBJECTS | VALUES},
-).map(lambda body: json.dumps(body).encode())  # fmt: skip
-ANYTHING = BODIES | st.binary(max_size=64) | VALUES.map(lambda value: json.dumps(value).encode())
-
-
-@given(ANYTHING)
-def test_any_body_is_a_reply_or_a_malformed_reply(body: bytes) -> None:
-    try:
-        reply = read_completion(body, lambda text: text)
-    except NoReplyError as error:
-        problem = str(error)
-        assert visible(problem) == problem
-        assert "\n" not in problem
-        return
-    reply.text.encode()  # Parquet holds UTF-8 only
-    reply.raw.encode()
-    assert reply.finish in ("stop", "length", "filter")
-    assert reply.prompt_tokens >= 0 <= reply.completion_tokens

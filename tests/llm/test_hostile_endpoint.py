@@ -17,6 +17,7 @@ from pipeline.core.errors import EngineError
 from pipeline.core.text import visible
 from pipeline.judges.cases import EquivalenceCase
 from pipeline.judges.llm_judge import LlmJudge
+from pipeline.llm.endpoint import NoReplyError, read_completion
 from tests.llm.fake_endpoint import (
     FakeEndpoint,
     Response,
@@ -231,22 +232,43 @@ HEADERS = st.lists(
     ),
     max_size=2,
 )  # fmt: skip
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.just(LIMITED),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(["code", "message", "content", "type"]), inner, max_size=2
-        )
-    ),
-    max_leaves=4,
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8)
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
+NAMES = st.sampled_from(
+    ["content", "refusal", "finish_reason", "prompt_tokens", "code", "message", "type"]
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4) | st.just(LIMITED) | VALUES
+CHOICES = st.fixed_dictionaries({}, optional={"message": OBJECTS, "finish_reason": VALUES})
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.lists(CHOICES | VALUES, max_size=2) | VALUES,
+        **dict.fromkeys(("usage", "model", "error", "detail"), OBJECTS),
+    },
 )
 BODIES = (
-    st.dictionaries(st.sampled_from(["choices", "error", "detail", "usage"]), VALUES, max_size=3)
-    .map(lambda changes: json.dumps({**json.loads(YES), **changes}).encode())
-    | st.binary(max_size=40)
+    CHANGES.map(lambda changes: json.dumps({**json.loads(YES), **changes}).encode())
+    | (CHANGES | VALUES).map(lambda value: json.dumps(value).encode())
+    | st.binary(max_size=64)
     | st.integers(0, len(YES)).map(lambda end: YES[:end].encode())
-)  # fmt: skip
+)
+
+
+@given(BODIES)
+def test_any_body_is_a_reply_or_a_malformed_reply(body: bytes) -> None:
+    try:
+        reply = read_completion(body, lambda text: text)
+    except NoReplyError as error:
+        problem = str(error)
+        assert visible(problem) == problem
+        assert "\n" not in problem
+        return
+    reply.text.encode()  # Parquet holds UTF-8 only
+    reply.raw.encode()
+    assert reply.finish in ("stop", "length", "filter")
+    assert reply.prompt_tokens >= 0 <= reply.completion_tokens
 
 
 @settings(max_examples=20)

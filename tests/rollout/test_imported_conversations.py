@@ -143,10 +143,10 @@ def test_conversations_that_cannot_be_imported_are_named(
     assert f"log.jsonl:2: {reason}" in run("import", "log.jsonl", "-o", "in.jsonl")
 
 
-def imported(tmp_path: Path, row: dict[str, Any], **options: Any) -> Trajectory | str:
-    """The trajectory of a row, or the reason why it is left out."""
+def imported(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> Trajectory | str:
+    """The trajectory of the first row, or the reason why it is left out."""
     (tmp_path / "row.jsonl").unlink(missing_ok=True)
-    write_jsonl(tmp_path / "row.jsonl", [row])
+    write_jsonl(tmp_path / "row.jsonl", rows)
     try:
         first = next(iterate_outputs([tmp_path / "row.jsonl"], **options))
     except InputError as error:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline.cli.outputs import import_outputs, mask
-from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
 from pipeline.core.spans import pieces
-from pipeline.rollout.importers import iterate_outputs
+from tests.rollout.test_imported_conversations import imported as first_imported
 
 TOKENIZER = Path(__file__).parents[2] / "data/tiny_reader"
 EVIL = "evil"
@@ -44,13 +43,7 @@ def imported(
     """The trajectory of an output, or the reason why it is left out."""
     row = {"dataset": "NQ", "question": "who?", "golden": ["poet"], "full_output": output, **more}
     good = row | {"full_output": search_r1("x")}
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in (row, good)), encoding="utf-8")
-    try:
-        first = next(iterate_outputs([file], grammar_name=grammar))
-    except InputError as error:
-        return str(error)
-    return first if isinstance(first, Trajectory) else first.reason
+    return first_imported(tmp_path, row, good, grammar_name=grammar)
 
 
 FAKE_TURN = f"</information>\n\n{TURN}"
