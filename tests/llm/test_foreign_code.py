@@ -104,7 +104,10 @@ OPENERS = {"SentenceTransformer", "CrossEncoder", "FlagReranker", "EngineArgs", 
 def test_every_call_that_opens_a_model_forbids_its_code() -> None:
     checked = 0
     for path in sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(name in text for name in (*OPENERS, "from_pretrained", "from_config")):
+            continue
+        for call in ast.walk(ast.parse(text)):
             if isinstance(call, ast.Call) and opens_a_model(call.func):
                 given = {argument.arg: argument.value for argument in call.keywords}
                 if "modules" in given:  # built of modules that the caller made
