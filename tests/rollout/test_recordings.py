@@ -70,6 +70,14 @@ def test_a_recording_and_its_rewards_are_read_in_any_order_of_the_files(tmp_path
         assert (counts.turns, counts.conversations, counts.trajectories) == (2, 1, 1)
 
 
+def test_gold_answers_hold_for_all_trajectories_of_a_conversation(tmp_path: Path) -> None:
+    other = FIRST | {"turn": "t2", "reason": "user message changed", "question": None}
+    file = recording(tmp_path / "r.jsonl", FIRST, other)
+    found, counts = recorded_trajectories([file], "search-r1")
+    assert [each.answers for each in found] == [["Ada"], ["Ada"]]
+    assert counts.without_answers == 0
+
+
 @pytest.mark.parametrize(
     ("line", "rows", "problem"),
     [
