@@ -70,6 +70,7 @@ def test_a_call_in_a_think_block_does_not_count(qwen3: TurnParser) -> None:
     ("text", "problem"),
     [
         (hermes("{}"), "the arguments of search: 'query' is a required property"),
+        (hermes('"who?"'), "the arguments of search are no object"),
         (hermes("[1]"), "the arguments of search are no object"),
         ('<tool_call>{"name": "search"}</tool_call>', "the arguments of search are no object"),
         (hermes(QUERY, "find"), "tool 'find' is not declared"),
