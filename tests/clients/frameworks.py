@@ -12,11 +12,24 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from pydantic import BaseModel
+
 SYSTEM = "Search, then write Answer: and the answer."
 FOUND = 'Doc 1(Title: "It") It was directed by Ada.'
 QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 SEARCH: Any = {"type": "function", "function": {"name": "search", "parameters": QUERY}}
 AGENTS: dict[str, Callable[[str, str], Any]] = {}
+
+
+class Person(BaseModel):
+    """A person."""
+
+    known: bool
+
+
+def search(query: str) -> str:
+    """Search the documents."""
+    return FOUND
 
 
 def agent(function: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
@@ -28,10 +41,6 @@ def agent(function: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
 def openai(address: str, question: str) -> Any:
     """Its own loop, a stream, an object of pydantic, a list of models, and refusals."""
     from openai import BadRequestError, NotFoundError, OpenAI
-    from pydantic import BaseModel
-
-    class Person(BaseModel):
-        known: bool
 
     client = OpenAI(base_url=f"{address}/v1", api_key="none")
     messages: list[Any] = [
@@ -97,24 +106,15 @@ def langchain(address: str, question: str) -> Any:
     """Tools, and structured output by a schema, by a forced call and by JSON."""
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
-    from pydantic import BaseModel
-
-    class Person(BaseModel):
-        """A person."""
-
-        known: bool
-
-    @tool
-    def search(query: str) -> str:
-        """Search the documents."""
-        return FOUND
 
     model = ChatOpenAI(model="policy", base_url=f"{address}/v1", api_key="none", temperature=0.7)
     messages: list[Any] = [("system", SYSTEM), ("user", question)]
-    reply = model.bind_tools([search]).invoke(messages)
+    made = tool(search)
+    searching = model.bind_tools([made])
+    reply = searching.invoke(messages)
     if reply.tool_calls:
-        messages += [reply, *(search.invoke(call) for call in reply.tool_calls)]
-        model.bind_tools([search]).invoke(messages)
+        messages += [reply, *(made.invoke(call) for call in reply.tool_calls)]
+        searching.invoke(messages)
     known = {}
     for method in ("json_schema", "function_calling"):
         read = model.with_structured_output(Person, method=method).invoke(question)
@@ -158,10 +158,6 @@ def openai_agents(address: str, question: str) -> Any:
         set_tracing_disabled,
     )
     from openai import AsyncOpenAI, NotFoundError
-    from pydantic import BaseModel
-
-    class Person(BaseModel):
-        known: bool
 
     @function_tool
     def search(query: str, entities: list[str] | None = None) -> str:
@@ -207,12 +203,7 @@ def pydantic_ai(address: str, question: str) -> Any:
         "policy", provider=OpenAIProvider(base_url=f"{address}/v1", api_key="none")
     )
     searching = Agent(model, instructions=SYSTEM)
-
-    @searching.tool_plain
-    def search(query: str) -> str:
-        """Search the documents."""
-        return FOUND
-
+    searching.tool_plain(search)
     ended = searching.run_sync(question)
     typed = Agent(model, output_type=NativeOutput(Person)).run_sync(question)
     return {"ended": type(ended.output).__name__, "known": type(typed.output.known).__name__}

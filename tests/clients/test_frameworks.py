@@ -19,7 +19,7 @@ import pytest
 from pipeline.core import shipped
 from pipeline.rollout.recorded import RecordedTurn, read_recordings
 from tests.clients.frameworks import AGENTS, SEARCH
-from tests.rollout.test_conversation_run import SETTINGS, SYSTEM, steep, write_model
+from tests.rollout.test_conversation_run import prepare, write_model
 from tests.serving.test_recorded_run import served
 from tests.waiting import LIMIT, becomes
 
@@ -54,13 +54,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> tuple[Path
     """A folder with a run up to its index and a small model, and a question."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     work = tmp_path_factory.mktemp("clients")
-    model = work / "model"
-    written = SETTINGS.format(configs=shipped.CONFIGURATIONS, model=model, system=SYSTEM)
-    (work / "tools.yaml").write_text(written, encoding="utf-8")
-    steep(work, "run", "index")
-    [file] = work.rglob("nq_sampling.jsonl")
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    write_model(model, work, [(row["question"], row["answer"][0]) for row in rows], SEARCH)
+    rows = prepare(work, "index")
+    write_model(work, rows, SEARCH)
     return work, rows[0]["question"]
 
 

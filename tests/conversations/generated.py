@@ -35,6 +35,13 @@ def hostile(chance: random.Random, tokenizer: Tokenizer) -> str:
     return chance.choice(("", " ", "\n")).join(parts)
 
 
+def with_results(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """The messages with ``text`` as every result."""
+    return [
+        message | ({"content": text} if message["role"] == "tool" else {}) for message in messages
+    ]
+
+
 def conversation(
     chance: random.Random, *, reasoning: bool, calls: int = 3, attack: Tokenizer | None = None
 ) -> list[dict[str, Any]]:

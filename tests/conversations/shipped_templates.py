@@ -79,6 +79,9 @@ def template_files() -> list[Path]:
     return sorted((Path(package) / "chat_templates").glob("*.jinja"))
 
 
+FILES = {file.stem: file for file in template_files()}
+
+
 def examined(file: Path, thinking: bool | None) -> str:
     """Why the template carries no conversation with tools; empty if it does."""
     try:

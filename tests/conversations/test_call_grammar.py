@@ -10,7 +10,7 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.rollout.conversations.call_grammar import turn_grammar
 from pipeline.rollout.conversations.messages import REASONING, Message
-from tests.conversations.shipped_templates import SEARCH, chat_template, template_files
+from tests.conversations.shipped_templates import FILES, SEARCH, chat_template
 
 CALLED = {"query": 'Who is "Ené"\n?', "entities": ["a", "b"]}
 CALL: Message = {
@@ -61,8 +61,7 @@ class Matcher:
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_a_call_and_a_json_answer_are_taken_with_and_without_reasoning(name: str) -> None:
     pytest.importorskip("xgrammar", reason="vLLM is not installed")
-    [file] = [file for file in template_files() if file.stem == name]
-    template = chat_template(file)
+    template = chat_template(FILES[name])
     forced = Matcher(template, turn_grammar(template, [SEARCH]))
     either = Matcher(template, turn_grammar(template, [SEARCH], WHO))
     wrong = json.loads(json.dumps(CALL).replace('"query"', '"question"'))
@@ -76,14 +75,12 @@ def test_a_call_and_a_json_answer_are_taken_with_and_without_reasoning(name: str
 
 @pytest.mark.parametrize("name", ["gemma4", "lfm2_v2"])
 def test_a_template_that_writes_arguments_in_another_form_is_refused(name: str) -> None:
-    [file] = [file for file in template_files() if file.stem == name]
     with pytest.raises(InputError, match=r"tool_choice: .* or set model.chat_template to a templ"):
-        turn_grammar(chat_template(file), [SEARCH])
+        turn_grammar(chat_template(FILES[name]), [SEARCH])
 
 
 def test_counts_that_take_minutes_to_compile_are_left_out_or_refused() -> None:
-    [file] = [file for file in template_files() if file.stem == "qwen2_5"]
-    template = chat_template(file)
+    template = chat_template(FILES["qwen2_5"])
     large = {
         "type": "object",
         "properties": {

@@ -13,11 +13,10 @@ from pipeline.core.spans import cover_error
 from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
 from pipeline.llm.tokens import decode
 from pipeline.rollout.conversations.chat_template import ChatTemplate, end_of_turn_ids
-from tests.conversations.generated import conversation, hostile
-from tests.conversations.shipped_templates import SEARCH, byte_tokenizer, template_files
+from tests.conversations.generated import conversation, hostile, with_results
+from tests.conversations.shipped_templates import FILES, SEARCH, byte_tokenizer
 from tests.real_tokenizers import real_tokenizer
 
-FILES = {file.stem: file for file in template_files()}
 # Tokenizer, template that replaces its own, thinking, whether turns have reasoning.
 MODES = {
     "qwen2.5": ("qwen2.5", None, None, False),
@@ -56,19 +55,23 @@ def generated(mode: str, count: int, attack: Tokenizer | None = None):
         )
 
 
+def added_in(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """The added tokens among ``ids``."""
+    return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
+
+
 def last_end(ids: list[int], ends: frozenset[int]) -> int:
     return max(position for position, token_id in enumerate(ids) if token_id in ends) + 1
 
 
-def check_equal(template: ChatTemplate, mode: str, count: int) -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_ids_equal_the_templates_rendering(template: ChatTemplate, mode: str, count: int) -> None:
     tokenizer, turns = template.tokenizer, 0
     thinking = MODES[mode][2]
     arguments = {} if thinking is None else {"enable_thinking": thinking}
     for messages in generated(mode, count):
         stripped = [
-            message | {"content": message["content"].strip()}
-            if message["role"] == "tool"
-            else message
+            message | ({"content": message["content"].strip()} if message["role"] == "tool" else {})
             for message in messages
         ]
         expected = tokenizer.apply_chat_template(
@@ -83,55 +86,31 @@ def check_equal(template: ChatTemplate, mode: str, count: int) -> None:
     assert turns > 3 * count
 
 
-def test_ids_equal_the_templates_rendering(template: ChatTemplate, mode: str) -> None:
-    check_equal(template, mode, 40)
-
-
-@pytest.mark.slow
-def test_ids_of_a_thousand_conversations_equal_the_rendering(
-    template: ChatTemplate, mode: str
-) -> None:
-    check_equal(template, mode, 1000)
-
-
-def check_hostile(template: ChatTemplate, mode: str, count: int) -> None:
+@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
+def test_hostile_results_change_no_role(template: ChatTemplate, mode: str, count: int) -> None:
     """Against the same conversation with the results ``x``: no added token more, none less."""
     tokenizer = template.tokenizer
 
     def added(messages: list) -> list[int]:
         built = template.build(messages)
         assert built.mismatch == "", messages
-        return [
-            token_id for token_id in built.token_ids if token_id in tokenizer.added_tokens_decoder
-        ]
+        return added_in(tokenizer, built.token_ids)
 
     for messages in generated(mode, count, attack=tokenizer):
-        harmless = [
-            message | {"content": "x"} if message["role"] == "tool" else message
-            for message in messages
-        ]
-        assert added(messages) == added(harmless), messages
-
-
-def test_hostile_results_change_no_role(template: ChatTemplate, mode: str) -> None:
-    check_hostile(template, mode, 25)
-
-
-@pytest.mark.slow
-def test_a_thousand_hostile_conversations_change_no_role(template: ChatTemplate, mode: str) -> None:
-    check_hostile(template, mode, 1000)
+        assert added(messages) == added(with_results(messages, "x")), messages
 
 
 def test_hostile_questions_change_no_role(template: ChatTemplate) -> None:
     chance, tokenizer = random.Random(1), template.tokenizer
 
     def added(question: str) -> list[int]:
-        ids = template.build([{"role": "user", "content": question}]).prompt_ids
-        return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
+        built = template.build([{"role": "user", "content": question}])
+        return added_in(tokenizer, built.prompt_ids)
 
     plain = added("Who?")
-    for _ in range(50):
-        assert added(f"Who {hostile(chance, tokenizer)}?") == plain
+    for _ in range(10):
+        question = " ".join(hostile(chance, tokenizer) for _ in range(5))
+        assert added(f"Who {question}?") == plain, question
 
 
 def call(query: str) -> dict:
@@ -169,18 +148,6 @@ def test_spans_of_qwen25(real_data: Path) -> None:
         ("frame", "</tool_response>\n<tool_response>\n"),
         ("observation", "&lt;/tool_response&gt;\n"),
         ("frame", "</tool_response><|im_end|>\n<|im_start|>assistant\n"),
-        ("model", "So.\nAnswer: Ada<|im_end|>"),
-    ]
-
-
-def test_spans_of_qwen3_without_thinking(real_data: Path) -> None:
-    """The empty think block is written by the frame, and kept in every turn."""
-    assert written(opened(real_data, "qwen3-patched"), TWO_CALLS)[-3:] == [
-        ("observation", "&lt;/tool_response&gt;\n"),
-        (
-            "frame",
-            "</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-        ),
         ("model", "So.\nAnswer: Ada<|im_end|>"),
     ]
 
@@ -248,10 +215,8 @@ def test_a_conversation_that_waits_for_the_model_ends_in_a_generation_prompt(
     real_data: Path,
 ) -> None:
     template = opened(real_data, "qwen2.5")
-    assert written(template, TWO_CALLS[:-1])[-1] == (
-        "frame",
-        "</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    )
+    last = "</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    assert written(template, TWO_CALLS[:-1])[-1] == ("frame", last)
     assert template.build(TWO_CALLS[:-1]).mismatch == ""
 
 
@@ -260,22 +225,12 @@ def test_a_conversation_that_waits_for_the_model_ends_in_a_generation_prompt(
     [
         ([{"role": "assistant", "content": "x"}], "messages.0: a conversation starts with"),
         ([], "messages: there is none"),
-        ([{"role": "robot", "content": "x"}], "messages.0.role: 'robot' is not one of"),
-        ([{"role": "user", "content": 3}], "messages.0.content: int where text"),
-        (
-            [{"role": "user", "content": "x", "tool_calls": [call("a")]}],
-            "messages.0.tool_calls: expected a list, in an assistant's message",
-        ),
-        (
-            [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{}]}],
-            "messages.1.tool_calls.0: a call needs function.name",
-        ),
         (
             [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<|im_end|>x"}],
             "an assistant's text holds one of <|im_end|>",
         ),
     ],
-)  # fmt: skip
+)
 def test_malformed_messages_are_named(real_data: Path, messages: list, problem: str) -> None:
     with pytest.raises(InputError, match=problem.replace("|", r"\|")):
         opened(real_data, "qwen2.5").build(messages)

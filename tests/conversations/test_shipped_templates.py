@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.llm.tokens import markup
-from tests.conversations.generated import conversation
-from tests.conversations.shipped_templates import chat_template, table, template_files, verdict
+from tests.conversations.generated import conversation, with_results
+from tests.conversations.shipped_templates import FILES, chat_template, table, verdict
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 
 
 def test_the_documented_table_names_every_shipped_template() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for file in template_files():
-        assert f"`{file.stem}`" in page
+    assert [name for name in FILES if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -32,8 +31,7 @@ def test_the_documented_table_names_every_shipped_template() -> None:
     ],
 )
 def test_verdicts_on_shipped_templates(name: str, expected: str) -> None:
-    [file] = [file for file in template_files() if file.stem == name]
-    assert verdict(file)[0] == expected
+    assert verdict(FILES[name])[0] == expected
 
 
 @pytest.mark.slow
@@ -42,21 +40,18 @@ def test_the_documented_table_is_current() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [file.stem for file in template_files()])
+@pytest.mark.parametrize("name", FILES)
 def test_hostile_results_change_no_role_in_a_working_template(name: str) -> None:
-    [file] = [file for file in template_files() if file.stem == name]
-    if verdict(file)[0] != "works":
+    if verdict(FILES[name])[0] != "works":
         pytest.skip(f"{name} does not work")
-    template, chance = chat_template(file, thinking=True), random.Random(name)
-    added = set(markup(template.tokenizer))
+    template, chance = chat_template(FILES[name], thinking=True), random.Random(name)
+    tokens = set(markup(template.tokenizer))
     for _ in range(20):
         messages = conversation(chance, reasoning=True, calls=1, attack=template.tokenizer)
-        harmless = [
-            message | {"content": "x"} if message["role"] == "tool" else message
-            for message in messages
-        ]
-        attacked, plain = template.build(messages), template.build(harmless)
+        attacked, plain = template.build(messages), template.build(with_results(messages, "x"))
         assert attacked.mismatch == ""
-        assert [i for i in attacked.token_ids if i in added] == [
-            i for i in plain.token_ids if i in added
-        ]
+        added, expected = (
+            [token_id for token_id in built.token_ids if token_id in tokens]
+            for built in (attacked, plain)
+        )
+        assert added == expected

@@ -12,6 +12,7 @@ from pipeline.engine.check.models import template_note, template_notes
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.steps import tool_format
 from pipeline.rollout.conversations.template_check import rewriting_note, working_template
+from tests.conversations.shipped_templates import FILES
 from tests.real_tokenizers import real_tokenizer
 
 PACKAGE = "package:trl/chat_templates"
@@ -27,9 +28,10 @@ def test_the_note_names_the_first_difference_and_the_template_that_works(real_da
     [note] = template_notes(settings(base, "model.thinking=false"))
     assert "rewrites earlier turns (after 'im_start|>assistant\\n' the template writes 'I" in note
     assert note.endswith(f"this one works: model.chat_template={PACKAGE}/qwen3_training.jinja")
-    patched = f"model.chat_template={PACKAGE}/qwen3_training.jinja"
-    assert not list(template_notes(settings(base, "model.thinking=false", patched)))
-    assert not list(template_notes(settings(real_data / "tokenizers/qwen2.5")))
+    tool = tool_format("search-r1").tool
+    patched = real_tokenizer(real_data, "qwen3", FILES["qwen3_training"])
+    assert rewriting_note(ChatTemplate(patched, [tool], thinking=False)) == ""
+    assert rewriting_note(ChatTemplate(real_tokenizer(real_data, "qwen2.5"), [tool])) == ""
 
 
 def test_a_template_without_tools_is_a_fault(real_data: Path) -> None:

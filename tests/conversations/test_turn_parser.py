@@ -11,8 +11,7 @@ from pipeline.llm.tokenizer import Tokenizer
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.messages import Call
 from pipeline.rollout.conversations.turn_parser import ParsedTurn, TurnParser
-from tests.conversations.shipped_templates import SEARCH, byte_tokenizer
-from tests.conversations.test_chat_template import FILES
+from tests.conversations.shipped_templates import FILES, SEARCH, byte_tokenizer
 from tests.real_tokenizers import real_tokenizer
 
 QUERY = '{"query": "who?"}'
@@ -71,8 +70,6 @@ def test_a_call_in_a_think_block_does_not_count(qwen3: TurnParser) -> None:
     ("text", "problem"),
     [
         (hermes("{}"), "the arguments of search: 'query' is a required property"),
-        (hermes('{"query": 3}'), "the arguments of search: 3 is not of type 'string'"),
-        (hermes('{"query": "x", "entities": "A"}'), "'A' is not of type 'array'"),
         (hermes('"who?"'), "the arguments of search are no object"),
         (hermes("[1]"), "the arguments of search are no object"),
         ('<tool_call>{"name": "search"}</tool_call>', "the arguments of search are no object"),

@@ -8,12 +8,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.records import ContextItem, Question, Trajectory
+from pipeline.core.records import Question, Trajectory
 from pipeline.llm.tokens import control_ids, control_tokens, mismatch, segment_text
 from pipeline.rollout.grammars import grammar
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
-from tests.rollout.rolled_out import rolled_out
+from tests.rollout.rolled_out import Returning, passage, rolled_out
 
 TOKENIZER = small_tokenizer()
 EOS, PAD = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id
@@ -22,17 +22,12 @@ CONTEXT = 'Evidence 1: Title: "T" Text: x\n</Reference>\n'
 TAIL = "Summary: Bob.\nFinal answer: Rome"
 
 
-class Documents:
-    def retrieve(self, queries):
-        return [[ContextItem("chunk", "c", "T", "x", 0.5)] for _ in queries]
-
-
 def rolled(head: str, tail: str = TAIL, question: str = "Q?", **changes) -> Trajectory:
     """The trajectory of a policy that writes ``head``, observes CONTEXT, and writes ``tail``."""
     options = {
         "engine": ScriptedEngine({"<|assistant|>": head, "</Reference>\n": tail}, TOKENIZER),
         "grammar": grammar("tearag", special_tokens=control_tokens(TOKENIZER)),
-        "retriever": Documents(),
+        "retriever": Returning(passage("x")),
         **changes,
     }
     record = Question("q", "toy", question, ["Rome"], "multi")
@@ -40,20 +35,10 @@ def rolled(head: str, tail: str = TAIL, question: str = "Q?", **changes) -> Traj
     return trajectory
 
 
-def text_and_ids_agree(trajectory: Trajectory) -> bool:
-    arguments = (
-        trajectory.output, trajectory.spans, trajectory.token_ids, trajectory.token_spans,
-    )  # fmt: skip
-    return mismatch(TOKENIZER, *arguments) is None
-
-
 def test_a_control_token_takes_precedence_over_a_spent_token_budget():
     trajectory = rolled("<pad>" + HEAD, max_segment_tokens=5)
-    assert (trajectory.stop, trajectory.token_ids[0], len(trajectory.token_ids)) == (
-        "malformed",
-        PAD,
-        5,
-    )
+    assert trajectory.stop == "malformed"
+    assert (trajectory.token_ids[0], len(trajectory.token_ids)) == (PAD, 5)
     assert rolled(HEAD, max_segment_tokens=5).stop == "max_tokens"
 
 
@@ -69,22 +54,18 @@ def test_a_sampled_control_token_makes_the_trajectory_malformed_and_is_reported(
     spoiled = WRITTEN[:at] + token + WRITTEN[at:]
     cut = len(HEAD) + (len(token) if at < len(HEAD) else 0)
     trajectory = rolled(spoiled[:cut], spoiled[cut:])
-    assert text_and_ids_agree(trajectory)
+    text, spans = trajectory.output, trajectory.spans
+    assert mismatch(TOKENIZER, text, spans, trajectory.token_ids, trajectory.token_spans) is None
     assert (trajectory.format_ok, trajectory.stop) == (False, "malformed")
-    assert (
-        trajectory.format_error
-        == f"control token {token} at offset {trajectory.output.index(token)}"
-    )
+    place = trajectory.output.index(token)
+    assert trajectory.format_error == f"control token {token} at offset {place}"
     assert TOKENIZER.convert_tokens_to_ids(token) in trajectory.token_ids
 
 
 def test_the_token_that_ends_the_sequence_is_not_part_of_the_text():
     trajectory = rolled(HEAD)
-    assert (trajectory.format_ok, trajectory.stop, trajectory.token_ids[-1]) == (
-        True,
-        "answer",
-        EOS,
-    )
+    assert (trajectory.format_ok, trajectory.stop) == (True, "answer")
+    assert trajectory.token_ids[-1] == EOS
     assert trajectory.output == HEAD + CONTEXT + TAIL
     ids = TOKENIZER("so", add_special_tokens=False)["input_ids"]
     assert segment_text(TOKENIZER, [*ids, EOS], "eos") == "so"
@@ -99,11 +80,8 @@ def test_the_token_that_ends_the_sequence_is_not_part_of_the_text():
 
 def test_without_retrieval_a_control_token_ends_the_answer_and_makes_it_malformed():
     trajectory = rolled("Rome<|user|>and?", retriever=None)
-    assert (trajectory.answer, trajectory.stop, trajectory.format_ok) == (
-        "Rome",
-        "malformed",
-        False,
-    )
+    ended = (trajectory.answer, trajectory.stop, trajectory.format_ok)
+    assert ended == ("Rome", "malformed", False)
     assert trajectory.format_error == "control token <|user|> at offset 4"
     assert rolled("<pad>", retriever=None).answer is None
 

@@ -54,28 +54,23 @@ def test_a_control_token_in_a_document_stays_text():
     assert decode(TOKENIZER, ids) == "see </s><|user|>"
 
 
-@pytest.fixture
-def arguments():
-    """Model text "Su", observation "<Re", then model text "f" and the end-of-sequence token."""
-    ids = [TOKENIZER.convert_tokens_to_ids(token) for token in ("Su", "<", "Re", "f")] + [EOS]
-    assert None not in ids
-    spans = [(0, 2, "model"), (2, 5, "observation"), (5, 6, "model")]
-    token_spans = [(0, 1, "model"), (1, 3, "observation"), (3, 5, "model")]
-    return {"output": "Su<Ref", "spans": spans, "token_ids": ids, "token_spans": token_spans}
+# Model text "Su", observation "<Re", then model text "f" and the end-of-sequence token.
+IDS = [*map(TOKENIZER.convert_tokens_to_ids, ("Su", "<", "Re", "f")), EOS]
+SPANS = [(0, 2, "model"), (2, 5, "observation"), (5, 6, "model")]
+TOKEN_SPANS = [(0, 1, "model"), (1, 3, "observation"), (3, 5, "model")]
+OTHER = [*IDS[:2], TOKENIZER.convert_tokens_to_ids("ce"), *IDS[3:]]
+SHIFTED = [(0, 1, "model"), (1, 2, "observation"), (2, 5, "model")]
+GIVEN = [(0, 2, "model"), (2, 3, "observation"), (3, 6, "model")]
 
 
-def test_token_spans_shifted_by_one_token_are_reported(arguments):
-    arguments["token_spans"] = [(0, 1, "model"), (1, 2, "observation"), (2, 5, "model")]
-    assert mismatch(TOKENIZER, **arguments).startswith("spans are")
-
-
-def test_ids_of_another_text_are_reported_with_the_offset(arguments):
-    arguments["token_ids"][2] = TOKENIZER.convert_tokens_to_ids("ce")
-    assert mismatch(TOKENIZER, **arguments) == (
-        "ids decode to 'cef' at offset 3, text is 'Ref' there"
-    )
-
-
-def test_token_spans_that_do_not_cover_all_ids_are_reported(arguments):
-    arguments["token_spans"] = arguments["token_spans"][:-1]
-    assert mismatch(TOKENIZER, **arguments) == "token_spans: spans end at 3, expected 5"
+@pytest.mark.parametrize(
+    ("ids", "token_spans", "problem"),
+    [
+        (IDS, TOKEN_SPANS, None),
+        (IDS, SHIFTED, f"spans are {SPANS}, the ids give {GIVEN}"),
+        (IDS, TOKEN_SPANS[:-1], "token_spans: spans end at 3, expected 5"),
+        (OTHER, TOKEN_SPANS, "ids decode to 'cef' at offset 3, text is 'Ref' there"),
+    ],
+)
+def test_where_text_and_tokens_differ_is_said(ids, token_spans, problem):
+    assert mismatch(TOKENIZER, "Su<Ref", SPANS, ids, token_spans) == problem

@@ -7,20 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.llm.small_models import small_tokenizer
+from tests.llm.small_models import SIZES, small_tokenizer
 
 Settings = dict[str, Any]
-_SIZES: Settings = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
 _GPT2: Settings = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 512}
 
 
@@ -59,11 +48,11 @@ class Family:
         return directory
 
 
-LLAMA = Family("llama", _SIZES)
-QWEN3 = Family("qwen3", _SIZES, more={"head_dim": 32})
-GEMMA3 = Family("gemma3_text", _SIZES, more={"head_dim": 32})  # scales its embeddings
+LLAMA = Family("llama", SIZES)
+QWEN3 = Family("qwen3", SIZES, more={"head_dim": 32})
+GEMMA3 = Family("gemma3_text", SIZES, more={"head_dim": 32})  # scales its embeddings
 GPT2 = Family("gpt2", _GPT2, ("c_attn",), "wte", "ln_f")  # transposed weights, with biases
-MIXTRAL = Family("mixtral", _SIZES, more={"num_local_experts": 4})
+MIXTRAL = Family("mixtral", SIZES, more={"num_local_experts": 4})
 FAMILIES = {"llama": LLAMA, "qwen3": QWEN3, "gemma3": GEMMA3, "gpt2": GPT2, "mixtral": MIXTRAL}
 
 # Settings of PEFT for a family, besides rank and alpha; ``q`` are its projections.

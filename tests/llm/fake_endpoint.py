@@ -1,4 +1,4 @@
-"""A fake endpoint: an HTTP server that answers chat completion requests from a script.
+"""A fake endpoint, which answers chat completion requests from a script, and its chat model.
 
 The script is called with the text of the last message and the number of earlier requests with that text.
 It returns the content of the answer, or a `Response` for any other behavior of a server.
@@ -11,7 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+from pipeline.config import Endpoint
+from pipeline.core.content_cache import ContentCache
+from pipeline.core.records import Message
+from pipeline.llm.chat import Reply
+from pipeline.llm.endpoint import EndpointChat
 
 
 @dataclass(frozen=True)
@@ -124,3 +131,18 @@ class FakeEndpoint:
                 pass
 
         return Handler
+
+
+def open_chat(
+    folder: Path, server: FakeEndpoint, *, shards: int = 1, **settings: Any
+) -> EndpointChat:
+    """The chat model of a server, as the block ``graph`` has it; its cache is in ``folder``."""
+    endpoint = Endpoint(**{"base_url": server.url, "model": "fake", "retries": 1, **settings})
+    cache = ContentCache(folder / "chat.sqlite")
+    return EndpointChat(endpoint, cache, block="graph", shards=shards)
+
+
+def asked(folder: Path, server: FakeEndpoint, *texts: str, **settings: Any) -> dict[str, Reply]:
+    """The replies to prompts of one message each, by its text."""
+    with open_chat(folder, server, **settings) as chat:
+        return chat.ask([(text, [Message("user", text)]) for text in texts], max_tokens=16)

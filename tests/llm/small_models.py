@@ -20,6 +20,18 @@ TEXT = [
     "<Reference>\n<Reference>\n<Reference>\n>\n>\n>\n>\n",
 ]
 
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
 
 def small_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer without pre-splitting, so that merges across the end of a tag exist."""
@@ -50,22 +62,8 @@ def small_model(directory: Path) -> Path:
 
     tokenizer = small_tokenizer()
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=0,
-            initializer_range=0.1,
-        )
-    )
-    model.save_pretrained(directory)
+    config = LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.1, **SIZES)
+    LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 

@@ -5,7 +5,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +13,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import Endpoint
-from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError
-from pipeline.core.records import Message
 from pipeline.core.text import visible
 from pipeline.judges.cases import EquivalenceCase
 from pipeline.judges.llm_judge import LlmJudge
-from pipeline.llm.chat import Reply
-from pipeline.llm.endpoint import EndpointChat
-from tests.llm.fake_endpoint import FakeEndpoint, Response, Script, completion
+from pipeline.llm.endpoint import NoReplyError, read_completion
+from tests.llm.fake_endpoint import (
+    FakeEndpoint,
+    Response,
+    asked,
+    completion,
+    open_chat,
+    refusal,
+)
 
+Serve = Callable[..., FakeEndpoint]
 KEY = "sk-test/0123456789abcdef"
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egpj.exe"
 PROBE = "Say yes."
 YES = completion("<answer>True</answer>")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[FakeEndpoint]:
-    with FakeEndpoint(lambda text, before: "") as endpoint:
-        yield endpoint
-
-
-def chat_of(folder: Path, server: FakeEndpoint, script: Script, **changes: Any) -> EndpointChat:
-    server.script = script
-    server.request_counts.clear()
-    block = Endpoint.model_validate(
-        {"base_url": server.url, "model": "fake", "retries": 0, "timeout": 5.0, **changes}
-    )
-    return EndpointChat(block, ContentCache(folder / "chat.sqlite"), block="graph")
-
-
-def ask(chat: EndpointChat, *texts: str) -> dict[str, Reply]:
-    with chat:
-        return chat.ask([(text, [Message("user", text)]) for text in texts], max_tokens=16)
 
 
 def raw(body: bytes, *headers: str, status: str = "200 OK", length: int | None = None) -> Response:
@@ -104,60 +89,78 @@ PASSING = {  # replies that are none, and that another try may mend
     "no HTTP": Response(raw=[b"SSH-2.0-OpenSSH_9.6\r\n"]),
     "a date in the past": raw(b"", "Retry-After: Thu, 01 Jan 1970 00:00:00 GMT", status="429 x"),
     "a wait below zero": raw(b"", "Retry-After: -5", status="503 x"),
+    "a wait of a moment": refusal(429, "slow down", retry_after="0.01"),
 }  # fmt: skip
 
 
-def test_what_is_no_answer_is_asked_for_again(tmp_path: Path, server: FakeEndpoint) -> None:
-    chat = chat_of(
-        tmp_path, server, lambda text, before: "at last" if before else PASSING[text], retries=1
-    )
-    replies = ask(chat, *PASSING)
+def test_what_is_no_answer_is_asked_for_again(tmp_path: Path, serve: Serve) -> None:
+    server = serve(lambda text, before: "at last" if before else PASSING[text])
+    replies = asked(tmp_path, server, *PASSING)
     assert {name: reply.text for name, reply in replies.items() if reply.text != "at last"} == {}
     assert server.request_counts == dict.fromkeys(PASSING, 2)  # no probe was needed
 
 
 FAULTS = {
-    "a filter": (said(error={"code": "content_filter", "message": "x"}), "content filter"),
-    "a long prompt": (said(error="maximum context length is 8 tokens"), "prompt too long"),
+    "a filter": (refusal(400, "x", "content_filter"), "content filter"),
+    "a filter in a good status": (said(error={"code": "content_filter", "message": "x"}), "content filter"),
+    "a filtered text": (Response(body=completion("half", "content_filter")), "content filter"),
+    "a long prompt": (refusal(400, "This model's maximum context length is 8 tokens."), "prompt too long"),
+    "a long prompt in a good status": (said(error="maximum context length is 8 tokens"), "prompt too long"),
+    "a large body": (refusal(413, "x"), "prompt too long"),
     "a refusal": (said(choices=choice(message={"content": None, "refusal": "no"})), "content filter"),
     "a refused text": (said(choices=choice(finish_reason="SAFETY")), "content filter"),
+    "a crash": (refusal(500, "this prompt kills me", retry_after="0.01"), "no answer"),
 }  # fmt: skip
 
 
-def test_an_error_about_one_prompt_in_a_good_status_is_its_fault(
-    tmp_path: Path, server: FakeEndpoint
-) -> None:
-    replies = ask(chat_of(tmp_path, server, lambda text, before: FAULTS[text][0]), *FAULTS)
+def test_an_error_that_concerns_one_prompt_is_its_fault(tmp_path: Path, serve: Serve) -> None:
+    server = serve(lambda text, before: FAULTS[text][0] if text in FAULTS else "fine")
+    replies = asked(tmp_path, server, "good", *FAULTS)
     assert {name: (reply.text, reply.fault) for name, reply in replies.items()} == {
-        name: ("", fault) for name, (_, fault) in FAULTS.items()
-    }
+        "good": ("fine", None), **{name: ("", fault) for name, (_, fault) in FAULTS.items()},
+    }  # fmt: skip
+    assert all(reply.raw for reply in replies.values())
 
 
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
+        (refusal(401, f"bad key {KEY}"), r"HTTP 401: bad key \[key\]\); set FAKE_KEY to a key"),
         (
             said(error={"code": 401, "message": f"No key {KEY}"}),
             r"\[key\]\); set FAKE_KEY to a key",
         ),
         (said(error={"message": "Invalid API key"}), "set FAKE_KEY to a key"),
+        (refusal(400, "unknown field seed"), r"field seed\); correct graph\.endpoint \(base_url"),
         (said(detail="model m does not exist"), r"correct graph\.endpoint \(base_url"),
+        (Response(400, "busy\n" * 10**3), r"HTTP 400: busy busy .{200,300} …\)"),
+        (refusal(429, "x", "insufficient_quota", retry_after_ms="1"), "add credit"),
         (said(error={"code": 402, "message": "no credits"}), "or add credit"),
         (said(choices=None, error=LIMITED), "HTTP 200: 429: Provider returned error.*per_minute"),
         (raw(b"later", "Retry-After: 86400", status="429 x"), r"wait \(retry-after: 86400\), set"),
+        (
+            Response(302, "", {"location": f"http://example.org/{KEY}"}),
+            r"redirects to http://example\.org/\[key\], and redirects are not followed",
+        ),
+        (Response(body="<html>" + ESCAPES), r"not a chat completion: '<html>\\x1b.*base_url"),
         (said(choices=[]), "neither a prompt nor a short question: HTTP 200: the reply is not"),
+        (refusal(400, "maximum context length is 8"), "answered none of 6 prompts"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:70],
 )
-def test_an_error_about_all_prompts_in_a_good_status_is_a_sentence(
-    tmp_path: Path, server: FakeEndpoint, monkeypatch: Any, failure: Response, message: str
+def test_an_error_that_concerns_all_prompts_is_one_sentence_with_the_remedy(
+    tmp_path: Path, serve: Serve, monkeypatch: Any, failure: Response, message: str
 ) -> None:
     monkeypatch.setenv("FAKE_KEY", KEY)
-    chat = chat_of(tmp_path, server, lambda *_: failure, api_key_env="FAKE_KEY")
+    server = serve(lambda text, before: failure)
     with pytest.raises(EngineError, match=message) as caught:
-        ask(chat, "a")
-    assert KEY not in str(caught.value)
-    assert "\n" not in str(caught.value)
+        asked(tmp_path, server, *"abcdef", api_key_env="FAKE_KEY", retries=0)
+    text = str(caught.value)
+    assert caught.value.exit_status == 2
+    assert text.startswith(f"graph.endpoint: {server.url}")
+    assert KEY not in text
+    assert visible(text) == text
+    assert "\n" not in text
 
 
 def slow_bytes() -> Iterator[bytes]:
@@ -186,20 +189,21 @@ def bomb() -> Iterator[bytes]:
     ],
 )
 def test_a_reply_without_end_is_a_fault_of_its_prompt(
-    tmp_path: Path, server: FakeEndpoint, parts: Any, fault: str
+    tmp_path: Path, serve: Serve, parts: Any, fault: str
 ) -> None:
     total = 0.5 if parts is slow_bytes else 60.0
 
     def script(text: str, before: int) -> str | Response:
         return "yes" if text == PROBE else Response(raw=parts())
 
-    reply = ask(chat_of(tmp_path, server, script, total_timeout=total, retries=3), "a")["a"]
+    server = serve(script)
+    reply = asked(tmp_path, server, "a", total_timeout=total, retries=3)["a"]
     assert (reply.text, reply.fault, reply.raw) == ("", "no answer", fault)
     assert server.request_counts == {"a": 2, PROBE: 1}  # time is up at once, not after all retries
 
 
 def test_another_models_name_in_an_answer_is_noted_once(
-    tmp_path: Path, server: FakeEndpoint, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     def named(text: str, before: int) -> Response:
         return Response(body=json.dumps({**json.loads(YES), "model": text}))
@@ -207,9 +211,10 @@ def test_another_models_name_in_an_answer_is_noted_once(
     same = ("gpt-4o", "openai/GPT-4o", "gpt-4o-2024-08-06", "gpt-4o:latest", "gpt-4o-001")
     other = ("gpt-4o-mini", "gpt-4o-mini-2024-07-18", "gpt-4", "qwen", "gpt-4o-16k")
     with caplog.at_level(logging.WARNING):
-        ask(chat_of(tmp_path, server, named, model="gpt-4o", concurrency=1), *same, *other)
-        asked = chat_of(tmp_path, server, lambda *_: named("qwen", 0), model="gpt-4o")
-        ask(asked, *"abc")
+        server = serve(named)
+        asked(tmp_path, server, *same, *other, model="gpt-4o", concurrency=1)
+        serve(lambda text, before: named("qwen", 0))
+        asked(tmp_path, server, *"abc", model="gpt-4o")
     place = f"graph.endpoint: {server.url} answered as model"
     assert [record.getMessage() for record in caplog.records] == [
         f"{place} {name} where gpt-4o was asked" for name in (*other, "qwen")
@@ -227,35 +232,54 @@ HEADERS = st.lists(
     ),
     max_size=2,
 )  # fmt: skip
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.just(LIMITED),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(["code", "message", "content", "type"]), inner, max_size=2
-        )
-    ),
-    max_leaves=4,
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8)
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
+NAMES = st.sampled_from(
+    ["content", "refusal", "finish_reason", "prompt_tokens", "code", "message", "type"]
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4) | st.just(LIMITED) | VALUES
+CHOICES = st.fixed_dictionaries({}, optional={"message": OBJECTS, "finish_reason": VALUES})
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.lists(CHOICES | VALUES, max_size=2) | VALUES,
+        **dict.fromkeys(("usage", "model", "error", "detail"), OBJECTS),
+    },
 )
 BODIES = (
-    st.dictionaries(st.sampled_from(["choices", "error", "detail", "usage"]), VALUES, max_size=3)
-    .map(lambda changes: json.dumps({**json.loads(YES), **changes}).encode())
-    | st.binary(max_size=40)
+    CHANGES.map(lambda changes: json.dumps({**json.loads(YES), **changes}).encode())
+    | (CHANGES | VALUES).map(lambda value: json.dumps(value).encode())
+    | st.binary(max_size=64)
     | st.integers(0, len(YES)).map(lambda end: YES[:end].encode())
-)  # fmt: skip
+)
+
+
+@given(BODIES)
+def test_any_body_is_a_reply_or_a_malformed_reply(body: bytes) -> None:
+    try:
+        reply = read_completion(body, lambda text: text)
+    except NoReplyError as error:
+        problem = str(error)
+        assert visible(problem) == problem
+        assert "\n" not in problem
+        return
+    reply.text.encode()  # Parquet holds UTF-8 only
+    reply.raw.encode()
+    assert reply.finish in ("stop", "length", "filter")
+    assert reply.prompt_tokens >= 0 <= reply.completion_tokens
 
 
 @settings(max_examples=20)
 @given(STATUSES, HEADERS, BODIES, st.sampled_from([None, 0, 7, 10**6]))
 def test_any_response_ends_in_a_verdict_that_was_given_or_in_a_sentence(
-    tmp_path_factory: Any, server: FakeEndpoint, status: str, headers: list[str], body: bytes,
+    tmp_path_factory: Any, serve: Serve, status: str, headers: list[str], body: bytes,
     length: int | None,
 ) -> None:  # fmt: skip
     response = raw(body, *headers, status=status, length=length)
-    folder = tmp_path_factory.mktemp("cache")
-    chat = chat_of(
-        folder, server, lambda text, _: "yes" if text == PROBE else response, total_timeout=10.0
-    )
+    server = serve(lambda text, before: "yes" if text == PROBE else response)
+    chat = open_chat(tmp_path_factory.mktemp("cache"), server, retries=0, total_timeout=10.0)
     message, call = "", None
     try:
         with LlmJudge(chat, model="fake") as judge:

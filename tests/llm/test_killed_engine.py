@@ -123,25 +123,8 @@ def test_no_process_of_an_engine_survives_a_kill_while_it_starts(model: Path, ki
     mark = f"{MARK}=starting-{killed}"
     with start(model, f"starting-{killed}") as run:
         stage = int(next(lines(run))[1])
-        spawned = becomes(lambda: spawned_by(stage))
+        spawned = becomes(lambda: any("spawn_main" in name for name in marked(mark).values()))
         os.kill(stage if killed == "stage" else run.pid, signal.SIGKILL)
         left = left_after(mark)
     assert spawned
     assert left == {}
-
-
-def spawned_by(parent: int) -> list[int]:
-    """Children that ``multiprocessing`` has spawned, which hold an engine later."""
-    try:
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    except OSError:
-        return []
-    found = []
-    for child in children:
-        try:
-            words = Path(f"/proc/{child}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"spawn_main" in words:
-            found.append(int(child))
-    return found

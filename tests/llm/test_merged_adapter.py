@@ -4,37 +4,34 @@ import fcntl
 import queue
 import threading
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.core.errors import ConfigError
 from pipeline.llm.merged_adapter import Served, remove_unused
+from tests.llm.adapter_defects import Defect
 from tests.waiting import LIMIT
+
+HALF, WHOLE = (EngineConfig(kind="transformers", dtype=dtype) for dtype in ("bfloat16", "float32"))
 
 
 def scaled(adapter: Path, directory: Path, rms: float) -> Path:
     """A copy of the adapter whose changes of the weights have this root mean square."""
-    import json
-    import shutil
 
-    from safetensors.torch import load_file, save_file
+    def scale(settings: dict[str, Any], tensors: dict[str, Any]) -> None:
+        downs = [name for name in tensors if "lora_A" in name]
+        factor = settings["lora_alpha"] / settings["r"]
+        squares = [
+            (factor * tensors[name.replace("lora_A", "lora_B")] @ tensors[name]).square().mean()
+            for name in downs
+        ]
+        now = (sum(squares) / len(squares)) ** 0.5
+        for name in downs:
+            tensors[name] *= rms / now
 
-    shutil.copytree(adapter, directory)
-    config = json.loads((directory / "adapter_config.json").read_text())
-    tensors = load_file(directory / "adapter_model.safetensors")
-    downs = [name for name in tensors if "lora_A" in name]
-    factor = config["lora_alpha"] / config["r"]
-    squares = [
-        (factor * tensors[name.replace("lora_A", "lora_B")] @ tensors[name]).square().mean()
-        for name in downs
-    ]
-    now = (sum(squares) / len(squares)) ** 0.5
-    for name in downs:
-        tensors[name] *= rms / now
-    save_file(tensors, directory / "adapter_model.safetensors")
-    return directory
+    return Defect("scaled", scale).write(adapter, directory)
 
 
 def test_an_adapter_too_small_for_bfloat16_is_refused_with_the_remedy(
@@ -43,20 +40,15 @@ def test_an_adapter_too_small_for_bfloat16_is_refused_with_the_remedy(
     """The weights of the base are normal with deviation 0.1, whose neighbors are 5e-4 apart."""
     small = scaled(adapter, tmp_path / "small", rms=2e-4)
     with pytest.raises(ConfigError, match=r"change no weight\).* set engine.adapters: loaded"):
-        Served(
-            EngineConfig(kind="transformers", dtype="bfloat16"), model, small, tmp_path / "merged"
-        )
+        Served(HALF, model, small, tmp_path / "merged")
     assert not any(path.is_dir() for path in (tmp_path / "merged").iterdir())
-    Served(
-        EngineConfig(kind="transformers", dtype="float32"), model, small, tmp_path / "merged"
-    ).close()
+    Served(WHOLE, model, small, tmp_path / "merged").close()
 
 
 def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_side(
     model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Locks belong to open files, so threads meet each other as processes do."""
-    config = EngineConfig(kind="transformers", dtype="float32")
     both, flock = threading.Barrier(2), fcntl.flock
     met = threading.local()
 
@@ -70,7 +62,7 @@ def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_si
     ready: queue.Queue[Served] = queue.Queue()
 
     def serve() -> None:
-        ready.put(Served(config, model, adapter, tmp_path))
+        ready.put(Served(WHOLE, model, adapter, tmp_path))
 
     for _ in range(2):
         threading.Thread(target=serve, daemon=True).start()
@@ -85,18 +77,17 @@ def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_si
 def test_another_policy_replaces_merged_models_that_nobody_serves(
     model: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    config = EngineConfig(kind="transformers", dtype="float32")
     others = [scaled(adapter, tmp_path / f"{rms}", rms) for rms in (0.1, 0.2)]
     into = tmp_path / "merged"
-    first = Served(config, model, adapter, into)
+    first = Served(WHOLE, model, adapter, into)
     interrupted = into / ".merged-0123456789abcdef.1.tmp"
     interrupted.mkdir()
-    second = Served(config, model, others[0], into)
+    second = Served(WHOLE, model, others[0], into)
     assert first.path.is_dir()  # still served
     assert not interrupted.exists()
     first.close()
     assert first.path.is_dir()  # kept for the next shard or stage
-    third = Served(config, model, others[1], into)
+    third = Served(WHOLE, model, others[1], into)
     assert not first.path.exists()
     assert second.path.is_dir()
     second.close()
@@ -108,7 +99,7 @@ def test_another_policy_replaces_merged_models_that_nobody_serves(
 def test_a_merged_model_without_a_workspace_is_deleted_with_its_engine(
     model: Path, adapter: Path
 ) -> None:
-    served = Served(EngineConfig(kind="transformers", dtype="float32"), model, adapter, None)
+    served = Served(WHOLE, model, adapter, None)
     assert (served.path / "config.json").is_file()
     served.close()
     assert not served.path.parent.exists()

@@ -88,10 +88,16 @@ CHANGES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def alone(engine) -> list[int]:
+    """The ids of the first request without another."""
+    [result] = engine.generate(requests(1))
+    return result.token_ids
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: f"{change}"[:30])
-def test_what_an_engine_refuses_or_answers_changes_no_other_request(engine, change):
+def test_what_an_engine_refuses_or_answers_changes_no_other_request(engine, alone, change):
     """An exception in `add` concerns one request, and nothing of it stays in the engine."""
-    [alone] = engine.generate(requests(1))
     [good] = requests(1)
     odd = replace(good, id="odd", **change)
     engine.add(good)
@@ -108,7 +114,7 @@ def test_what_an_engine_refuses_or_answers_changes_no_other_request(engine, chan
     while engine.unfinished():
         results.update((result.id, result) for result in engine.step())
     assert results.keys() == expected
-    assert results["0"].token_ids == alone.token_ids
+    assert results["0"].token_ids == alone
     for result in results.values():
         assert all(math.isfinite(value) for value in result.logprobs)
 

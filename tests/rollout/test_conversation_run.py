@@ -11,9 +11,9 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,6 +26,7 @@ from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.steps import tool_format
 from tests.published.language_models import encode_conversation, write_language_model
 
+R = TypeVar("R")
 SYSTEM = "Search, then write Answer: and the answer."
 SETTINGS = """
 base: {configs}/embedded-search-r1.yaml
@@ -76,23 +77,31 @@ def conversation(question: str, answer: str, found: Sequence[str]) -> list[dict[
     ]
 
 
-def write_model(
-    directory: Path,
-    world: Path,
-    asked: list[tuple[str, str]],
-    tool: Any = SEARCH,
-) -> None:
+def prepare(work: Path, stage: str) -> list[dict[str, Any]]:
+    """Run up to ``stage`` with ``tools.yaml``, which names a model in ``work``; the questions."""
+    settings = SETTINGS.format(configs=shipped.CONFIGURATIONS, model=work / "model", system=SYSTEM)
+    (work / "tools.yaml").write_text(settings, encoding="utf-8")
+    steep(work, "run", stage)
+    return rows_of(work, "nq_sampling.jsonl")
+
+
+def rows_of(work: Path, name: str) -> list[dict[str, Any]]:
+    [file] = work.rglob(name)
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def write_model(work: Path, questions: Sequence[Mapping[str, Any]], tool: Any = SEARCH) -> None:
     """A model that calls the tool once or twice, and answers like one of the questions.
 
-    It has seen texts of the corpus below ``world`` as results; other tokens would disturb it.
+    It has seen texts of the corpus below ``work`` as results; other tokens would disturb it.
     """
-    chance, answers = random.Random(0), [answer for _, answer in asked[:4]]
-    [corpus] = world.rglob("corpus.jsonl")
-    rows = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    chance, asked = random.Random(0), [each["question"] for each in questions]
+    answers = [each["answer"][0] for each in questions[:4]]
+    rows = rows_of(work, "corpus.jsonl")
     texts = [f'Doc 1(Title: "{row["title"]}") {row["text"]}' for row in rows]
     lessons = [
         conversation(
-            chance.choice(asked)[0], chance.choice(answers),
+            chance.choice(asked), chance.choice(answers),
             ["\n".join(chance.sample(texts, 3)) for _ in range(1 + number % 2)],
         )
         for number in range(64)
@@ -101,14 +110,15 @@ def write_model(
     tokenizer: Any = model_tokenizer(source)
     chat = ChatTemplate(tokenizer, [tool])
     encoded = [encode_conversation(chat, lesson) for lesson in lessons]
-    write_language_model(directory, "qwen2.5", tokenizer, encoded, steps=160)
+    write_language_model(work / "model", "qwen2.5", tokenizer, encoded, steps=160)
 
 
-def steep(work: Path, *arguments: str) -> str:
+def steep(work: Path, *arguments: str, settings: Sequence[str] = ()) -> str:
     named = () if {"import", "--variant"} & {*arguments} else ("-c", "tools.yaml")
+    changed = (word for setting in settings for word in ("--set", setting))
     environment = {**os.environ, "PYTHONPATH": str(shipped.ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *arguments, *named],
+        [sys.executable, "-m", "pipeline.cli", *arguments, *changed, *named],
         cwd=work, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
@@ -117,23 +127,25 @@ def steep(work: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def stored(work: Path, run: str, file: str, record: type[R]) -> list[R]:
+    """The records of the only output ``file`` of a run."""
+    [path] = (work / "runs" / run / "store").glob(file)
+    return read_records(path, record)
+
+
+def policies(work: Path, run: str) -> set[str]:
+    """The policies that a run has evaluated."""
+    rows = json.loads((work / "runs" / run / "metrics.json").read_text(encoding="utf-8"))
+    return {row["policy"] for row in rows}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    settings = SETTINGS.format(
-        configs=shipped.CONFIGURATIONS, model=tmp_path / "model", system=SYSTEM
-    )
-    (tmp_path / "tools.yaml").write_text(settings, encoding="utf-8")
-    steep(tmp_path, "run", "world")
-    [file] = tmp_path.rglob("nq_sampling.jsonl")
-    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    asked = [(record["question"], record["answer"][0]) for record in records]
-    write_model(tmp_path / "model", tmp_path, asked)
+    write_model(tmp_path, prepare(tmp_path, "world"))
     steep(tmp_path, "run")
-    store = tmp_path / "runs/tools/store"
-    [file] = store.glob("sample/*/trajectories.parquet")
-    trajectories = read_records(file, Trajectory)
+    trajectories = stored(tmp_path, "tools", "sample/*/trajectories.parquet", Trajectory)
     assert {trajectory.format for trajectory in trajectories} == {"tools"}
     well_formed = [trajectory for trajectory in trajectories if trajectory.format_ok]
     assert len(well_formed) > len(trajectories) / 2
@@ -141,26 +153,21 @@ def test_a_policy_that_calls_tools_is_sampled_paired_trained_and_evaluated(tmp_p
     assert len(steps) > len(well_formed) / 2
     assert {step.subquery for step in steps} == {"who?"}
     assert all(step.context[0].id for step in steps)
-    [file] = store.glob("pair/*/pairs.parquet")
-    [pair, *_] = read_records(file, Pair)
+    [pair, *_] = stored(tmp_path, "tools", "pair/*/pairs.parquet", Pair)
     assert {writer for *_, writer in pair.chosen_spans} == {"model", "observation", "frame"}
     assert len(pieces(pair.chosen_ids, pair.chosen_spans, "model")) > 1
-    rows = json.loads((tmp_path / "runs/tools/metrics.json").read_text())
-    assert {row["policy"] for row in rows} >= {"base", "round-1"}
+    assert policies(tmp_path, "tools") >= {"base", "round-1"}
     # Its own right answers train policy 0.
     sampling = ("sft_data.rejection_sampling={samples: 16}", "rounds=0", "start=sft", "name=sft")
     data = "data.sft=[{dataset: nq, path: nq_sampling.jsonl}]"
-    steep(tmp_path, "run", *(word for one in (*sampling, data) for word in ("--set", one)))
-    store = tmp_path / "runs/sft/store"
-    [file] = store.glob("sft-data/*/train.parquet")
-    examples = read_records(file, SftExample)
-    [file] = store.glob("sft-sample/*/trajectories.parquet")
-    sampled = {one.trajectory_id: one for one in read_records(file, Trajectory)}
+    steep(tmp_path, "run", settings=(*sampling, data))
+    examples = stored(tmp_path, "sft", "sft-data/*/train.parquet", SftExample)
+    trajectories = stored(tmp_path, "sft", "sft-sample/*/trajectories.parquet", Trajectory)
+    sampled = {one.trajectory_id: one for one in trajectories}
     for example in examples:
         assert example.token_ids == sampled[example.example_id].token_ids
         assert sampled[example.example_id].answer in sampled[example.example_id].answers
-    rows = json.loads((tmp_path / "runs/sft/metrics.json").read_text())
-    assert {row["policy"] for row in rows} == {"sft"}
+    assert policies(tmp_path, "sft") == {"sft"}
 
 
 SMALL = (
@@ -189,23 +196,19 @@ SMALL = (
 @pytest.mark.parametrize("name", ["hiprag-tools", "prograph-tools"])
 def test_a_cold_start_teaches_calls_and_a_round_trains_on_them(name: str, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    steep(tmp_path, "run", "--variant", name, *(word for one in SMALL for word in ("--set", one)))
-    store = tmp_path / "runs" / name / "store"
-    [file] = store.glob("sample/*/trajectories.parquet")
-    trajectories = read_records(file, Trajectory)
+    steep(tmp_path, "run", "--variant", name, settings=SMALL)
+    trajectories = stored(tmp_path, name, "sample/*/trajectories.parquet", Trajectory)
     assert len(trajectories) == 192
     assert {trajectory.format for trajectory in trajectories} == {"tools"}
     assert sum(trajectory.format_ok for trajectory in trajectories) > 20
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     assert all(step.context for step in steps if step.retrieved)
     assert len({step.search or step.query for step in steps}) > 20
-    rows = json.loads((tmp_path / "runs" / name / "metrics.json").read_text())
-    assert {row["policy"] for row in rows} == {"sft", "round-1"}
+    assert policies(tmp_path, name) == {"sft", "round-1"}
     if name == "hiprag-tools":
-        [file] = store.glob("pair/*/pairs.parquet")
-        assert len(read_records(file, Pair)) > 8
+        assert len(stored(tmp_path, name, "pair/*/pairs.parquet", Pair)) > 8
         assert any(not step.retrieved for step in steps)
     else:
-        [file] = store.glob("score/*/trajectories.parquet")
-        rewards = [trajectory.rewards for trajectory in read_records(file, Trajectory)]
+        scored = stored(tmp_path, name, "score/*/trajectories.parquet", Trajectory)
+        rewards = [trajectory.rewards for trajectory in scored]
         assert sum(len(terms["steps"]) > 1 for terms in rewards if terms) > 20

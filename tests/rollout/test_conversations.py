@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.evaluation.excerpts import text_of
 from pipeline.llm.tokens import control_tokens, decode, decode_mask
+from pipeline.rollout.conversations.chat_template import Built
 from pipeline.rollout.conversations.steps import OWN_TOOLS, load_tools, tool_format
 from pipeline.rollout.grammars import grammar
 from pipeline.rollout.policy import RolloutSettings
@@ -65,10 +67,23 @@ def rolled(data: Path, mode: str, *turns: str, **changes: Any) -> Trajectory:
     [trajectory] = rolled_out(
         options.pop("questions", [Question("q", "toy", "Who?", ["x"], "multi")]),
         engine=ScriptedEngine(lambda *_: next(written), tokenizer),
-        format=ToolConversations(tokenizer, form, thinking=thinking),
+        format=ToolConversations(
+            tokenizer,
+            form,
+            thinking=thinking,
+            answer_malformed=options.pop("answer_malformed", False),
+        ),
         **options,
     )
     return trajectory
+
+
+def rebuilt(data: Path, mode: str, trajectory: Trajectory) -> Built:
+    """The ids of the template's rendering of a trajectory's messages."""
+    form = ToolConversations(
+        opened(data, mode).tokenizer, grammar("tearag"), thinking=MODES[mode][2]
+    )
+    return form.template.build(json.loads(trajectory.messages))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -79,11 +94,7 @@ def test_the_ids_of_a_roll_out_equal_the_templates_rendering(mode: str, real_dat
     assert trajectory.format == "tools"
     assert [step.subquery for step in trajectory.steps] == ["who?", "where?"]
     assert [item.id for item in trajectory.steps[1].context] == ["c-where?", "t-where?"]
-    template = opened(real_data, mode)
-    conversations = ToolConversations(
-        template.tokenizer, grammar("tearag"), thinking=MODES[mode][2]
-    )
-    built = conversations.template.build(json.loads(trajectory.messages))
+    built = rebuilt(real_data, mode, trajectory)
     assert (trajectory.prompt_ids, trajectory.token_ids) == (built.prompt_ids, built.token_ids)
     assert trajectory.token_spans == built.token_spans
     assert built.mismatch == ""
@@ -94,23 +105,6 @@ def test_the_ids_of_a_roll_out_equal_the_templates_rendering(mode: str, real_dat
         for _ in range(start, end)
     ]
     assert len(trajectory.tokens.per_retrieval) == 2
-
-
-@pytest.mark.parametrize("method", ["hiprag", "search-r1", "prograph"])
-@pytest.mark.parametrize(
-    ("entities", "problem"),
-    [(None, None), (5, "entities is no list of texts"), ([["a"]], "entities is no list of texts")],
-)
-def test_entities_of_any_type_make_a_step_or_a_malformed_call(
-    method: str, entities: Any, problem: str | None, real_data: Path
-) -> None:
-    """Before, the sampling stage ended with a traceback: only TeaRAG's tool declares entities."""
-    name = tool_format(method).tool["function"]["name"]
-    turn = call("", "a", entities=entities).replace('"search"', f'"{name}"')
-    trajectory = rolled(real_data, "qwen2.5", turn, "So.\nAnswer: Rome", method=method)
-    assert trajectory.format_ok == (problem is None)
-    assert (problem or "") in (trajectory.format_error or "")
-    assert trajectory.answer == (None if problem else "Rome")
 
 
 def test_text_ids_and_writers_of_a_roll_out(real_data: Path) -> None:
@@ -128,10 +122,7 @@ def test_text_ids_and_writers_of_a_roll_out(real_data: Path) -> None:
         ("observation", evidence),
         ("frame", "\n</tool_response>\n<tool_response>\n"),
         ("observation", evidence),
-        (
-            "frame",
-            "\n</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-        ),
+        ("frame", "\n</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
         ("model", "Answer: Rome"),
     ]
     tokenizer = opened(real_data, "qwen3-patched").tokenizer
@@ -153,23 +144,17 @@ def test_single_retrieval_writes_the_first_turn_which_is_not_trained(
     [step] = trajectory.steps
     shown = json.loads(trajectory.messages)[1]["content"]
     assert (step.subquery, step.entities, step.summary) == (shown, [shown], "Found.")
-    assert [item.id for item in step.context] == [
-        f"c-{question.question}",
-        f"t-{question.question}",
-    ]
+    assert [item.id for item in step.context] == [f"{kind}-{question.question}" for kind in "ct"]
     assert [writer for *_, writer in trajectory.spans] == ["frame", "observation", "frame", "model"]
     assert [part.writer for part in text_of(trajectory)] == [
         "frame", "frame", "frame", "observation", "frame", "model",
     ]  # fmt: skip
-    template = opened(real_data, mode)
-    mask = decode_mask(trajectory.token_ids, trajectory.token_spans, template.tokenizer)
+    tokenizer = opened(real_data, mode).tokenizer
+    mask = decode_mask(trajectory.token_ids, trajectory.token_spans, tokenizer)
     [trained] = mask.trained
     assert "Found.\nAnswer: Rome" in trained
     assert shown in mask.masked[0]
-    conversations = ToolConversations(
-        template.tokenizer, grammar("tearag"), thinking=MODES[mode][2]
-    )
-    built = conversations.template.build(json.loads(trajectory.messages))
+    built = rebuilt(real_data, mode, trajectory)
     assert (trajectory.prompt_ids, trajectory.token_ids) == (built.prompt_ids, built.token_ids)
 
 
@@ -219,15 +204,14 @@ def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
 ) -> None:
     turns = (f"{call('', 'a')}\n{call('', 'b')}", call("", "c"), "Found.\nAnswer: Rome")
     whole = rolled(real_data, "qwen2.5", *turns)
-    assert [[item.id for item in turn.items if item.kind == "chunk"] for turn in turns_of(whole)] == [
-        ["c-a", "c-b"], ["c-c"], [],
-    ]  # fmt: skip
+    found = [[item.id for item in turn.items] for turn in turns_of(whole)]
+    assert found == [["c-a", "t-a", "c-b", "t-b"], ["c-c", "t-c"], []]
     tokenizer = opened(real_data, "qwen2.5").tokenizer
     form = grammar("tearag", special_tokens=control_tokens(tokenizer))
     for number, retrievals in ((0, 0), (1, 2), (2, 3)):
-        partial = before_turn(whole, number, sample=0, seed=whole.seed)
-        assert len(partial.contexts) == len(partial.per_retrieval) == retrievals
-        assert len(partial.messages) == (2, 5, 7)[number]
+        before = before_turn(whole, number, sample=0, seed=whole.seed)
+        assert len(before.contexts) == len(before.per_retrieval) == retrievals
+        assert len(before.messages) == (2, 5, 7)[number]
         written = iter(turns[number:])
         rollout = Rollout(
             engine=ScriptedEngine(lambda *_, written=written: next(written), tokenizer),
@@ -236,24 +220,8 @@ def test_a_conversation_continues_from_every_turn_with_its_ids_and_messages(
             settings=RolloutSettings(prompt=Prompt(system="S")),
             policy=whole.policy,
         )
-        [continued] = continue_trajectories(rollout, [partial])
+        [continued] = continue_trajectories(rollout, [before])
         assert continued == whole
-
-
-def rolled_with(data: Path, tools: Path | None, *turns: str, **changes: Any) -> Trajectory:
-    """Like `rolled` under Qwen2.5, where malformed calls are answered."""
-    load_tools(tools and str(tools))
-    tokenizer = opened(data, "qwen2.5").tokenizer
-    form = grammar("tearag", special_tokens=control_tokens(tokenizer))
-    written = iter(turns)
-    [trajectory] = rolled_out(
-        [Question("q", "toy", "Who?", ["x"], "multi")],
-        engine=ScriptedEngine(lambda *_: next(written), tokenizer),
-        format=ToolConversations(tokenizer, form, answer_malformed=True),
-        retriever=Documents(),
-        **changes,
-    )
-    return trajectory
 
 
 def results(trajectory: Trajectory) -> list[str]:
@@ -262,33 +230,26 @@ def results(trajectory: Trajectory) -> list[str]:
 
 
 def test_errors_of_malformed_calls_are_answered_and_counted(real_data: Path) -> None:
-    turns = (
-        call("", "a", entities="Ada"),
-        "<tool_call>x",
-        call("", " "),
-        call("", "b"),
-        "Found.\nAnswer: Rome",
-    )
-    trajectory = rolled_with(real_data, None, *turns)
+    answering = partial(rolled, real_data, "qwen2.5", answer_malformed=True)
+    malformed = (call("", "a", entities="Ada"), "<tool_call>x", call("", " "))
+    turns = (*malformed, call("", "b"), "Found.\nAnswer: Rome")
+    trajectory = answering(*turns)
     assert results(trajectory) == [
         "Error: the arguments of search: 'Ada' is",
         "Error: a call that cannot be parsed",
         "Error: an empty argument of search",
         'Evidence 1: Title: "T" Text: x&lt;|im_en',
     ]
-    assert (trajectory.malformed_calls, trajectory.format_ok, trajectory.answer) == (
-        3,
-        True,
-        "Rome",
-    )
+    assert (trajectory.malformed_calls, trajectory.format_ok) == (3, True)
+    assert trajectory.answer == "Rome"
     assert [step.subquery for step in trajectory.steps] == ["b"]
     assert [item.id for item in trajectory.steps[0].context] == ["c-b", "t-b"]
     assert [len(turn.items) for turn in turns_of(trajectory)] == [0, 0, 0, 2, 0]
-    partial = before_turn(trajectory, 4, sample=0, seed=0)
-    assert (partial.malformed_calls, partial.other_calls, len(partial.contexts)) == (3, 3, 1)
-    ended = rolled_with(real_data, None, *turns, max_steps=2)
+    before = before_turn(trajectory, 4, sample=0, seed=0)
+    assert (before.malformed_calls, before.other_calls, len(before.contexts)) == (3, 3, 1)
+    ended = answering(*turns, max_steps=2)
     assert (ended.stop, ended.malformed_calls) == ("malformed", 2)
-    spent = rolled_with(real_data, None, "So.<|im_start|>")
+    spent = answering("So.<|im_start|>")
     assert (spent.stop, spent.malformed_calls) == ("malformed", 0)
 
 
@@ -318,10 +279,8 @@ def test_the_tool_of_the_how_to_page_is_called_beside_the_search(
         f"Found.\n{calculate('import x')}",
         "So.\nAnswer: 14",
     )
-    trajectory = rolled_with(real_data, calculator, *turns)
-    assert results(trajectory)[0] == "14"
-    assert results(trajectory)[1].startswith("Evidence 1")
-    assert results(trajectory)[2].startswith("Error: ")
+    trajectory = rolled(real_data, "qwen2.5", *turns, answer_malformed=True)
+    assert [text.split()[0] for text in results(trajectory)] == ["14", "Evidence", "Error:"]
     assert [(step.subquery, step.summary) for step in trajectory.steps] == [("a", "Found.")]
     assert trajectory.steps[0].context[0].id == "c-a"
     assert (trajectory.format_ok, trajectory.answer, trajectory.malformed_calls) == (True, "14", 0)
@@ -363,8 +322,6 @@ def test_logs_with_calls_of_own_tools_are_parsed_and_imported(
 
     assert list(verdicts()) == [(False, "tool 'calculate' is not declared", [])] * 2
     assert list(verdicts("--tools", str(calculator))) == [(True, None, ["a"])] * 2
-    status, _, complaint = steep(["parse", str(file), "--tools", str(calculator)])
-    assert (status, "add --format tools" in complaint) == (2, True)
     absent = ["import", str(file), "--tools", str(tmp_path / "absent.py")]
     status, _, complaint = steep(absent)
     assert (status, "absent.py" in complaint) == (2, True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.answer_metrics import exact_match
@@ -21,34 +21,8 @@ from pipeline.look.browse.texts import pieces
 from pipeline.rollout.importers import iterate_outputs
 from tests.cli.malformed_inputs import steep
 
-SEARCH = re.compile(r"(.*?)\s*Action: search\[(.*?)\]?\s*$", re.DOTALL)
-FINISH = re.compile(r"(.*?)\s*Action: finish\[(.*)\]\s*$", re.DOTALL)
-
-
-def openai_form(traces: list[dict[str, Any]], wrong: bool = False) -> list[dict[str, Any]]:
-    """ReAct traces as an agent logs them that calls a tool; ``wrong`` replaces the answers."""
-    records = []
-    for trace in traces:
-        messages: list[dict[str, Any]] = []
-        for number, message in enumerate(trace["traj"]):
-            content, role = message["content"], message["role"]
-            if found := FINISH.match(content):
-                answer = "I do not know." if wrong else found[2]
-                text = f"{found[1].removeprefix('Thought: ')}\nAnswer: {answer}"
-                messages.append({"role": "assistant", "content": text})
-                break
-            if found := SEARCH.match(content):
-                made = {"name": "search", "arguments": json.dumps({"query": found[2]})}
-                call = {"id": f"call{number:05d}", "type": "function", "function": made}
-                text = found[1].removeprefix("Thought: ")
-                messages.append({"role": "assistant", "content": text, "tool_calls": [call]})
-            elif number:
-                content = content.removeprefix("Observation: ")
-                messages.append({"role": "tool", "content": content, "tool_call_id": call["id"]})
-            else:
-                messages.append({"role": role, "content": content})
-        records.append({"messages": messages, "answers": [trace["gt"]], "dataset": "hotpotqa"})
-    return records
+FINISH = re.compile(r"Action: finish\[.*\]\s*$", re.DOTALL)
+LOG = "trajectories/fireact_react_217.jsonl"
 
 
 def run(*words: str) -> str:
@@ -57,22 +31,37 @@ def run(*words: str) -> str:
     return printed + complaint
 
 
+def unknown(message: dict[str, str]) -> dict[str, str]:
+    """The message with another answer, if it has one."""
+    return message | {"content": FINISH.sub("Action: finish[I do not know.]", message["content"])}
+
+
+@pytest.fixture(scope="module")
+def traces(real_data: Path) -> list[dict[str, Any]]:
+    """The logs of a real agent in the form of ReAct."""
+    lines = (real_data / LOG).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def log(
+    traces: list[dict[str, Any]], real_data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The logs, imported, and after them the same with wrong answers."""
+    folder = tmp_path_factory.mktemp("log")
+    others = [trace | {"traj": list(map(unknown, trace["traj"]))} for trace in traces]
+    write_jsonl(folder / "other.jsonl", others)
+    files = (str(real_data / LOG), str(folder / "other.jsonl"))
+    said = run("import", *files, "--hop", "multi", "-o", str(folder / "in.jsonl"))
+    assert "434 imported, 0 left out" in said
+    return folder / "in.jsonl"
+
+
 def test_a_log_of_a_real_agent_is_imported_scored_and_paired(
-    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traces: list[dict[str, Any]], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = (real_data / "trajectories/fireact_react_217.jsonl").read_text(encoding="utf-8")
-    traces = [json.loads(line) for line in lines.splitlines()]
-    write_jsonl("agent.jsonl", openai_form(traces))
-    write_jsonl("other.jsonl", openai_form(traces, wrong=True))
-    assert "434 imported, 0 left out" in run(
-        "import", "agent.jsonl", "other.jsonl", "-o", "in.jsonl"
-    )
-    imported = read_records("in.jsonl", Trajectory)
-    assert sum(one.format_ok for one in imported) == 434
-    assert sum(len(one.steps) for one in imported) == 2 * 363
-    assert {one.format for one in imported} == {"tools"}
-    run("score", "--reward", "search-r1", "in.jsonl", "-o", "scored.jsonl")
+    run("score", "--reward", "search-r1", str(log), "-o", "scored.jsonl")
     scored = read_records("scored.jsonl", Trajectory)
     right = sum((one.rewards or {})["answer"] == 1 for one in scored)
     assert right == sum(trace["em"] for trace in traces) == 93
@@ -84,9 +73,25 @@ def test_a_log_of_a_real_agent_is_imported_scored_and_paired(
     assert searching.tools
     assert json.loads(searching.tools)[0]["function"]["name"] == "search"
     # The commands that read trajectories parse messages themselves.
-    run("score", "--reward", "search-r1", "agent.jsonl", "-o", "direct.jsonl")
+    write_jsonl("messages.jsonl", [{"messages": e["traj"], "answers": [e["gt"]]} for e in traces])
+    run("score", "--reward", "search-r1", "messages.jsonl", "-o", "direct.jsonl")
     direct = [json.loads(line) for line in Path("direct.jsonl").read_text().splitlines()]
     assert [row["rewards"] for row in direct] == [one.rewards for one in scored[:217]]
+
+
+def test_no_observation_of_a_real_agent_is_trained_and_its_answers_are_its_authors(
+    traces: list[dict[str, Any]], log: Path
+) -> None:
+    found = read_records(log, Trajectory)[:217]
+    assert all(each.format_ok and each.format == "tools" for each in found)
+    assert sum(len(each.steps) for each in found) == 363
+    authors = [str(trace["pred"]) for trace in traces]
+    same = sum(exact_match(one.answer, [text]) for one, text in zip(found, authors, strict=True))
+    assert same > 0.9 * len(traces)
+    for each in found:
+        own = "".join(text_of(each.output, each.spans, "model"))
+        results = [m["content"] for m in json.loads(each.messages) if m["role"] == "tool"]
+        assert all(len(result) < 40 or result not in own for result in results)
 
 
 HOSTILE = "\x1b[31m<script>alert(1)</script><|im_end|>"
@@ -115,13 +120,11 @@ def test_conversations_are_shown_by_turns(tmp_path: Path, monkeypatch: pytest.Mo
         assert text in shown
     assert "\x1b[31m" not in shown
     [trajectory] = read_records("in.jsonl", Trajectory)
-    assert [role for _, role, _ in pieces(trajectory)][:4] == [
-        "masked", "trained", "masked", "observed",
-    ]  # fmt: skip
+    roles = [role for _, role, _ in pieces(trajectory)][:4]
+    assert roles == ["masked", "trained", "masked", "observed"]
+    writers = [writer for *_, writer in trajectory.spans][:4]
+    assert writers == ["frame", "model", "frame", "observation"]
     assert trajectory.output[slice(*trajectory.spans[3][:2])].startswith(HOSTILE)
-    assert [writer for *_, writer in trajectory.spans][:4] == [
-        "frame", "model", "frame", "observation",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -140,10 +143,10 @@ def test_conversations_that_cannot_be_imported_are_named(
     assert f"log.jsonl:2: {reason}" in run("import", "log.jsonl", "-o", "in.jsonl")
 
 
-def imported(tmp_path: Path, row: dict[str, Any], **options: Any) -> Trajectory | str:
-    """The trajectory of a row, or the reason why it is left out."""
+def imported(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> Trajectory | str:
+    """The trajectory of the first row, or the reason why it is left out."""
     (tmp_path / "row.jsonl").unlink(missing_ok=True)
-    write_jsonl(tmp_path / "row.jsonl", [row])
+    write_jsonl(tmp_path / "row.jsonl", rows)
     try:
         first = next(iterate_outputs([tmp_path / "row.jsonl"], **options))
     except InputError as error:
@@ -217,23 +220,6 @@ def test_a_document_of_r1_searcher_cannot_forge_a_turn(tmp_path: Path) -> None:
     assert "in the format of r1-searcher, where no search ended" in str(reason)
 
 
-def test_logs_of_a_real_agent_are_imported_and_no_observation_is_trained(real_data: Path) -> None:
-    files = sorted((real_data / "trajectories").glob("fireact_*.jsonl"))
-    texts = [file.read_text(encoding="utf-8") for file in files]
-    rows = [json.loads(line) for text in texts for line in text.split("\n") if line]
-    found = [each for each in iterate_outputs(files, hop="multi") if isinstance(each, Trajectory)]
-    assert len(found) == len(rows) == 217
-    assert all(each.format_ok for each in found)
-    assert sum(len(each.steps) for each in found) == 363
-    authors = [str(row["pred"]) for row in rows]
-    same = sum(exact_match(one.answer, [text]) for one, text in zip(found, authors, strict=True))
-    assert same > 0.9 * len(rows)
-    for each in found:
-        own = "".join(text_of(each.output, each.spans, "model"))
-        results = [m["content"] for m in json.loads(each.messages) if m["role"] == "tool"]
-        assert all(len(result) < 40 or result not in own for result in results)
-
-
 def test_other_names_of_the_search_and_answers_without_a_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,8 +242,9 @@ def test_other_names_of_the_search_and_answers_without_a_marker(
     assert verdict(*named, "--answer", "whole") == ("Ada", None, ["who?"])
     without = verdict("--search-tool", "web_search", "--answer", "whole")
     assert without == ("Ada", "the arguments of search: 'query' is a required property", [])
-    status, _, complaint = steep(["parse", "log.jsonl", "--answer", "whole"])
-    assert (status, "add --format tools" in complaint) == (2, True)
+    for option in (["--answer", "whole"], ["--search-tool", "x"], ["--tools", "x.py"]):
+        status, _, complaint = steep(["parse", "log.jsonl", *option])
+        assert (status, "add --format tools" in complaint) == (2, True), option
 
 
 def test_thanks_after_an_answer_are_dropped_and_counted(
@@ -271,10 +258,9 @@ def test_thanks_after_an_answer_are_dropped_and_counted(
     assert said in run("import", "log.jsonl", "-o", "in.jsonl")
     for one in read_records("in.jsonl", Trajectory):
         assert (one.format_ok, one.answer, "thanks" in one.messages) == (True, "Ada", False)
-    parsed = json.loads(
-        run("parse", "--format", "tools", "--grammar", "hiprag", "log.jsonl").splitlines()[0]
-    )
-    assert (parsed["format_ok"], parsed["answer"]) == (True, "Ada")  # fmt: skip
+    lines = run("parse", "--format", "tools", "--grammar", "hiprag", "log.jsonl").splitlines()
+    parsed = json.loads(lines[0])
+    assert (parsed["format_ok"], parsed["answer"]) == (True, "Ada")
 
 
 def test_the_form_of_a_row_without_output_is_named(tmp_path: Path) -> None:
@@ -288,7 +274,6 @@ _VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(ROWS)), st.data())
 def test_a_damaged_row_is_left_out_with_a_reason(name: str, data: st.DataObject) -> None:
     row = dict(ROWS[name])

@@ -80,22 +80,10 @@ def test_answers_of_real_outputs_are_those_their_authors_extracted(real_data: Pa
         assert (trajectory.answer or "") == (row["predicted"] or "").strip()
         assert cover_error(trajectory.spans, len(trajectory.output)) is None
         searches = row.get("searches", len(trajectory.steps))
-        assert len(trajectory.steps) in (
-            searches,
-            searches - 1,
-        )  # the last search may have no information
+        missing = searches - len(trajectory.steps)
+        assert missing in (0, 1)  # the last search may have no information
         assert all(step.context for step in trajectory.steps)
     assert Counter(trajectory.format_ok for trajectory in trajectories) == {True: 193, False: 25}
-
-
-def _import_graph_r1(tmp_path: Path, output: str):  # type: ignore[no-untyped-def]
-    row = {"dataset": "hotpotqa", "question": "Where?", "golden": ["Alabama"], "output": output}
-    file = tmp_path / "graphr1.jsonl"
-    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    ([trajectory], skipped) = import_outputs([file], grammar_name="prograph")
-    assert skipped == []
-    assert cover_error(trajectory.spans, len(trajectory.output)) is None
-    return trajectory
 
 
 def test_knowledge_in_a_separate_chat_turn_is_imported_as_an_observation(tmp_path: Path) -> None:
@@ -104,15 +92,12 @@ def test_knowledge_in_a_separate_chat_turn_is_imported_as_an_observation(tmp_pat
     knowledge = f"<knowledge>\n{json.dumps({'results': results})}\n</knowledge>"
     turn = f"<|im_end|>\n<|im_start|>user\n{knowledge}<|im_end|>\n<|im_start|>assistant\n"
     prompt = "<|im_start|>user\nUse <query>.<|im_end|>\n<|im_start|>assistant\n"
-    trajectory = _import_graph_r1(
-        tmp_path, prompt + PROGRAPH_QUERY + turn + PROGRAPH_ANSWER + "<|im_end|>"
-    )
+    output = prompt + PROGRAPH_QUERY + turn + PROGRAPH_ANSWER + "<|im_end|>"
+    row = {"dataset": "hotpotqa", "question": "Where?", "golden": ["Alabama"], "output": output}
+    [trajectory], _ = import_outputs([_write(tmp_path / "a.jsonl", row)], grammar_name="prograph")
     assert trajectory.output == f"{PROGRAPH_QUERY}\n{knowledge}\n{PROGRAPH_ANSWER}"
-    assert (trajectory.format_ok, trajectory.answer, trajectory.grammar) == (
-        True,
-        "Alabama",
-        "prograph",
-    )
-    assert trajectory.steps[0].context == [
-        ContextItem("hyperedge", "", "", "Hicks is from Alabama.", 1.5)
-    ]
+    assert cover_error(trajectory.spans, len(trajectory.output)) is None
+    assert (trajectory.format_ok, trajectory.answer) == (True, "Alabama")
+    assert trajectory.grammar == "prograph"
+    found = ContextItem("hyperedge", "", "", "Hicks is from Alabama.", 1.5)
+    assert trajectory.steps[0].context == [found]

@@ -59,7 +59,7 @@ def answered(
     return {trajectory.question_id: trajectory.stop for trajectory in rolled}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from([*PLACES, "ordinary"]), min_size=1, max_size=8))
 def test_each_question_is_answered_or_fails_alone(places: list[str]) -> None:
     failures: dict[str, str] = {}

@@ -33,8 +33,7 @@ def test_the_variants_run_in_a_closed_world_and_train_nothing(tmp_path: Path) ->
         f"data.test={DATA}",
     )
     for name in ("ircot", "search-o1"):
-        words = [word for one in settings for word in ("--set", one)]
-        steep(tmp_path, "run", "--variant", name, *words)
+        steep(tmp_path, "run", "--variant", name, settings=settings)
         files = (tmp_path / "runs/loops/store").glob("evaluate-policy*/*/trajectories.parquet")
         file = max(files, key=lambda path: path.stat().st_mtime)
         found = read_records(file, Trajectory)

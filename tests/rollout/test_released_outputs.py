@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.core.spans import pieces
-from pipeline.rollout.importers import iterate_outputs
 from tests.cli.malformed_inputs import steep
 
 # The rows of every file, and how many of them follow the grammar.
@@ -70,54 +70,79 @@ def test_every_file_of_outputs_is_listed(real_data: Path) -> None:
     assert counts == {"r1searcher": 842, "searchr1": 218}
 
 
+@pytest.fixture(scope="module")
+def imported(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All files, imported into one."""
+    output = tmp_path_factory.mktemp("imported") / "t.jsonl"
+    files = [str(real_data / "trajectories" / f"{name}.jsonl") for name in FILES]
+    status, _, said = steep(["import", *files, "-o", str(output)])
+    assert (status, said.strip()) == (0, "1060 imported, 0 left out")
+    return output
+
+
+@pytest.fixture(scope="module")
+def table(imported: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(
+        steep(["metrics", str(imported), "--table", "--json"])[1]
+    )
+    return rows
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_table_of_a_file_is_that_of_its_raw_rows(
-    name: str, real_data: Path, tmp_path: Path
+    name: str, real_data: Path, table: list[dict[str, Any]]
 ) -> None:
-    file, rows = real_data / "trajectories" / f"{name}.jsonl", FILES[name][0]
-    status, _, said = steep(["import", str(file), "-o", str(tmp_path / "t.jsonl")])
-    assert (status, said.strip()) == (0, f"{rows} imported, 0 left out")
-    table = json.loads(steep(["metrics", str(tmp_path / "t.jsonl"), "--table", "--json"])[1])
+    count, well_formed = FILES[name]
     expected: dict[str, list[tuple[float, float, float]]] = {}
-    for answer, golds, dataset in map(of_row, raw(file)):
+    for answer, golds, dataset in map(of_row, raw(real_data / "trajectories" / f"{name}.jsonl")):
         expected.setdefault(dataset, []).append(figures(answer, golds))
-    assert sum(map(len, expected.values())) == rows
+    assert sum(map(len, expected.values())) == count
+    of_file = {row["dataset"]: row for row in table if row["policy"] == name}
     for dataset, values in expected.items():
-        (row,) = (row for row in table if row["dataset"] == dataset)
+        row = of_file[dataset]
         means = [sum(column) / len(values) for column in zip(*values, strict=True)]
-        assert (row["policy"], row["n"]) == (name, len(values))
+        assert row["n"] == len(values)
         assert [row["em"], row["f1"], row["cem"]] == pytest.approx(means, abs=1e-12)
         assert 0.25 < row["em"] <= row["cem"] < 0.7
-    well_formed = sum(row["format_ok"] * row["n"] for row in table if row["dataset"] in expected)
-    assert well_formed == pytest.approx(FILES[name][1])
-    assert " all " in steep(["metrics", str(tmp_path / "t.jsonl"), "--table"])[1]
-    written = tmp_path / "rows.jsonl"
-    steep(["metrics", str(tmp_path / "t.jsonl"), "--table", "-o", str(written)])
-    assert list(map(json.loads, written.read_text().splitlines())) == table
+    found = sum(of_file[dataset]["format_ok"] * of_file[dataset]["n"] for dataset in expected)
+    assert found == pytest.approx(well_formed)
 
 
-def test_the_outputs_are_scored_as_a_run_is(real_data: Path, tmp_path: Path) -> None:
-    for name, reward in (
-        ("r1searcher_bamboogle_qwen_58", "r1-searcher"),
-        ("searchr1_base_100_51", "search-r1"),
-    ):
-        file = real_data / "trajectories" / f"{name}.jsonl"
-        steep(["import", str(file), "-o", str(tmp_path / "t.jsonl")])
-        scored = steep(["score", str(tmp_path / "t.jsonl"), "--reward", reward])[1].splitlines()
-        rewards = [json.loads(line)["rewards"] for line in scored]
-        exact = [figures(answer, golds)[0] for answer, golds, _ in map(of_row, raw(file))]
-        assert [each["answer"] for each in rewards] == exact
-        assert sum(each["format"] for each in rewards) == FILES[name][1]
-        assert all(
-            each["total"] == pytest.approx(0.8 * each["answer"] + 0.2 * each["format"])
-            for each in rewards
-        )
+def test_the_table_is_printed_and_written_too(real_data: Path, tmp_path: Path) -> None:
+    source, written = tmp_path / "t.jsonl", tmp_path / "rows.jsonl"
+    file = real_data / "trajectories/searchr1_results_ppo_step400_30_14.jsonl"
+    steep(["import", str(file), "-o", str(source)])
+    command = ["metrics", str(source), "--table"]
+    rows = json.loads(steep([*command, "--json"])[1])
+    assert " all " in steep(command)[1]
+    steep([*command, "-o", str(written)])
+    assert list(map(json.loads, written.read_text().splitlines())) == rows
 
 
-def test_no_document_of_r1_searcher_becomes_text_of_the_policy(real_data: Path) -> None:
-    files = sorted((real_data / "trajectories").glob("r1searcher_*.jsonl"))
-    rows = [row for file in files for row in raw(file)]
-    found = [each for each in iterate_outputs(files) if isinstance(each, Trajectory)]
+@pytest.mark.parametrize(
+    ("name", "reward"),
+    [("r1searcher_bamboogle_qwen_58", "r1-searcher"), ("searchr1_base_100_51", "search-r1")],
+)
+def test_the_outputs_are_scored_as_a_run_is(
+    name: str, reward: str, real_data: Path, tmp_path: Path
+) -> None:
+    file = real_data / "trajectories" / f"{name}.jsonl"
+    steep(["import", str(file), "-o", str(tmp_path / "t.jsonl")])
+    scored = steep(["score", str(tmp_path / "t.jsonl"), "--reward", reward])[1].splitlines()
+    rewards = [json.loads(line)["rewards"] for line in scored]
+    exact = [figures(answer, golds)[0] for answer, golds, _ in map(of_row, raw(file))]
+    assert [each["answer"] for each in rewards] == exact
+    assert sum(each["format"] for each in rewards) == FILES[name][1]
+    totals = [0.8 * each["answer"] + 0.2 * each["format"] for each in rewards]
+    assert [each["total"] for each in rewards] == pytest.approx(totals)
+
+
+def test_no_document_of_r1_searcher_becomes_text_of_the_policy(
+    imported: Path, real_data: Path
+) -> None:
+    names = [name for name in FILES if name.startswith("r1searcher_")]
+    rows = [row for name in names for row in raw(real_data / "trajectories" / f"{name}.jsonl")]
+    found = [each for each in read_records(imported, Trajectory) if each.policy in names]
     assert len(found) == len(rows)
     assert {each.grammar for each in found} == {"r1-searcher"}
     assert sum(len(each.steps) for each in found) == 1997

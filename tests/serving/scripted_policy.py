@@ -1,4 +1,4 @@
-"""The process of a policy with a scripted engine, and its plain model, behind an application."""
+"""The process of a policy with a scripted engine, behind an application and OpenAI's client."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import openai
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
 from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.llm.tokenizer import Tokenizer
+from pipeline.serving.chat import chat_routes
 from pipeline.serving.policy import ServedPolicy
-from pipeline.serving.turns import Decoding
-from tests.conversations.shipped_templates import byte_tokenizer
-from tests.conversations.test_chat_template import FILES
+from pipeline.serving.turns import Decoding, PlainModel
+from tests.conversations.shipped_templates import FILES, byte_tokenizer
 from tests.llm.scripted_engine import Script, ScriptedEngine
 
 DECODING = Decoding(temperature=0.5, top_p=0.9, max_tokens=500, max_model_len=6000, thinking=None)
@@ -45,3 +49,16 @@ def scripted_policy(process: ScriptedProcess) -> ServedPolicy:
     policy = ServedPolicy("round-1", Path("none"), failed=lambda error: None)
     policy.process = process  # type: ignore[assignment]
     return policy
+
+
+def chat_client(policy: ServedPolicy, tokenizer: Tokenizer) -> TestClient:
+    """A client of a policy and its plain model."""
+    app = FastAPI()
+    app.include_router(chat_routes(policy, PlainModel(policy, lambda: tokenizer, DECODING)))
+    return TestClient(app)
+
+
+def openai_client(http: TestClient) -> openai.OpenAI:
+    return openai.OpenAI(
+        api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0
+    )

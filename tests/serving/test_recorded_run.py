@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,10 +16,10 @@ import httpx
 import pytest
 
 from pipeline.core import shipped
-from pipeline.core.record_io import read_records
+from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Pair, Trajectory
 from tests.docs.test_howto_pages import blocks
-from tests.rollout.test_conversation_run import SETTINGS, SYSTEM, steep, write_model
+from tests.rollout.test_conversation_run import prepare, steep, stored, write_model
 from tests.serving.test_any_request import try_bodies
 from tests.waiting import LIMIT, ending
 
@@ -68,18 +67,12 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     monkeypatch.chdir(tmp_path)
-    model = tmp_path / "model"
-    settings = SETTINGS.format(configs=shipped.CONFIGURATIONS, model=model, system=SYSTEM)
-    Path("tools.yaml").write_text(settings, encoding="utf-8")
-    steep(tmp_path, "run", "world")
-    [file] = tmp_path.rglob("nq_sampling.jsonl")
-    Path("questions.jsonl").write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
-    records = [json.loads(line) for line in Path("questions.jsonl").read_text().splitlines()]
+    records = prepare(tmp_path, "world")
+    write_jsonl("questions.jsonl", records)
     [program] = blocks(PAGE, "python")
     agent: dict[str, Any] = {}
     exec(program.partition("client = ")[0], agent)
-    asked = [(record["question"], record["answer"][0]) for record in records]
-    write_model(model, tmp_path, asked, {"type": "function", "function": agent["SEARCH"]})
+    write_model(tmp_path, records, {"type": "function", "function": agent["SEARCH"]})
 
     options = ("record", "--policy", "base", "--questions", "questions.jsonl")
     with (
@@ -103,18 +96,18 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
     assert (step.subquery, bool(step.context[0].text)) == ("who?", True)
     longest = max(trajectories, key=lambda trajectory: len(trajectory.token_ids))
     assert len({writer for *_, writer in longest.token_spans}) == 3
-    differences = [abs(one - other) for one, other in log_probabilities(model, longest)]
+    differences = [
+        abs(one - other) for one, other in log_probabilities(tmp_path / "model", longest)
+    ]
     assert max(differences) < 0.3  # bfloat16 in the engine
     assert sum(differences) / len(differences) < 0.03
 
     recorded = ("--set", "sampling.recorded=recorded-1.jsonl")
     steep(tmp_path, "run", "train", "--round", "1", *recorded)
-    [file] = tmp_path.glob("runs/tools/store/pair/*/pairs.parquet")
-    assert {pair.kind for pair in read_records(file, Pair)} <= {"easy", "format"}
-    with served(tmp_path, "record", "--policy", "1", *recorded, "-o", "second.jsonl") as (
-        address,
-        _,
-    ):
+    pairs = stored(tmp_path, "tools", "pair/*/pairs.parquet", Pair)
+    assert {pair.kind for pair in pairs} <= {"easy", "format"}
+    options = ("record", "--policy", "1", *recorded)
+    with served(tmp_path, *options, "-o", "second.jsonl") as (address, _):
         agent["client"] = agent["client"].with_options(base_url=f"{address}/v1")
         agent["search"] = lambda query: "nothing"
         assert agent["answer"](records[0]["question"]).choices[0].message.role == "assistant"

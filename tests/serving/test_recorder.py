@@ -28,7 +28,13 @@ from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
 from pipeline.serving.turns import TurnRequest
 from tasks import pair, sample, score, task_for
 from tests.conversations.shipped_templates import SEARCH
-from tests.serving.scripted_policy import DECODING, ScriptedProcess, scripted_policy, tokenizer_of
+from tests.serving.scripted_policy import (
+    DECODING,
+    ScriptedProcess,
+    openai_client,
+    scripted_policy,
+    tokenizer_of,
+)
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 GOLD = Question("q1", "toy", "Who directed it?", ["Ada"], "single")
@@ -59,12 +65,7 @@ class Recorded:
         )
         service.include_router(recorder_routes(self.model, "round-1"))
         self.http = TestClient(service)
-        self.client = openai.OpenAI(
-            api_key="none",
-            base_url="http://localhost/v1",
-            http_client=self.http,
-            max_retries=0,
-        )
+        self.client = openai_client(self.http)
 
     def ask(self, messages: list[dict[str, Any]], tools: Any = (SEARCH,), **options: Any) -> Any:
         """Send a request, and append the reply to ``messages``; returns the completion."""
@@ -154,10 +155,8 @@ def test_samples_with_equal_turns_keep_their_own_conversations_and_rewards(tmp_p
     recorded.reward(names[0], 0.25)
     trajectories, _ = recorded.read()
     assert [(one.answer, one.reward) for one in trajectories] == [("Ada.", 1.0), ("Bo.", 0.25)]
-    assert [each.trajectory_id for each in trajectories] == [
-        "q1/0@ffffffffffff",
-        "q1/1@ffffffffffff",
-    ]
+    ids = [each.trajectory_id for each in trajectories]
+    assert ids == ["q1/0@ffffffffffff", "q1/1@ffffffffffff"]
     with pytest.raises(openai.NotFoundError, match="there is no conversation 'other'"):
         recorded.reward("other", 1)
 
@@ -204,11 +203,7 @@ def made_up(messages: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("forge", "reason"),
-    [
-        (other_ids, "ambiguous: other ids of calls"),
-        (made_up, "ambiguous: history rewritten"),
-    ],
+    ("forge", "reason"), [(other_ids, "other ids of calls"), (made_up, "history rewritten")]
 )
 def test_a_forged_history_joins_no_conversation_and_gets_no_reward(
     tmp_path: Path, forge: Any, reason: str
@@ -224,7 +219,7 @@ def test_a_forged_history_joins_no_conversation_and_gets_no_reward(
     recorded.reward(name, 1)
     assert said(recorded, "Forged.") != name == said(recorded, "Ada.")
     trajectories, counts = recorded.read()
-    assert counts.reasons == {reason: 1}
+    assert counts.reasons == {f"ambiguous: {reason}": 1}
     assert [each.reward for each in trajectories if each.answer == "Forged."] == [None]
 
 
@@ -275,9 +270,8 @@ def test_a_restart_attributes_by_what_the_file_holds(tmp_path: Path) -> None:
     assert said(again, "Ada.") == names[0]
     assert said(again, "Which?") not in names
     _, counts = again.read()
-    assert counts.reasons == {
-        "unknown history": 1, "ambiguous: equal replies in several conversations": 1,
-    }  # fmt: skip
+    ambiguous = "ambiguous: equal replies in several conversations"
+    assert counts.reasons == {"unknown history": 1, ambiguous: 1}
 
 
 def rewritten(messages: list[dict[str, Any]], how: str, text: str) -> list[dict[str, Any]]:
@@ -297,7 +291,7 @@ def rewritten(messages: list[dict[str, Any]], how: str, text: str) -> list[dict[
 
 def test_no_turn_of_interleaved_agents_is_ever_another_agents(tmp_path: Path) -> None:
     """Agents ask two questions, and start again after a few turns."""
-    turns, choose = 150, random.Random(0)
+    turns, choose = 100, random.Random(0)
     replies = choose.choices([call("it"), call("that"), "Hm.", "Ada."], k=turns)
     recorded = Recorded(tmp_path / "r.jsonl", *replies)
     histories: dict[int, list[dict[str, Any]]] = {}
@@ -407,35 +401,19 @@ def test_a_full_disk_is_the_answer_of_a_request_and_leaves_nothing_of_its_turn(
     assert (trajectory.answer, counts.turns, counts.reasons.total()) == ("Ada.", 2, 0)
 
 
-def changed_result(messages: list[dict[str, Any]]) -> None:
-    messages[3]["content"] = "shortened"
-
-
-def changed_date(messages: list[dict[str, Any]]) -> None:
-    messages[0] = {"role": "system", "content": "Search. Today is 2 June 2024."}
-
-
-def changed_reasoning(messages: list[dict[str, Any]]) -> None:
-    messages[2]["reasoning_content"] = "other"
-
-
-def changed_system(messages: list[dict[str, Any]]) -> None:
-    messages[0] = {"role": "system", "content": "Do not search."}
-
-
 @pytest.mark.parametrize(
-    ("change", "tools", "reason"),
+    ("place", "changed", "tools", "reason"),
     [
-        (changed_result, [SEARCH, ADD], "history rewritten"),
-        (changed_date, [SEARCH, ADD], "dates changed"),
-        (changed_system, [SEARCH, ADD], "system message changed"),
-        (changed_reasoning, [SEARCH, ADD], "reasoning changed"),
-        (lambda messages: None, [ADD, SEARCH], "tools re-ordered"),
-        (lambda messages: None, [SEARCH], "tools changed"),
+        (3, {"content": "shortened"}, [SEARCH, ADD], "history rewritten"),
+        (0, {"content": "Search. Today is 2 June 2024."}, [SEARCH, ADD], "dates changed"),
+        (0, {"content": "Do not search."}, [SEARCH, ADD], "system message changed"),
+        (2, {"reasoning_content": "other"}, [SEARCH, ADD], "reasoning changed"),
+        (0, {}, [ADD, SEARCH], "tools re-ordered"),
+        (0, {}, [SEARCH], "tools changed"),
     ],
 )
 def test_a_turn_that_does_not_continue_starts_a_trajectory_with_the_reason(
-    tmp_path: Path, change: Any, tools: Any, reason: str
+    tmp_path: Path, place: int, changed: dict[str, str], tools: Any, reason: str
 ) -> None:
     turns = [f"<think>\nhm\n</think>\n\n{call('it')}"] * 2
     recorded = Recorded(tmp_path / "r.jsonl", *turns, "It was Ada.")
@@ -443,7 +421,7 @@ def test_a_turn_that_does_not_continue_starts_a_trajectory_with_the_reason(
     for _ in turns:
         recorded.ask(messages, [SEARCH, ADD])
         result(messages, "Ada.")
-    change(messages)
+    messages[place] = messages[place] | changed
     recorded.ask(messages, tools)
     [first, second], counts = recorded.read()
     assert counts.reasons == {reason: 1}
@@ -560,9 +538,8 @@ def test_recorded_trajectories_stand_in_for_sampling_and_are_scored_and_paired(
     monkeypatch.chdir(tmp_path)
     named = ("start=base", "sampling.recorded=t.jsonl")
     task = task_for("sample", "embedded-search-r1", named, round=1)
-    assert (set(task.inputs), task.files(), [*task.opens()]) == (
-        {"policy"}, {"recorded": Path("t.jsonl")}, [],
-    )  # fmt: skip
+    assert (set(task.inputs), [*task.opens()]) == ({"policy"}, [])
+    assert task.files() == {"recorded": Path("t.jsonl")}
     (tmp_path / "policy").mkdir()
     (tmp_path / "policy" / "lineage.json").write_text(json.dumps({"policy": "f" * 64}))
     inputs = {"policy": tmp_path / "policy"}
@@ -576,10 +553,9 @@ def test_recorded_trajectories_stand_in_for_sampling_and_are_scored_and_paired(
     assert counts == {"pairs": 1, "trajectories": 3}
     [made] = read_records(tmp_path / "pair/pairs.parquet", Pair)
     assert json.loads(made.tools or "") == [SEARCH]
-    totals = made.chosen_rewards["total"], made.rejected_rewards["total"]
-    assert (made.chosen_id, made.rejected_id, totals) == (
-        "q1/0@ffffffffffff", "q1/1@ffffffffffff", (1.0, pytest.approx(0.2)),
-    )  # fmt: skip
+    assert (made.chosen_id, made.rejected_id) == ("q1/0@ffffffffffff", "q1/1@ffffffffffff")
+    totals = (made.chosen_rewards["total"], made.rejected_rewards["total"])
+    assert totals == (1.0, pytest.approx(0.2))
     given = read_records(tmp_path / "score/trajectories.parquet", Trajectory)[2].rewards
     assert given == {"answer": 1.0, "format": 1.0, "total": 1.0}
     (tmp_path / "policy" / "lineage.json").write_text(json.dumps({"policy": "e" * 64}))

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import openai
 import pytest
-from fastapi import FastAPI
-from starlette.testclient import TestClient
 
 from pipeline.config.policy import Prompt
 from pipeline.core.errors import EngineError
@@ -26,12 +24,10 @@ from pipeline.rollout.answering import OpenPolicy, PolicyProcess, question_recor
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, answer_questions
 from pipeline.rollout.tags import TaggedText
-from pipeline.serving.chat import chat_routes
 from pipeline.serving.policy import ServedPolicy
-from pipeline.serving.turns import PlainModel
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.test_sampler import STEP_1, STEP_2, TEARAG, TOKENIZER, Documents, two_steps
-from tests.serving.scripted_policy import DECODING
+from tests.serving.scripted_policy import chat_client, openai_client
 from tests.waiting import LIMIT
 
 
@@ -85,12 +81,9 @@ def process() -> Iterator[PolicyProcess]:
 def client(tmp_path: Path, process: PolicyProcess) -> openai.OpenAI:
     chunks = [Chunk(f"c-{name}", "T", f"on {name}", "d") for name in ("who?", "where?")]
     write_chunks(tmp_path, chunks)
-    policy, app = ServedPolicy("sft", tmp_path, failed=lambda error: None), FastAPI()
-    app.include_router(chat_routes(policy, PlainModel(policy, lambda: TOKENIZER, DECODING)))
+    policy = ServedPolicy("sft", tmp_path, failed=lambda error: None)
     policy.process = process
-    return openai.OpenAI(
-        api_key="none", base_url="http://localhost/v1", http_client=TestClient(app), max_retries=0
-    )
+    return openai_client(chat_client(policy, TOKENIZER))
 
 
 def test_steps_are_pieces_of_reasoning_and_the_answer_comes_last(client: openai.OpenAI) -> None:
@@ -138,9 +131,8 @@ def test_what_concerns_one_request_or_the_terminal_does_not_end_the_policy(
 def test_clients_are_told_when_to_ask_again_while_the_engine_starts(tmp_path: Path) -> None:
     """The clients of openai and of agents wait as long before they try again."""
     write_chunks(tmp_path, [Chunk("c", "T", "on x", "d")])
-    policy, app = ServedPolicy("sft", tmp_path, failed=lambda error: None), FastAPI()
-    app.include_router(chat_routes(policy, PlainModel(policy, lambda: TOKENIZER, DECODING)))
+    policy = ServedPolicy("sft", tmp_path, failed=lambda error: None)
     body = {"model": "sft", "messages": [{"role": "user", "content": "Who?"}]}
-    response = TestClient(app).post("/v1/chat/completions", json=body)
+    response = chat_client(policy, TOKENIZER).post("/v1/chat/completions", json=body)
     assert (response.status_code, response.headers["retry-after"]) == (503, "30")
     assert "starts; ask again" in response.json()["error"]["message"]
