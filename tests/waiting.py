@@ -26,6 +26,12 @@ def wait_until(holds: Callable[[], object]) -> None:
     assert becomes(holds), f"waited {LIMIT} s in vain"
 
 
+def exit_status(process: Any) -> int:
+    """The status of a process that ends by itself. Raises AssertionError after `LIMIT` seconds."""
+    wait_until(lambda: process.poll() is not None)
+    return int(process.poll())
+
+
 @contextmanager
 def ending(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
     """A process that does not outlive the block, also when the test fails."""

@@ -197,7 +197,7 @@ def _codec(hint: Any) -> tuple[Convert | None, Convert | None]:
         return None, _whole_number
     if origin is list:
         encode, decode = _codec(arguments[0])
-        # Many numbers are in lists, and no library converts those of a list.
+        # Written out, because most numbers are in lists, whose items no library converts.
         return (
             encode and (lambda items: [None if item is None else encode(item) for item in items]),
             partial(_decoded_items, None if arguments[0] is int else decode),

@@ -260,7 +260,7 @@ def test_a_question_that_is_refused_leaves_the_engine_open(error: Exception, eng
 
 
 class Broken(Fake):
-    """Policies whose names cannot be read, for a reason that nobody expected."""
+    """Policies whose names cannot be read: reading them raises an unexpected error."""
 
     def names(self) -> tuple[list[str], str]:
         raise LookupError("no such row")

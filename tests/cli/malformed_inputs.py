@@ -119,14 +119,14 @@ def steep(arguments: list[str], stdin: bytes = b"") -> tuple[Any, str, str]:
 
 
 def accepted(*words: object, stdin: bytes = b"") -> str:
-    """What a command prints that succeeds and complains about nothing."""
+    """The output of a command that succeeds and writes nothing to standard error."""
     status, printed, complaint = steep([*map(str, words)], stdin)
     assert (status, complaint) == (0, ""), complaint
     return printed
 
 
 def finished(*words: object, stdin: bytes = b"") -> str:
-    """What a command prints that succeeds and tells on standard error what it does."""
+    """The output of a command that succeeds. It may write progress to standard error."""
     status, printed, told = steep([*map(str, words)], stdin)
     assert status == 0, told
     return printed

@@ -20,7 +20,7 @@ from pipeline.engine.status import status
 from tasks import task_for
 from tests.tasks.counting_tasks import FollowsTens, Second, Waits, background, executions, task
 from tests.tasks.small_run import commit_text, leave_configuration
-from tests.waiting import wait_until
+from tests.waiting import exit_status, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def test_nothing_is_removed_while_a_run_uses_the_store(workspace):
         assert (removed(found), len(found.rows)) == ([], 1)
         assert found.left[0].endswith("/store: a run uses it")
         (workspace / "release").touch()
-        assert process.wait() == 0
+        assert exit_status(process) == 0
     assert removed(gc(task(Second, workspace))) == ["second"]
 
 

@@ -8,7 +8,7 @@ from pipeline.engine import job
 from pipeline.engine.run import RunFailed, run
 from tests.cli.test_cli import steep
 from tests.tasks.counting_tasks import Second, Waits, background, executions, task
-from tests.waiting import wait_until
+from tests.waiting import exit_status, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def live(workspace, *overrides):
         wait_until(lambda: (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").exists())
         yield
         (workspace / "release").touch()
-        assert process.wait() == 0
+        assert exit_status(process) == 0
 
 
 def test_of_two_runs_of_a_folder_one_works_and_the_other_is_refused_or_uses_its_output(workspace):
@@ -55,7 +55,7 @@ def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace)
     with ExitStack() as stack:
         runs = [background(Waits, workspace, force=True) for _ in range(3)]
         processes = [stack.enter_context(one) for one in runs]
-        ended = {process.wait() for process in processes}
+        ended = {exit_status(process) for process in processes}
     assert 0 in ended <= {0, 2}
     assert task(Waits, workspace).complete()
 

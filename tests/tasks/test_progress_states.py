@@ -21,7 +21,7 @@ from tests.tasks.counting_tasks import (
     new_process,
     task,
 )
-from tests.waiting import LIMIT, wait_until
+from tests.waiting import LIMIT, exit_status, wait_until
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def test_a_running_stage_is_shown_with_its_percentage(workspace):
         assert row.message.startswith("40 % (4 of 10 items, ")
         assert row.message.endswith("left, loss 0.5)")
         (workspace / "release").touch()
-        assert process.wait() == 0
+        assert exit_status(process) == 0
     (row,) = status(stage)
     assert (row.state, row.progress, row.message) == ("done", None, None)
     assert names(stage) == set()
@@ -66,7 +66,7 @@ def test_looking_at_a_run_does_not_disturb_it(workspace):
         while process.poll() is None:
             stage.store.in_use(stage.key)
             time.sleep(0.001)
-        assert process.wait() == 0
+        assert exit_status(process) == 0
     assert stage.complete()
 
 

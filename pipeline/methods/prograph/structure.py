@@ -42,7 +42,7 @@ class EntitySource:
         return frozenset(self._names.within(text))
 
     def of_item(self, item: ContextItem) -> Entities:
-        """The entities that are listed for a retrieved item, or those of its title and text."""
+        """The entities listed for a retrieved item; without a list, those of its title and text."""
         listed = self.listed(item)
         return self.of_name(item.title) | self.of_text(item.text) if listed is None else listed
 
