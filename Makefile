@@ -135,7 +135,7 @@ check-all: ## the same with all tests, before a release
 	$(STATIC)
 	@$(MAKE) --no-print-directory test-all
 
-# An hour for each file; ARGS="tests/llm/test_killed_engine.py" runs that file alone. It writes docs/nightly.md.
+# An hour for each file; ARGS="tests/llm/test_killed_engine.py" runs that file alone. It writes docs/log/nightly.md.
 check-nightly: $(STAMP) ## the slow tests, file by file, and a page of their results (hours)
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.nightly $(ARGS)
 
