@@ -144,6 +144,24 @@ def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> 
     assert tested[0] != {(0.0, 1.0)}
 
 
+def test_a_row_without_a_prediction_does_not_take_the_gold_answer_for_it(tmp_path: Path) -> None:
+    """A system leaves the field out where it failed, and copies the gold answer into its rows."""
+    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
+    asked = list(iterate_parquet(questions, ["question_id", "answers"]))
+    rows = [{"id": one["question_id"], "answer": one["answers"][0], "pred": "x"} for one in asked]
+    path = tmp_path / "system.jsonl"
+    for number in (0, len(rows) - 1):
+        lines = [json.dumps(row) for row in rows]
+        lines[number] = json.dumps({**rows[number], "pred": None})
+        path.write_text("\n".join(lines))
+        found = json.loads(finished("submit", path, "--split", questions, "--json"))
+        assert [row["em"] for row in found["rows"]][-1] == 0
+        lines[number] = json.dumps({key: rows[number][key] for key in ("id", "answer")})
+        path.write_text("\n".join(lines))
+        error = refused("submit", path, "--split", questions)
+        assert f"system.jsonl:{max(number, 1) + 1}: " in error
+
+
 def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
     """Tokens are tested where both files have them, here also of trajectories as stages write them."""
     [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
