@@ -254,7 +254,8 @@ class Run:
         ``sampling.temperature``; 0 is greedy. A string is a question without gold answers.
         ``checkpoint_dir`` keeps finished batches, so that a second call with the same arguments
         continues from them. Raises StoreError when the policy, or the corpus, graph or index, is
-        not complete, InputError for repeated questions, and the errors of engines and retrievers.
+        not complete, InputError for repeated questions or less than one sample, and the errors of
+        engines and retrievers.
 
         >>> question = next(iter(run.questions("test")))
         >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)
@@ -401,13 +402,13 @@ class Run:
         """The configuration of a round, which may be the one after the last."""
         config = self._opened().settings
         if round != config.rounds + 1:  # trajectories of the last policy
-            config.check_round(round)
+            _check_round(config, round)
         return config.of_round(round)
 
     def _of_round(self, stage: str, round: int) -> Path:
         """The directory of a completed stage of a round; raises ConfigError as `_settings` does."""
         if self.config is not None:
-            self.config.check_round(round)
+            _check_round(self.config, round)
         return self.stage(f"{stage}-{round}")
 
     def _policy(self, policy: Policy | int) -> Policy:
@@ -449,6 +450,12 @@ class Run:
             seed=config.seed,
             key=task.key,
         )
+
+
+def _check_round(config: Config, round: int) -> None:
+    if round < 1:
+        raise ConfigError(f"round is {round}; rounds count from 1")
+    config.check_round(round)
 
 
 def _question(question: Question | str) -> Question:

@@ -345,9 +345,10 @@ def roll_out_policy(
     The caller has checked the policy (`check_lineage`). The seconds are engine_start, generation,
     semantic, graph, ppr and total, and with a retrieval service the seconds of waiting for it;
     generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not rolled
-    out again. Raises InputError for repeated question ids, RetrievalError when retrieval fails for
-    every trajectory of a batch, RetrievalUnavailable when no query can be answered, StoreError when
-    checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
+    out again. Raises InputError for repeated question ids and for no samples, RetrievalError when
+    retrieval fails for every trajectory of a batch, RetrievalUnavailable when no query can be
+    answered, StoreError when checkpoints vanish or are damaged meanwhile, and what `open_rollout`
+    raises.
     """
     from pipeline.core.content_cache import digest
     from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
@@ -357,6 +358,8 @@ def roll_out_policy(
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]
     if repeated:
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
+    if samples < 1:
+        raise InputError(f"samples is {samples}; expected at least 1 trajectory per question")
     name = policy.fingerprint
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.

@@ -440,6 +440,8 @@ def continuation_identity(context: StageContext, policy: str) -> str:
         ).fingerprint
     fields = {"temperature", *LIMITS} & config.sampling.deciding().keys()  # as in fingerprints
     sampling = config.sampling.model_dump_json(include=fields)
-    engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len"})
+    # Merged adapters, the default, are not named: seeds of continuations depend on this digest.
+    loaded = {"adapters"} if config.engine.adapters == "loaded" else set()
+    engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len", *loaded})
     grammar = f"{config.grammar} {config.retrieval.rounds}{context.format.identity}"
     return digest(policy, retrieval, sampling, engine, grammar, str(context.round)).hex()

@@ -208,6 +208,9 @@ def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
     assert (greedy.question, greedy.answers) == ("Who founded Vell?", [])
     with pytest.raises(InputError, match="occurs twice"):
         run.roll_out(["Who?", "Who?"], policy)
+    for samples in (0, -1):
+        with pytest.raises(InputError, match=f"samples is {samples}; expected at least 1"):
+            run.roll_out(["Who?"], policy, samples=samples)
 
 
 def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
@@ -225,6 +228,12 @@ def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
             list(read(9))
     with pytest.raises(ConfigError, match="round is 3, and rounds is 1"):
         run.select_pairs(scored, round=3)
+    for number in (0, -1):
+        for use in (run.score, run.select_pairs):
+            with pytest.raises(ConfigError, match=f"round is {number}; rounds count from 1"):
+                use(scored, round=number)
+        with pytest.raises(ConfigError, match="rounds count from 1"):
+            list(run.pairs(number))
 
 
 @pytest.fixture

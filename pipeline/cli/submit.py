@@ -69,10 +69,13 @@ def submit(
         )
     title, own, tests = Path(source).stem, by_question(found.outcomes), []
     for place in against or ():
-        other, costs = _evaluated(place, questions, own.keys())
-        measures = ("em", "f1", "cem", *(cost for cost in found.costs if cost in costs))
-        tested = compare({place: other, title: own}, split=split)
-        tests += [test for test in tested if test["measure"] in measures]
+        other, measured = _evaluated(place, questions, own.keys())
+        measures = {"em", "f1", "cem", *found.costs}.intersection(measured)
+        # Under a name that no file has, since the run may be called as the file is.
+        tested = compare({"": other, title: own}, split=split)
+        tests += [{**test, "before": place} for test in tested if test["measure"] in measures]
+        if "cem" not in measures:
+            print_lines([f"{place} has another evaluation.cem, so CEM is not tested"], err=True)
     rows = metrics_rows(title, split, found.outcomes, {}, resamples=RESAMPLES, seed=0)
     rows = [row for row in rows if row["split"] == split and hop_count(row["dataset"]) is None]
     cells = [
@@ -129,8 +132,9 @@ def _files(split: str, data: Path | None) -> list[tuple[QuestionFile, Path]]:
 def _evaluated(
     place: str, questions: Sequence[Question], asked: Set[str]
 ) -> tuple[dict[str, tuple[str, dict[str, float]]], list[str]]:
-    """The measures of a file of predictions, or of the last policy of a run, and which costs it
-    has. Raises InputError unless each of the questions ``asked`` has an answer."""
+    """The outcomes of a file of predictions, or of the last policy of a run, and the measures that
+    it has as a file has them: CEM by whole words, costs where they are known. Raises InputError
+    unless each of the questions ``asked`` has an answer."""
     from pipeline.evaluation.measured import by_question
     from pipeline.evaluation.policy_names import of_run
     from pipeline.evaluation.submission import COSTS, read_submission
@@ -138,13 +142,14 @@ def _evaluated(
 
     if Path(place).is_file():
         stored = read_submission(place, questions)
-        outcomes, costs = stored.outcomes, stored.costs
+        outcomes, measures = stored.outcomes, ["em", "f1", "cem", *stored.costs]
     else:
-        run = read_run(find_run(place), place).outcomes
-        outcomes, costs = list(run[of_run(run)[-1]].values()), list(COSTS)
+        run = read_run(find_run(place), place)
+        outcomes = list(run.outcomes[of_run(run.outcomes)[-1]].values())
+        measures = ["em", "f1", *(["cem"] if run.cem == "words" else []), *COSTS]
     evaluated = by_question(outcomes)
     if evaluated.keys() >= asked:
-        return {name: evaluated[name] for name in asked}, costs
+        return {name: evaluated[name] for name in asked}, measures
     lacking = asked - evaluated.keys()
     raise InputError(
         f"--against {place} has no answer to {len(lacking):,} of these {len(asked):,} questions, "

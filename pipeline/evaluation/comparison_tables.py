@@ -72,7 +72,9 @@ def _settings(comparison: Comparison) -> Table:
         [row["setting"], *("–" if value is None else _plain(value) for value in row["values"])]
         for row in comparison.settings
     ]
-    return Table("Settings that differ", ["setting", *labels], differing)
+    rules = any(row["setting"] == "evaluation.cem" for row in comparison.settings)
+    note = "CEM is not tested between rows with different evaluation.cem" if rules else ""
+    return Table("Settings that differ", ["setting", *labels], differing, note)
 
 
 def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:

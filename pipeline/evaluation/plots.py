@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Placeholder colors that do not occur elsewhere in matplotlib's output.
 INK, MUTED, LINE = "#010203", "#010204", "#010205"
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
-EM, F1 = 62, 63  # series with fixed colors
+EM, F1 = 0xFFFE, 0xFFFF  # series with fixed colors; a run has up to 1,000 rounds
 _NAMED = {EM: "--em", F1: "--f1"}
 
 Bounds = tuple[float, float] | None
@@ -91,7 +91,7 @@ def line_chart(
 
 
 def _placeholder(number: int) -> str:
-    return f"#0203{number:02x}"
+    return f"#02{number:04x}"
 
 
 def _figure(
@@ -140,4 +140,4 @@ def _svg(figure: Figure, count: int) -> str:
     text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, variable)
-    return re.sub(r"#0203([0-9a-f]{2})", lambda match: series_color(int(match[1], 16), count), text)
+    return re.sub(r"#02([0-9a-f]{4})", lambda match: series_color(int(match[1], 16), count), text)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.core.answer_metrics import CoverMatch
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.evaluation.compare import paired_test
@@ -41,6 +42,7 @@ class RunResults:
         rows: rows as in ``metrics.json``.
         outcomes: the outcomes of every policy, by question id.
         pairs: the kinds of the preference pairs of every round that the policies were trained on.
+        cem: the rule of cover exact match, the setting ``evaluation.cem``.
     """
 
     name: str
@@ -51,6 +53,11 @@ class RunResults:
     rows: Sequence[Mapping[str, Any]]
     outcomes: Mapping[str, Mapping[str, Outcome]]
     pairs: PairsByRound = field(default_factory=dict)
+
+    @property
+    def cem(self) -> CoverMatch:
+        rule: CoverMatch = self.settings.get("evaluation.cem", "words")
+        return rule
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Comparison:
             `COMPARED`, and every measure of `RATES` that all runs of the group have.
         tests: for each further group, policy, data set or average, and measure the ``difference``
             to the first group, its ``interval``, ``p``, and the number ``n`` of questions. Measures
-            are `COMPARED`.
+            are `COMPARED`, without CEM where the rules of both differ.
         pairs: for each group, round and kind the ``mean``, ``spread`` and ``values`` of the number
             of pairs.
     """
@@ -198,8 +205,10 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
         if not before or before.keys() != after.keys():
             continue  # a policy that not all runs have
         outcome_of = {unit: outcomes[0] for unit, outcomes in before.items()}
+        alike = first[0].cem == other[0].cem
+        measures = [name for name in COMPARED if alike or name != "cem"]
         for dataset, units in grouped(before, outcome_of.__getitem__).items():
-            for measure in COMPARED:
+            for measure in measures:
                 differences = [
                     np.array([_mean(after[i], measure) - _mean(before[i], measure) for i in of])
                     for of in units

@@ -51,12 +51,19 @@ def read_submission(path: Path | str, questions: Sequence[Question]) -> Submissi
         for alias in {one.question_id, name, name.removeprefix(f"{one.dataset}-")}:
             named.setdefault(alias, []).append(one.question_id)
     found, given = Submission(), dict[str, tuple[str | None, list[int | None]]]()
+    answered_in = None
     for raw in read_rows(path):
         with Place(path, (row := raw.plain()).place):
             alias = row.checked_identifier(*reversed(row.present(*_ID)))
             asked = named.get(alias, [])
             if len({first[name] for name in asked}) > 1:
                 raise InputError(f"{alias} is the id of {' and of '.join(asked)}; write one")
+            name, _ = row.present(*_ANSWER)
+            if name != (answered_in := answered_in or name):  # one of them may be the gold answer
+                raise InputError(
+                    f"{name}: rows before have their answers in {answered_in}; write all in one "
+                    "field, null where there is no answer"
+                )
             predicted = _answer(row), [_count(row, *names) for names in (_TOKENS, _SEARCHES)]
         if free := next((name for name in asked if name not in given), None):
             given[free] = predicted

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -64,11 +65,11 @@ class WithinQuestions:
 
     def add(self, right: Iterable[float], wrong: Iterable[float]) -> None:
         """Compare all right with all wrong answers to one question by their values."""
-        wrong = list(wrong)
-        differences = [value - other for value in right for other in wrong]
-        won = sum((difference > 0) + (difference == 0) / 2 for difference in differences)
+        right, wrong = list(right), sorted(wrong)
+        # Those below a value, and those up to it, are two halves of what it wins.
+        won = sum(bisect_left(wrong, value) + bisect_right(wrong, value) for value in right) / 2
         self._won.append(won)
-        self._compared.append(len(differences))
+        self._compared.append(len(right) * len(wrong))
 
     @property
     def questions(self) -> int:

@@ -194,9 +194,7 @@ def _select_by_margin(
     In a single list the third group would crowd out the first two, and the verdicts of the judges
     would have no effect.
     """
-    right = [
-        candidate for candidate in candidates if candidate.format >= 1 and candidate.outcome >= 1
-    ]
+    right = list(filter(_is_right, candidates))
     if not right:
         bins.update((candidate.id, "no-chosen") for candidate in candidates)
         return []
@@ -212,7 +210,7 @@ def _select_by_margin(
         bins[candidate.id] = "not-reached" if qualifies else "passed-over"
         if not qualifies:
             continue
-        if candidate not in right:
+        if not _is_right(candidate):
             (wrong_only if at_least(candidate.process, 1) else wrong_decision).append(candidate)
         elif candidate.judged:
             right_but_worse.append(candidate)
@@ -231,11 +229,15 @@ def _select_by_margin(
         bins[candidate.id] = "chosen" if partners else "chosen-unpaired"
         for partner in partners:
             kind: Kind = (
-                "margin" if partner in right else "format" if partner.format < 1 else "easy"
+                "margin" if _is_right(partner) else "format" if partner.format < 1 else "easy"
             )
             pairs.append(CandidatePair(candidate, partner, kind))
             bins[partner.id] = _REJECTED[kind]
     return pairs
+
+
+def _is_right(candidate: Candidate) -> bool:
+    return candidate.format >= 1 and candidate.outcome >= 1
 
 
 _REJECTED: dict[Kind, Bin] = {

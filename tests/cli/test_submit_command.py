@@ -144,6 +144,44 @@ def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> 
     assert tested[0] != {(0.0, 1.0)}
 
 
+def test_a_row_without_a_prediction_does_not_take_the_gold_answer_for_it(tmp_path: Path) -> None:
+    """A system leaves the field out where it failed, and copies the gold answer into its rows."""
+    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
+    asked = list(iterate_parquet(questions, ["question_id", "answers"]))
+    rows = [{"id": one["question_id"], "answer": one["answers"][0], "pred": "x"} for one in asked]
+    path = tmp_path / "system.jsonl"
+    for number in (0, len(rows) - 1):
+        lines = [json.dumps(row) for row in rows]
+        lines[number] = json.dumps({**rows[number], "pred": None})
+        path.write_text("\n".join(lines))
+        found = json.loads(finished("submit", path, "--split", questions, "--json"))
+        assert [row["em"] for row in found["rows"]][-1] == 0
+        lines[number] = json.dumps({key: rows[number][key] for key in ("id", "answer")})
+        path.write_text("\n".join(lines))
+        error = refused("submit", path, "--split", questions)
+        assert f"system.jsonl:{max(number, 1) + 1}: " in error
+
+
+def test_a_run_is_tested_under_the_name_of_the_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``steep submit twin.jsonl --against twin`` names the run runs/twin."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(DEMO, tmp_path / "runs/twin")
+    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
+    rows = iterate_parquet(questions, ["question_id", "answers"])
+    answers = [{"id": row["question_id"], "answer": row["answers"][0]} for row in rows]
+    Path("twin.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    command = ("submit", "twin.jsonl", "--split", questions, "--against", "twin", "--json")
+    tests = json.loads(accepted(*command))["tests"]
+    assert {(test["before"], test["after"]) for test in tests} == {("twin", "twin")}
+    metrics = json.loads(next(DEMO.glob("store/evaluate/*/metrics.json")).read_text())
+    row = ("round-2", "all", "test")
+    [em] = [m["em"] for m in metrics if (m["policy"], m["dataset"], m["split"]) == row]
+    [test] = [one for one in tests if (one["measure"], one["dataset"]) == ("em", "all")]
+    assert test["difference"] == pytest.approx(1 - em)
+
+
 def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
     """Tokens are tested where both files have them, here also of trajectories as stages write them."""
     [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
@@ -181,3 +219,27 @@ def test_an_unknown_split_and_a_run_on_other_questions_are_refused(
     assert "or one of musique, hotpotqa" in refused("submit", path, "--split", "nope")
     error = refused("submit", path, "--split", "nq", "--data", tmp_path)
     assert "nq/test.jsonl: no such file" in error
+
+
+def test_cover_exact_match_of_two_rules_is_not_tested(tmp_path: Path) -> None:
+    """The run counts substrings, ``evaluation.cem`` of HiPRAG's configurations, and a file words."""
+    run = tmp_path / "run"
+    shutil.copytree(DEMO, run)
+    for manifest in run.glob("store/evaluate-policy/*/manifest.json"):
+        facts = json.loads(manifest.read_text())
+        facts["key"]["settings"]["evaluation.cem"] = "substring"
+        manifest.write_text(json.dumps(facts))
+    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
+    rows = iterate_parquet(questions, ["question_id"])
+    path = tmp_path / "system.jsonl"
+    path.write_text("".join(json.dumps(row | {"answer": "x"}) + "\n" for row in rows))
+    command = ["submit", str(path), "--split", str(questions), "--json", "--against"]
+    measured = {}
+    for against in (str(DEMO), str(run)):
+        status, printed, error = steep([*command, against])
+        assert status == 0
+        measured[against] = {test["measure"] for test in json.loads(printed)["tests"]}
+        assert ("has another evaluation.cem, so CEM is not tested" in error) == (
+            run == Path(against)
+        )
+    assert measured == {str(DEMO): {"em", "f1", "cem"}, str(run): {"em", "f1"}}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.evaluation.comparison_tables import measure_tables
+from pipeline.evaluation.comparison_tables import measure_tables, tables
 from pipeline.evaluation.metrics import metrics_rows
 from pipeline.evaluation.run_comparison import RunResults, compare_runs, pair_rows
 from tests.evaluation.test_policy_metrics import outcome
@@ -70,6 +70,25 @@ def test_seeds_may_have_worlds_of_their_own() -> None:
     tests = compare_runs([*first, *other]).tests
     [test] = [t for t in tests if (t["measure"], t["dataset"]) == ("em", "all")]
     assert (test["n"], test["difference"]) == (2, 1.0)
+
+
+def test_cover_exact_match_of_two_rules_is_not_tested() -> None:
+    """Substrings and whole words are two measures; a difference says nothing about policies."""
+    runs = [
+        run("a", [1, 0], k=1),
+        run("b", [0, 0], k=2),
+        run("c", [0, 0], **{"evaluation.cem": "substring"}),
+    ]
+    comparison = compare_runs(runs)
+    measures = {
+        name: {test["measure"] for test in comparison.tests if test["after"] == name}
+        for name in "bc"
+    }
+    assert measures["b"] - measures["c"] == {"cem"}
+    assert "em" in measures["c"]
+    note = "CEM is not tested between rows with different evaluation.cem"
+    assert tables(comparison, "all")[-1].note == note
+    assert tables(compare_runs(runs[:2]), "all")[-1].note == ""
 
 
 def test_a_policy_that_only_some_runs_have_is_not_tested() -> None:

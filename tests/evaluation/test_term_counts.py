@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +25,20 @@ def test_auc_is_the_share_of_comparisons_that_right_answers_win(
     right: list[int], wrong: list[int]
 ) -> None:
     won = [(a > b) + (a == b) / 2 for a in right for b in wrong]
-    found = counted([value / 10 for value in right], [value / 10 for value in wrong]).auc()
-    assert found == pytest.approx(sum(won) / len(won))
+    found = counted([value / 10 for value in right], [value / 10 for value in wrong])
+    assert found.auc() == pytest.approx(sum(won) / len(won))
+    assert found.within.auc().value == pytest.approx(sum(won) / len(won))
+
+
+def test_ten_thousand_answers_to_one_question_take_no_memory_for_each_comparison() -> None:
+    """``sampling.samples`` may be 10,000: 25 million comparisons, of which the right win all but ties."""
+    tracemalloc.start()
+    found = counted([0.5, 1.0] * 2500, [0.0, 0.5] * 2500).within
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.comparisons == 25_000_000
+    assert found.auc().value == 1 - 0.25 / 2
+    assert peak < 10e6
 
 
 def test_without_a_wrong_answer_there_is_no_auc() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
-from pipeline.core.records import Chunk, Pair, Trajectory
+from pipeline.core.records import ChatMessage, Chunk, Pair, Trajectory
 from pipeline.knowledge.corpus.chunk import write_chunks
 from pipeline.pairs.candidates import pair_of
 from pipeline.rollout.conversations.chat_template import ChatTemplate
@@ -217,6 +217,24 @@ def test_a_trajectory_on_both_sides_has_no_label(folder: Path) -> None:
     rows = exported("kto", [first, second, third])
     labels = {row["trajectory_id"]: row["label"] for row in rows}
     assert labels == {"r1": False, "c2": True, "c3": True, "r3": False}
+
+
+def test_the_parts_of_a_trajectory_in_step_pairs_have_labels_of_their_own(folder: Path) -> None:
+    """A whole trajectory is preferred, its first step too, and the step after it is rejected."""
+    whole, other, _ = three_pairs()
+    text = whole.chosen[0].content
+    first, second = (
+        dataclasses.replace(
+            other,
+            kind="step",
+            **{f"{side}_id": whole.chosen_id, side: [ChatMessage("assistant", text[:end])]},
+        )
+        for side, end in (("chosen", 4), ("rejected", 8))
+    )
+    rows = exported("kto", [whole, first, second])
+    labels = {(row["completion"][0]["content"], row["label"]) for row in rows}
+    assert {(text, True), (text[:4], True), (text[:8], False)} < labels
+    assert len(rows) == 6
 
 
 def test_pairs_without_ids_say_that_there_is_no_mask(folder: Path) -> None:

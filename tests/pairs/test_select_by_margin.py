@@ -124,3 +124,23 @@ def test_pairs_of_any_rewards_keep_the_rules(rewards, margin, decisions):
             if candidate.format * candidate.outcome
         )
         assert (pair.kind == "margin") == (pair.rejected.format * pair.rejected.outcome == 1)
+
+
+def test_the_time_grows_with_the_samples_of_a_question_and_not_with_their_square(monkeypatch):
+    """``sampling.samples`` may be 10,000; candidates were compared with every right one."""
+    compared = 0
+
+    def equal(one: Candidate, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return one is other
+
+    monkeypatch.setattr(Candidate, "__eq__", equal)
+    samples = [
+        Candidate(f"t{n}", n, "multi", 1.0, float(n % 2), 1.0, output=f"t{n}", reward=(n % 7) / 10)
+        for n in range(200)
+    ]
+    pairs, bins = select(samples, Pairs())
+    assert len(bins) == 200
+    assert pairs
+    assert compared <= 200

@@ -13,7 +13,7 @@ from benchmarks.gpu_check.training import in_file
 from pipeline.config import Dpo, Lora, Sft
 from pipeline.core.errors import DependencyError, TrainingError
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Pair
+from pipeline.core.records import ChatMessage, Pair
 from pipeline.engine.files.training_data import encode_sft_data
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs
@@ -23,6 +23,7 @@ from pipeline.training.lora import continue_adapter, load_base, locate_base, sav
 from tasks.sft import run as run_sft
 from tasks.sft import train_sft
 from tasks.train import run as run_round
+from tests.training.test_loss_masks import with_control_token
 from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -196,6 +197,32 @@ def test_a_round_without_pairs_names_the_remedy(run, tmp_path):
     context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
     with pytest.raises(TrainingError, match="round 1 has no preference pairs; raise sampling"):
         run_round(context)
+
+
+def test_pairs_of_which_none_can_be_trained_are_counted_by_reason(run, tmp_path):
+    """Identical sides, and chosen trajectories that open a turn (``pairs.terms: outcome``)."""
+    tokenizer = byte_tokenizer()
+    good = pair(tokenizer, 1)
+    twin = dataclasses.replace(
+        good,
+        rejected=good.chosen, rejected_ids=good.chosen_ids, rejected_spans=good.chosen_spans,
+    )  # fmt: skip
+    opened = with_control_token(tokenizer, "chosen", 2, "<|im_start|>")
+    opened = dataclasses.replace(
+        opened,
+        chosen=[ChatMessage("assistant", opened.chosen[0].content)],
+        chosen_rewards={"format": 0.0},
+    )
+    for pairs, identical in (([twin, twin], 2), ([opened], 0), ([twin, opened, opened], 1)):
+        said = (
+            f"none of {len(pairs)} pairs can be trained: {identical} have identical sides .*, and "
+            f"in {len(pairs) - identical} a control token malforms the chosen trajectory"
+        )
+        write_parquet(tmp_path / "pairs.parquet", pairs, Pair)
+        context = run.context("train", "useless", dpo={"over_long": "drop"})
+        context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
+        with pytest.raises(TrainingError, match=said):
+            run_round(context)
 
 
 def test_four_bit_on_a_cpu_names_the_setting(run):

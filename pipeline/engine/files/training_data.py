@@ -140,12 +140,13 @@ def encode_pair_data(context: StageContext) -> None:
             )
             + " (see funnel.json of the pair stage)"
         )
+    left_out = source.records - counts.records - distinct.dropped - short.dropped
     if not counts.records:
         raise TrainingError(
-            f"round {number}: all {distinct.dropped} pairs have identical sides; sample again with "
-            "a higher sampling.temperature"
+            f"round {number}: none of {source.records} pairs can be trained: {distinct.dropped} "
+            f"have identical sides (raise sampling.temperature), and in {left_out} a control token "
+            "malforms the chosen trajectory (set pairs.terms to outcome-format)"
         )
-    left_out = source.records - counts.records - distinct.dropped - short.dropped
     own = {"pairs": counts.records, "identical": distinct.dropped}
     own |= {"control_tokens": left_out} if left_out else {}
     _keep(context, counts, short, own, source.policies)

@@ -82,9 +82,13 @@ def _terms(
         raise InputError(
             f"{len(trajectory.steps)} steps and {len(rulings)} verdicts; judge the trajectory again"
         )
-    if answer * format_ok * weights.process > 0 and None in rulings:
+    missing = [
+        ruling is None and weights.penalise in ("both", _kind(step))
+        for step, ruling in zip(trajectory.steps, rulings, strict=True)
+    ]
+    if answer * format_ok * weights.process > 0 and any(missing):
         raise InputError(
-            f"steps.{list(rulings).index(None)}.verdict: missing; judge the trajectory first"
+            f"steps.{missing.index(True)}.verdict: missing; judge the trajectory first"
         )
     steps: list[StepVerdict] = [
         {"kind": _kind(step), "verdict": ruling or "unknown"}

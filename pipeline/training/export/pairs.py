@@ -6,7 +6,8 @@ directory that ``datasets.load_dataset`` reads, with a card:
 - ``trl``: messages, and the recorded ids with their masks, which the trainer in `recorded_ids.py`
   beside them trains on;
 - ``llama-factory``: ``pairs.jsonl`` and ``dataset_info.json`` of a ranking data set;
-- ``kto``: one row per trajectory, with a label, for losses without pairs;
+- ``kto``: one row per trajectory, or part of one in a step pair, with a label, for losses without
+  pairs;
 - ``parquet``: all fields, with each reward term as a number.
 """
 
@@ -31,6 +32,7 @@ Form: TypeAlias = Literal["trl", "llama-factory", "kto", "parquet"]
 Row: TypeAlias = dict[str, Any]
 Table: TypeAlias = tuple[Iterator[Row], dict[str, pa.DataType]]
 _SIDES = ("chosen", "rejected")
+_Side: TypeAlias = tuple[str, int, int]
 _TRAINER = Path(__file__).parents[1] / "recorded_ids.py"
 # How LLaMA-Factory finds the parts of a ranking data set in the form of chat messages.
 _DATASET_INFO = {
@@ -91,14 +93,14 @@ def export_pairs(
 class _Survey:
     """What must be known of all pairs before the first is written.
 
-    ``terms`` are the names of the reward terms that are numbers, and ``contradictory`` the ids of
-    trajectories that are preferred in one pair and rejected in another.
+    ``terms`` are the names of the reward terms that are numbers, and ``contradictory`` the sides
+    (`_side`) that are preferred in one pair and rejected in another.
     """
 
     def __init__(self, pairs: Iterable[Pair], sources: Mapping[str, Sequence[Source]]) -> None:
         self.pairs, self.with_ids, self.tools, self.sources = 0, True, False, sources
         terms: set[str] = set()
-        sides: tuple[set[str], set[str]] = (set(), set())
+        sides: tuple[set[_Side], set[_Side]] = (set(), set())
         for pair in pairs:
             self.pairs += 1
             if not (pair.prompt and pair.chosen and pair.rejected):
@@ -108,14 +110,20 @@ class _Survey:
                 )
             self.tools |= pair.tools is not None
             self.with_ids &= bool(pair.prompt_ids and pair.chosen_ids and pair.rejected_ids)
-            for ids, one in zip(sides, (pair.chosen_id, pair.rejected_id), strict=True):
-                ids.add(one)
+            for found, side in zip(sides, _SIDES, strict=True):
+                found.add(_side(pair, side))
             for rewards in (pair.chosen_rewards, pair.rejected_rewards):
                 terms.update(name for name, value in rewards.items() if _is_number(value))
         if not self.pairs:
             raise InputError("there is no pair to export; funnel.json of the stage says why")
         self.terms = sorted(terms)
         self.contradictory = sides[0] & sides[1]
+
+
+def _side(pair: Pair, side: str) -> _Side:
+    """The id, messages and characters of a side; a step pair has another part of a trajectory."""
+    messages = getattr(pair, side)
+    return getattr(pair, f"{side}_id"), len(messages), sum(len(one.content) for one in messages)
 
 
 def _is_number(value: object) -> bool:
@@ -167,18 +175,17 @@ def _mask(spans: Iterable[Span]) -> list[int]:
 
 
 def _kto(pairs: Iterable[Pair], survey: _Survey) -> Table:
-    """Each trajectory once, with its label; contradictory ones are left out."""
+    """Each side once, with its label; contradictory ones are left out."""
 
     def rows() -> Iterator[Row]:
         seen = set(survey.contradictory)
         for pair in pairs:
             for side in _SIDES:
-                name = getattr(pair, f"{side}_id")
-                if name not in seen:
-                    seen.add(name)
+                if (own := _side(pair, side)) not in seen:
+                    seen.add(own)
                     texts = {"prompt": pair.prompt, "completion": getattr(pair, side)}
                     messages = {key: list(map(as_json, value)) for key, value in texts.items()}
-                    facts = {"label": side == "chosen", "trajectory_id": name}
+                    facts = {"label": side == "chosen", "trajectory_id": own[0]}
                     yield messages | facts | {"tools": pair.tools}
 
     types = {"prompt": arrow_type(list[Message]), "completion": _messages(survey)}

@@ -89,6 +89,11 @@ def test_a_missing_verdict_stops_only_where_it_would_count():
         {"kind": "over", "verdict": "unknown"}
     ]
     assert terms([SEARCH], [None], HiPragReward(process=0.0))["total"] == 1.0
+    over, under = (HiPragReward(penalise=kind) for kind in ("over", "under"))
+    assert terms([SEARCH, FROM_MEMORY], ["no", None], over)["total"] == pytest.approx(1.4)
+    assert terms([SEARCH, FROM_MEMORY], [None, "yes"], under)["n_corr"] == 1
+    with pytest.raises(InputError, match=r"steps\.1\.verdict: missing"):
+        terms([FROM_MEMORY, SEARCH], [None, None], over)
 
 
 @pytest.mark.parametrize(("penalise", "n_corr"), [("both", 0), ("over", 1), ("under", 2)])

@@ -153,15 +153,18 @@ def test_unmeasured_progress_is_null_and_adds_nothing() -> None:
     assert step_rewards(small_trajectory(grammar="prograph"), [], [0.0])["total"] == 0.0
 
 
-def test_cached_continuations_depend_on_the_token_limit_of_observations(tmp_path: Path) -> None:
-    def identity(limit: str) -> str:
-        settings = config.load(
-            CONFIGS / "embedded-prograph.yaml", (f"sampling.max_context_tokens={limit}",)
-        )
+def test_cached_continuations_depend_on_limits_of_observations_and_on_merging(
+    tmp_path: Path,
+) -> None:
+    def identity(*overrides: str) -> str:
+        settings = config.load(CONFIGS / "embedded-prograph.yaml", overrides)
         context = StageContext(settings, "score", tmp_path, tmp_path, {}, round=1)
         return continuation_identity(context, "policy")
 
-    assert len({identity(limit) for limit in ("null", "300", "400")}) == 3
+    limits = [(f"sampling.max_context_tokens={limit}",) for limit in ("null", "300", "400")]
+    assert len({identity(*limit) for limit in (*limits, ("engine.adapters=loaded",))}) == 4
+    assert identity("engine.adapters=merged") == identity()
+    assert identity("engine.max_num_seqs=7", "sampling.in_flight=3") == identity()
 
 
 def test_the_stage_without_progress_samples_nothing(graph: Path, tmp_path: Path) -> None:
