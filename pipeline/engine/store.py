@@ -278,7 +278,8 @@ def fork(source: Path, target: Path) -> int:
 
     The last stages, which cost seconds, are left out: the new run has results of its own once it
     has run. Outputs are never changed in place, so both runs may link them. A kill leaves at most a
-    hidden directory beside ``target``, which does not exist before.
+    hidden directory beside ``target``, which does not exist before. Raises StoreError when a file
+    cannot be linked.
     """
     with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as made:
         store, count = Path(made) / "run" / "store", 0
@@ -288,7 +289,13 @@ def fork(source: Path, target: Path) -> int:
                 stage = output.parent.name
                 if stage not in _LAST:
                     copy = store / stage / output.name
-                    shutil.copytree(output, copy, copy_function=os.link)
+                    try:
+                        shutil.copytree(output, copy, copy_function=os.link)
+                    except shutil.Error as error:  # of all its files
+                        raise StoreError(
+                            f"{output} cannot be linked: {error.args[0][0][-1]}; both runs must be "
+                            "on one file system, and it must have hard links"
+                        ) from None
                     count += 1
         for kept in source.glob("dtypes.json"):  # later stages compute as those before them
             shutil.copy(kept, store.parent)
