@@ -31,7 +31,7 @@ def fork(
 
     source = find_run(run)
     try:
-        target = source.parent / run_name(name)
+        target = Path(os.path.relpath(source / ".." / run_name(name)))  # also beside "."
     except ValueError as error:
         raise InputError(f"NAME: {error}") from None
     if target.exists():

@@ -9,6 +9,7 @@ with itself, so that overrides remain, and any other file with the defaults.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,8 @@ def as_text(chosen: list[Entry]) -> str:
             common += 1
         lines += [f"{_INDENT * depth}{blocks[depth]}:" for depth in range(common, len(blocks))]
         open_blocks = blocks
-        written = yaml_text({name: entry.value}).splitlines()
+        lines_of = yaml_text({name: entry.value}).split("\n")[:-1]
+        written = [line for line in lines_of if line != "..."]  # the end of the document
         comment = f"# {entry.marks}" if entry.changed else ""
         indent = _INDENT * entry.depth
         if comment and len(written) == 1:
@@ -173,6 +175,8 @@ _Dumper.yaml_implicit_resolvers = {
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = "|" if "\n" in text else None
+    if re.search("[\u2028\u2029]", text):  # line breaks of YAML 1.1, which indentation would follow
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

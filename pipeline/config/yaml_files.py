@@ -1,8 +1,8 @@
 """Reading of YAML: files, and single values of the command line.
 
-Input: a path or a text. Output: the values that `yaml.SafeLoader` gives, with two differences:
-numbers follow YAML 1.2, so ``1e-5`` is a number, and ``1:30``, ``010`` and dates are texts; a
-repeated key is refused.
+Input: a path or a text. Output: the values that `yaml.SafeLoader` gives, with three differences:
+numbers follow YAML 1.2, so ``1e-5`` is a number, and ``1:30``, ``010`` and dates are texts; JSON's
+escapes of characters such as emojis are read; a repeated key is refused.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ def _parsed(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """`yaml.SafeLoader` with the numbers of YAML 1.2 and without repeated keys."""
+    """`yaml.SafeLoader` with the numbers of YAML 1.2, JSON's escapes, and no repeated keys."""
+
+    def construct_scalar(self, node: Any) -> str:
+        """A text; two escaped halves of a surrogate pair, as JSON has them, are one character."""
+        text = str(super().construct_scalar(node))
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         lines: dict[tuple[str, str], int] = {}

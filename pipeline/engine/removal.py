@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.atomic import sync
 from pipeline.core.errors import StoreError
 from pipeline.engine.failures import explain_os_error
-from pipeline.engine.store import MANIFEST, Store, read_manifest
+from pipeline.engine.store import MANIFEST, Store, read_manifest, set_aside
 
 _FINGERPRINT = "[0-9a-f]{16}"
 _OUTPUT = re.compile(rf"({_FINGERPRINT})(\.partial)?")
@@ -146,10 +145,7 @@ def remove(store: Store, output: Stored) -> str | None:
     path = output.path
     try:
         with store.locked(output.stage, output.fingerprint, timeout=0):
-            doomed = path.with_name(f"{output.fingerprint}.discarded-{os.getpid()}")
-            path.replace(doomed)
-            sync(path.parent)
-            shutil.rmtree(doomed)
+            shutil.rmtree(set_aside(path))
     except StoreError:
         return f"{path} is in use"
     except OSError as error:

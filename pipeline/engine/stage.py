@@ -446,7 +446,7 @@ def _task_for(
 
 
 def left_by(run: Path) -> StageTask:
-    """A task with the configuration file in a run's directory.
+    """A task with the configuration file in a run's directory, which may be a link.
 
     Raises FileNotFoundError without a file, and ConfigError when it belongs to another run.
     """
@@ -455,8 +455,10 @@ def left_by(run: Path) -> StageTask:
         raise FileNotFoundError(path)
     forget_configurations()
     task = StageTask(config=str(path))
-    if task.settings.name != run.name:
+    places = {place.name: place for place in (run.resolve(), run)}
+    if task.settings.name not in places:
         raise ConfigError(f"{path}: name is {task.settings.name}, so it is of another run")
     if task.settings.run_dir.resolve() != run.resolve():  # moved, or made from another directory
-        task = StageTask(config=str(path), overrides=(f"runs_dir={json.dumps(str(run.parent))}",))
+        folder = json.dumps(str(places[task.settings.name].parent))
+        task = StageTask(config=str(path), overrides=(f"runs_dir={folder}",))
     return task

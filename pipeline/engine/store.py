@@ -188,12 +188,11 @@ class Store:
         self, stage: str, wanted: Callable[[dict[str, Any]], bool]
     ) -> list[tuple[Path, dict[str, Any]]]:
         """Completed outputs whose manifest is ``wanted``, with their manifests, newest first."""
-        found = [
-            (path.parent, manifest)
-            for path in (self.root / stage).glob(f"*/{MANIFEST}")
-            if (manifest := manifest_of(path.parent)) and wanted(manifest)
+        return [
+            (path, manifest)
+            for path in outputs_of(self.root, stage)
+            if (manifest := manifest_of(path)) and wanted(manifest)
         ]
-        return sorted(found, key=lambda one: -(one[0] / MANIFEST).stat().st_mtime_ns)
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
         """Complete a stage: write its card and manifest with its files, then rename the directory.
@@ -209,12 +208,14 @@ class Store:
         text = json_text({**manifest, "files": files}, indent=2, sort_keys=True, allow_nan=False)
         write_text(written / MANIFEST, text + "\n")
         final = self.directory(key)
-        earlier = final.with_name(f"{final.name}.discarded-{os.getpid()}")
-        if final.exists():  # incomplete, or discarded
-            final.replace(earlier)
+        leftovers = [self.checkpoint_dir(key)]
+        if final.is_symlink():  # of a user who moved the output, perhaps to nothing by now
+            final.unlink()
+        elif final.exists():  # incomplete, or discarded
+            leftovers.append(set_aside(final))
         written.replace(final)
         sync(final.parent)
-        for leftover in (earlier, self.checkpoint_dir(key)):
+        for leftover in leftovers:
             shutil.rmtree(leftover, ignore_errors=True)  # else `steep gc --incomplete` does
         for record in (self.progress_file(key), self.failure_file(key)):
             with suppress(OSError):
@@ -277,17 +278,24 @@ def fork(source: Path, target: Path) -> int:
 
     The last stages, which cost seconds, are left out: the new run has results of its own once it
     has run. Outputs are never changed in place, so both runs may link them. A kill leaves at most a
-    hidden directory beside ``target``, which does not exist before.
+    hidden directory beside ``target``, which does not exist before. Raises StoreError when a file
+    cannot be linked.
     """
     with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as made:
         store, count = Path(made) / "run" / "store", 0
         store.mkdir(parents=True)
         with Store(source / "store").used():
-            for manifest in sorted(source.glob(f"store/*/*/{MANIFEST}")):
-                stage = manifest.parent.parent.name
+            for output in outputs_of(source / "store"):
+                stage = output.parent.name
                 if stage not in _LAST:
-                    copy = store / stage / manifest.parent.name
-                    shutil.copytree(manifest.parent, copy, copy_function=os.link)
+                    copy = store / stage / output.name
+                    try:
+                        shutil.copytree(output, copy, copy_function=os.link)
+                    except shutil.Error as error:  # of all its files
+                        raise StoreError(
+                            f"{output} cannot be linked: {error.args[0][0][-1]}; both runs must be "
+                            "on one file system, and it must have hard links"
+                        ) from None
                     count += 1
         for kept in source.glob("dtypes.json"):  # later stages compute as those before them
             shutil.copy(kept, store.parent)
@@ -432,6 +440,30 @@ def _manifest(directory: Path, written: int, inode: int) -> dict[str, Any]:
     return read_manifest(directory)
 
 
+def outputs_of(root: Path, stage: str = "*") -> list[Path]:
+    """The complete outputs in the store ``root``, damaged ones included, newest first.
+
+    A directory with the manifest of another output is none: a user has copied it, or the process
+    that was removing it was killed.
+    """
+    dated = []
+    for file in root.glob(f"{stage}/*/{MANIFEST}"):
+        manifest = manifest_of(file.parent)
+        if manifest is None or manifest["fingerprint"] == file.parent.name:
+            with suppress(FileNotFoundError):  # removed in the meantime
+                dated.append((file.stat().st_mtime_ns, file.parent))
+    return [path for _, path in sorted(dated, reverse=True)]
+
+
+def set_aside(path: Path) -> Path:
+    """Rename an output before it is removed, so that a kill leaves none that looks complete."""
+    aside = path.with_name(f"{path.name.partition('.')[0]}.discarded-{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a killed process with this id, as in containers
+    path.replace(aside)
+    sync(path.parent)
+    return aside
+
+
 def newest_outputs(
     root: Path,
     first: Iterable[Path] = (),
@@ -444,12 +476,7 @@ def newest_outputs(
     ``read`` gives the manifest of a directory: of a damaged one, the default gives None and
     `sound_manifest` raises StoreError.
     """
-    dated = [
-        (manifest.stat().st_mtime_ns, manifest.parent)
-        for manifest in root.glob(f"*/*/{MANIFEST}")
-        if not manifest.parent.parent.name.endswith("-shard")
-    ]
-    newest_first = [path for _, path in sorted(dated, reverse=True)]
+    newest_first = [path for path in outputs_of(root) if not path.parent.name.endswith("-shard")]
     by_fingerprint = {path.name: path for path in newest_first}
     outputs: dict[str, Path] = {}
 

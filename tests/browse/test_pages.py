@@ -59,6 +59,25 @@ def test_pairs_are_filtered_searched_and_sorted(
 
 
 @pytest.mark.parametrize(
+    ("folder", "twin"),
+    [("runs[1]", "runs1"), ("r*", "rx"), ("round=7", ""), ("kind=soft", ""), ("answer=no", "")],
+)
+def test_names_of_folders_are_neither_patterns_nor_columns(
+    stored: Path, tmp_path: Path, folder: str, twin: str
+) -> None:
+    if twin:
+        write_stored_run(tmp_path / twin, better=True)
+    run = shutil.copytree(stored / NAME, tmp_path / folder / NAME)
+    with browsed(run) as client:
+        assert "10 row" in get(client, "/trajectories?correct=no")
+        hard = get(client, "/pairs?kind=hard&hops=3")
+        assert rows(hard) == ["round-2/1"]
+        assert "<bdi>Vell</bdi>" in hard
+        assert "<td>7</td>" not in hard
+        assert "The verdict is yes." in get(client, "/call/round-1?key=key0")
+
+
+@pytest.mark.parametrize(
     ("filters", "count"),
     [
         ("", 22),

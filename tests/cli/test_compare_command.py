@@ -136,6 +136,18 @@ def test_damaged_pairs_are_refused_with_the_command_that_makes_them_again(
     assert "`steep run pair --round 1 --force` and its configuration" in complaint
 
 
+@pytest.mark.parametrize("name", ["{}.bak", "copy of {}", ".{}.x", "{}.discarded-7"])
+def test_a_copy_of_an_output_changes_nothing(runs: list[str], name: str) -> None:
+    expected = accepted("compare", *runs)
+    for output in list(Path("runs/all/store").glob("eval*/*")):
+        copy = shutil.copytree(output, output.with_name(name.format(output.name)))
+        (copy / "manifest.json").touch()
+    assert accepted("compare", *runs) == expected
+    count = accepted("fork", "all", "forked").split()[2]
+    assert accepted("fork", "few", "forked-few").split()[2] == count
+    assert accepted("fork", "forked", "again").split()[2] == count
+
+
 def test_an_unfinished_run_is_refused(runs: list[str], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "runs/few/store/evaluate")
     assert "few has no complete evaluation" in refused("compare", "all", "few")

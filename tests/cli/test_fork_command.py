@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,37 @@ def test_a_fork_has_the_finished_stages_and_no_results(finished: dict[Path, byte
     linked = [path for path in finished if path.stat().st_nlink > 1]
     assert linked
     assert not [path for path in linked if path.parts[3] in ("evaluate", "report")]
+
+
+@pytest.mark.parametrize(
+    ("folder", "run", "shown"),
+    [
+        ("runs/embedded", ".", "../other"),
+        ("runs/embedded/store", "..", "../../other"),
+        ("runs", "embedded", "other"),
+        ("runs", "../runs/embedded/", "other"),
+        (".", "runs/embedded/../embedded", "runs/other"),
+    ],
+)
+def test_a_fork_is_beside_its_run_however_that_is_named(
+    finished: dict[Path, bytes], folder: str, run: str, shown: str
+) -> None:
+    with contextlib.chdir(folder):
+        assert accepted("fork", run, "other").startswith(f"{shown} has ")
+    assert not_done() == {"evaluate", "report"}
+
+
+def test_a_fork_on_another_file_system_is_refused_in_one_sentence(
+    finished: dict[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+
+    monkeypatch.setattr(os, "link", refuse)
+    complaint = refused("fork", "embedded", "other")
+    assert "cannot be linked: [Errno 18] Invalid cross-device link: " in complaint
+    assert complaint.count("Errno") == 1
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["embedded"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import load
-from pipeline.config.writing import as_yaml, yaml_text
+from pipeline.config.writing import ABSENT, Entry, as_text, as_yaml, yaml_text
 from pipeline.config.yaml_files import parse_yaml
 from pipeline.core.shipped import configuration_names
 
@@ -37,7 +37,7 @@ def test_every_configuration_is_read_back(tmp_path: Path) -> None:
 
 TRICKY = st.sampled_from([
     "1e5", "010", "1:30", "2020-01-01", "yes", "~", "", "null", "<<", "0x1f", "1_000", " x", "x\n",
-    "a: b", "# c", "- x", "é\u202e\ufeff", "a\n\n  b \n", "\tx\n y", "'", '"', "=", "|", "🂡",
+    "\n", "a\n\n", "...", "a\n...\n", "a\u2028b\nc", "x\u2029 y", "\u2028", " \n\n", "a: b", "# c", "- x", "é\u202e\ufeff", "a\n\n  b \n", "\tx\n y", "'", '"', "=", "|", "🂡",
 ])  # fmt: skip
 PRINTABLE = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t\r"), max_size=20
@@ -50,3 +50,7 @@ def test_every_text_is_read_back_as_a_text(text: str) -> None:
     written = yaml_text(values)
     assert parse_yaml(written) == values
     assert yaml.safe_load(written) == values  # also with the rules of YAML 1.1
+    shown = [Entry("b.c.k", 2, text, "old", "base"), Entry("b.l", 1, [text], ABSENT, ABSENT)]
+    assert parse_yaml(as_text([*shown, Entry("k", 0, text, 1, ABSENT), Entry("z", 0, 1, 1, 1)])) == {
+        "b": {"c": {"k": text}, "l": [text]}, "k": text, "z": 1,
+    }  # fmt: skip

@@ -17,6 +17,8 @@ from pipeline.config.yaml_files import YamlProblem, parse_yaml
         ("1:30", "1:30"),
         ("2020-01-01", "2020-01-01"),
         ("no", False),
+        (r'"a \ud83d\ude00\uDBFF\uDFFF"', "a \N{GRINNING FACE}\U0010ffff"),
+        (r'"\ud83d \ude00\ud83d"', "\ud83d \ude00\ud83d"),  # the check of texts refuses halves
         ("", None),
         ("{3: 420, a: [x, ~]}", {3: 420, "a": ["x", None]}),
         ("{a: &a {b: 1, c: 2}, d: {<<: *a, b: 3}}", {"a": {"b": 1, "c": 2}, "d": {"b": 3, "c": 2}}),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 
 import pytest
@@ -49,6 +50,21 @@ def test_a_truncated_or_missing_file_stops_the_run_with_the_command_that_remakes
     assert (damaged.state, damaged.damage) == ("done", [problem])
     assert str(damaged.remake).startswith("steep run first --force --config ")
     assert (following.state, following.remake) == ("missing", None)
+
+
+def test_an_output_takes_the_place_of_a_link_to_nothing_and_of_leftovers(workspace):
+    """A killed process may have had the same id: in containers it is often 1."""
+    place = task(First, workspace).directory
+    leftover = place.with_name(f"{place.name}.discarded-{os.getpid()}")
+    for there in (place, leftover):
+        there.mkdir(parents=True)
+        (there / "number.txt").write_text("4")
+    assert complete_first(workspace, "5") == place
+    shutil.rmtree(place)
+    place.symlink_to(workspace / "unmounted")
+    assert complete_first(workspace, "6") == place
+    assert (place / "number.txt").read_text() == "6"
+    assert [one.name for one in place.parent.iterdir()] == [place.name]
 
 
 @pytest.mark.parametrize("file", ["number.txt", "manifest.json"])

@@ -1,5 +1,7 @@
 """A stage whose inputs were made again with the same content is not run again."""
 
+import shutil
+
 import pytest
 
 from pipeline.engine.run import RunFailed, run
@@ -39,6 +41,10 @@ def test_a_stage_whose_input_comes_out_the_same_is_reused_and_so_are_those_after
     [line] = why(task(FollowsTens, workspace, TENS, "retrieval.top_k=32"))
     assert f"reused; nothing would run, because its inputs have the content that {first}" in line
     assert executions(workspace)[3:] == ["rounded"]
+    for name in (f"{first.name}-old", f"{first.name}.discarded-9"):  # a copy, a killed removal
+        shutil.copytree(first, first.with_name(name)).joinpath("copy.txt").unlink()
+        (first.with_name(name) / "manifest.json").touch()
+    assert task(FollowsTens, workspace, TENS, "retrieval.top_k=32").directory == first
     run(follows_twice(41))
     assert executions(workspace)[4:] == ["rounded", "follows-tens", "follows-twice"]
 

@@ -16,6 +16,7 @@ from pipeline.core.errors import InputError
 from pipeline.engine.gc import collect
 from pipeline.engine.removal import clean
 from pipeline.engine.run import run, walk
+from pipeline.engine.stage import STAGES, left_by
 from pipeline.engine.status import status
 from tasks import task_for
 from tests.tasks.counting_tasks import FollowsTens, Second, Waits, background, executions, task
@@ -201,6 +202,23 @@ def test_all_runs_below_a_directory_are_examined_where_they_are():
     assert removed(found) == ["evaluate", "evaluate-policy", "report", "sft"] * 2
     assert {Path(row.directory).parts[:2] for row in found.rows} == {("archive", n) for n in "ab"}
     assert any("archive/c has no config.yaml" in line for line in found.left)
+
+
+@pytest.mark.parametrize(("name", "moved"), [("latest", False), ("latest", True), ("a", True)])
+def test_a_link_to_a_run_is_that_run(name, moved):
+    """Beside the run, or to another disk, whose name takes two escapes in JSON."""
+    report = fabricate("a", "rounds=0")
+    fabricate("a", "rounds=0", "sft.epochs=9")
+    leave_configuration(report)
+    run_dir = Path("runs/a").absolute()
+    if moved:
+        disk = Path("\N{GRINNING FACE} \u2028").absolute()
+        disk.mkdir()
+        run_dir = run_dir.rename(disk / "a")
+    Path("runs", name).symlink_to(run_dir)
+    link = left_by(Path("runs", name)).clone(STAGES["report"])
+    assert (gc(runs=Path("runs"), removing=False).left, gc(link, removing=False).left) == ([], [])
+    assert removed(gc(link)) == ["evaluate", "evaluate-policy", "report", "sft"]
 
 
 @pytest.mark.parametrize("text", ["rounds: many", "name: other", "["])

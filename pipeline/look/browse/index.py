@@ -8,6 +8,7 @@ and token ids stay in Parquet. The file is built once for each state of the run'
 
 from __future__ import annotations
 
+import glob
 import re
 import sys
 from pathlib import Path
@@ -25,8 +26,11 @@ from pipeline.look.browse.sources import VERDICTS, Group, RunSources
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-VERSION = 2  # of the tables; part of the file's name
+VERSION = 3  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
+# Of one file: without the option, a folder such as ``round=2`` above it becomes a column.
+PARQUET = "read_parquet({}, hive_partitioning = false)"
+_ROWS = PARQUET.format("$file, file_row_number = true")
 _DIAGNOSED = [
     "question_id", "question", "hop", "answers", "evidence", "answer", "stop", "steps"
 ]  # fmt: skip
@@ -40,6 +44,11 @@ def duckdb() -> Any:
     except ImportError:
         raise missing("steep browse needs duckdb", "browse") from None
     return duckdb
+
+
+def pattern(path: Path) -> str:
+    """The pattern of one file: DuckDB reads ``runs[1]`` in a path as any of these characters."""
+    return glob.escape(str(path))
 
 
 def open_index(sources: RunSources, folder: Path) -> DuckDBPyConnection:
@@ -80,7 +89,7 @@ def _build(path: Path, sources: RunSources) -> None:
         _add_terms(connection)
         for group in sources.groups:
             if group.pairs is not None:
-                connection.execute(_PAIRS, {"key": group.key, "file": str(group.pairs)})
+                connection.execute(_PAIRS, {"key": group.key, "file": pattern(group.pairs)})
         _add_pair_terms(connection)
         _sort_words(connection)
         connection.execute("CHECKPOINT")
@@ -107,7 +116,7 @@ CREATE TABLE base_pairs (
 );
 """
 
-_TRAJECTORIES = """
+_TRAJECTORIES = f"""
 INSERT INTO base
 WITH judged AS (
   SELECT trajectory_id,
@@ -123,7 +132,7 @@ SELECT $first + t.file_row_number, $key, t.file_row_number, t.trajectory_id, t.q
     lambda s: s.subquery <> '' OR s.search IS NOT NULL OR s.query IS NOT NULL)),
   nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), d.failure,
   f.bin, f.partner, j.over, j.under, j.judged, j.unknown, to_json(t.rewards)
-FROM read_parquet($file, file_row_number = true) t
+FROM {_ROWS} t
 LEFT JOIN questions q USING (question_id)
 LEFT JOIN funnel f USING (trajectory_id)
 LEFT JOIN judged j USING (trajectory_id)
@@ -134,29 +143,29 @@ _WORDS = f"""
 INSERT INTO unsorted_words
 SELECT DISTINCT unnest({WORDS.format(text="concat_ws(' ', question, output, answer)")}),
   $first + file_row_number
-FROM read_parquet($file, file_row_number = true)
+FROM {_ROWS}
 """
 
-_ITEMS = """
+_ITEMS = f"""
 INSERT INTO unsorted_items
 SELECT DISTINCT item.id, n FROM (
   SELECT unnest(flatten(list_transform(steps, lambda s: s.context))) AS item,
     $first + file_row_number AS n
-  FROM read_parquet($file, file_row_number = true)
+  FROM {_ROWS}
 ) WHERE item.id <> ''
 """
 
-_PAIRS = """
+_PAIRS = f"""
 INSERT INTO base_pairs
 SELECT $key, file_row_number, round, question_id, prompt[-1].content, kind, chosen_id, rejected_id,
   len(chosen_ids), len(rejected_ids), to_json(chosen_rewards), to_json(rejected_rewards)
-FROM read_parquet($file, file_row_number = true)
+FROM {_ROWS}
 """
 
 
 def _add_trajectories(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
     row = connection.execute("SELECT count(*) FROM base").fetchone()
-    values = {"key": group.key, "file": str(file), "first": row[0] if row else 0}
+    values = {"key": group.key, "file": pattern(file), "first": row[0] if row else 0}
     _read_beside(connection, group)
     _diagnose(connection, group, file)
     connection.execute(_TRAJECTORIES, values)
@@ -177,13 +186,14 @@ def _read_beside(connection: DuckDBPyConnection, group: Group) -> None:
         columns = ", ".join([key, *(column.split()[0] for column in others.split(", "))])
         for path in filter(None, files):
             connection.execute(
-                f"INSERT OR IGNORE INTO {name} SELECT {columns} FROM read_parquet(?)", [str(path)]
+                f"INSERT OR IGNORE INTO {name} SELECT {columns} FROM {PARQUET.format('?')}",
+                [pattern(path)],
             )
     if group.judged is not None:
         connection.execute(
             "INSERT INTO verdicts SELECT ?, id, step, kind, verdict, model, key "
-            "FROM read_parquet(?)",
-            [group.key, str(group.judged / VERDICTS)],
+            f"FROM {PARQUET.format('?')}",
+            [group.key, pattern(group.judged / VERDICTS)],
         )
 
 

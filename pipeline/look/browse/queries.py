@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.errors import InputError, StoreError
 from pipeline.look.browse import filters as filtering
 from pipeline.look.browse.filters import PAGE_SIZE, Filters, Table
-from pipeline.look.browse.index import WORDS, duckdb
+from pipeline.look.browse.index import PARQUET, WORDS, duckdb, pattern
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -141,8 +141,8 @@ class Queries:
 
         Raises StoreError when the file cannot be read.
         """
-        source = table if isinstance(table, str) else "read_parquet(?)"
-        named = [] if isinstance(table, str) else [str(table)]
+        source = table if isinstance(table, str) else PARQUET.format("?")
+        named = [] if isinstance(table, str) else [pattern(table)]
         condition = " AND ".join(f'"{column}" = ?' for column in values)
         try:
             return self.records(

@@ -18,7 +18,7 @@ from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import leaves, read_json
 from pipeline.core.row_files import iterate_parquet
-from pipeline.engine.store import MANIFEST, Depth, problems, read_manifest
+from pipeline.engine.store import Depth, outputs_of, problems, read_manifest
 from pipeline.evaluation.measured import read_outcomes
 from pipeline.evaluation.policy_names import of_run
 from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs
@@ -63,7 +63,7 @@ def read_run(directory: Path, name: str) -> RunResults:
 
     Raises StoreError when the run lacks a complete evaluation, or a part is missing or damaged.
     """
-    outputs = {path.parent.name: path.parent for path in directory.glob(f"store/*/*/{MANIFEST}")}
+    outputs = {path.name: path for path in outputs_of(directory / "store")}
     evaluation = _evaluation(directory)
     _check(evaluation)
     evaluated = {
@@ -103,18 +103,16 @@ def read_run(directory: Path, name: str) -> RunResults:
 
 def _evaluation(directory: Path) -> Path:
     """The output of the stage ``evaluate`` that the run shows, else the newest."""
-    found = sorted(
-        directory.glob(f"store/evaluate/*/{MANIFEST}"), key=lambda path: -path.stat().st_mtime_ns
-    )
+    found = outputs_of(directory / "store", "evaluate")
     if not found:
         raise StoreError(
             f"{directory} has no complete evaluation; expected the directory of a finished run, "
             "such as runs/embedded; finish it with `steep run` and its configuration"
         )
     shown = directory / _METRICS
-    metrics = [path.with_name(_METRICS) for path in found] if shown.is_file() else []
+    metrics = [path / _METRICS for path in found] if shown.is_file() else []
     same = (m.parent for m in metrics if m.is_file() and m.read_bytes() == shown.read_bytes())
-    return next(same, found[0].parent)
+    return next(same, found[0])
 
 
 def _check(output: Path, remedy: str = _AGAIN) -> None:
