@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -212,10 +213,11 @@ def _cells(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str
     The lines after an open quote are read again.
     """
     csv.field_size_limit(_MAX_CELL)
-    line, opened, of_row = 0, 0, list[str]()
+    line, opened = 0, 0
+    of_row, again = list[str](), deque[str]()
 
     def taken() -> Iterator[str]:
-        for text in iter(lambda: next(lines, ""), ""):
+        while text := again.popleft() if again else next(lines, ""):
             of_row.append(text)
             yield text
 
@@ -233,7 +235,7 @@ def _cells(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str
         except csv.Error as error:
             line += 1
             opened += len(of_row) > 1
-            lines = chain(of_row[1:], lines)
+            again.extendleft(reversed(of_row[1:]))  # iterators in iterators overflow the stack
             reader = csv.reader(taken(), delimiter=delimiter, strict=True)
             cause = f"not readable as a table: {one_line(str(error), _SHOWN)}"
             problem = InputError(cause + "; write a quote inside quotes twice", line)

@@ -12,6 +12,7 @@ import pytest
 from pipeline.core.errors import InputError, Place
 from pipeline.core.input_files import read_json, read_text
 from pipeline.core.row_files import iterate_parquet, iterate_rows, read_jsonl
+from pipeline.knowledge.corpus.bounded import bounded
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,12 @@ def test_an_error_gets_its_file_and_line_once():
     assert str(Place("a.json").error(InputError("not JSON", 7))) == "a.json:7: not JSON"
     assert str(Place("a.json", "record 4").error(InputError("empty"))) == "a.json: record 4: empty"
     assert str(Place("a.json", 9).error(InputError.at("b.json", "empty"))) == "b.json: empty"
+
+
+@pytest.mark.parametrize("bad", ['"a"x,b\n', '\n"a"x,b\r\n', '"a"x,"b\n'])
+def test_a_table_of_malformed_rows_takes_no_quadratic_time(tmp_path, bad):
+    path = tmp_path / "t.csv"
+    path.write_text("title,text\n" + bad * 30_000 + "f,g\n")
+    last = bounded(lambda: list(iterate_rows(path))[29_999:], 4)
+    assert isinstance(last[0].value, InputError)
+    assert last[1:] == [({"title": "f", "text": "g"}, 30_001, path.read_text().count("\n"))]

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from pipeline.config import QuestionFile
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, Question, Trajectory
+from pipeline.knowledge.corpus.bounded import bounded
+from pipeline.knowledge.corpus.questions.answers import answer_texts
 from pipeline.knowledge.corpus.questions.load import (
     MALFORMED,
     NO_ANSWER_IN_TEXT,
@@ -142,6 +144,9 @@ ANSWERS = [
     ("[np.str_('Ann'), nan]", ["Ann"]),
     ("('Ann', 'Bo')", ["Ann", "Bo"]),
     ("[1 2]", ["1", "2"]),
+    ('["Ann", NaN, 1e999]', ["Ann", "1e999"]),
+    ("['Ann', 1e999]", ["Ann", "Infinity"]),
+    ("[{'text': 'Ann', 1: 'x'}]", ["Ann"]),
     (["['Ann', 'x']"], ["Ann", "x"]),
     ({"target": ["Ann"]}, ["Ann"]),
     ({"target": "['Ann']"}, ["Ann"]),
@@ -173,7 +178,7 @@ def test_answers_are_read_in_every_form_by_questions_and_imports_alike(
 @pytest.mark.parametrize(
     "value",
     ["['Ann', Bo]", "['Ann'", "[Ann, Bo]", "{'target': f('Ann')}", "[b'Ann']", "[__import__('os')]",
-     "{'style': 'rule'}", "[" * 9000, "['Ann', ...]", "['\\ud800']", {"a": "Ann"}, [["Ann", {"b": 1}]]],
+     "{'style': 'rule'}", "[" * 9000, "['Ann', ...]", "['\\ud800']", {"a": "Ann"}, [["Ann", {"b": 1}]], "[{1: 'Ann'}]", "['Ann', {None: 'Bo'}]"],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_what_looks_like_a_list_of_answers_and_is_none_costs_its_row(
@@ -290,6 +295,11 @@ def test_a_malformed_row_costs_itself_wherever_it_is(
     assert notes.counts[MALFORMED] == len(malformed)
     places = [place.partition(": ")[0] for place in notes.malformed]
     assert places == [f"{path}:{number}" for number in malformed[:1]]
+
+
+@pytest.mark.parametrize("text", ["[" + "," * 50_000, "[a\n" * 20_000])
+def test_a_long_answer_that_begins_as_a_list_takes_no_quadratic_time(text: str) -> None:
+    assert bounded(lambda: list(answer_texts(text)), 2) == [text]
 
 
 def test_the_name_of_a_data_set_is_free_but_no_misspelled_one() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import tokenize
 import warnings
@@ -30,7 +31,7 @@ GOLD = (
 _INSIDE = (*GOLD, "text", "value", "aliases")  # names of answers in an object, in this order
 # Texts that print a list or an object. A phrase in brackets is an answer.
 _LISTED = re.compile(
-    r"""\s*(array\(|[\[{]\s*['"\[{]|\[(.*[,'"\n].*|[\s\d.-]*)\]\s*$"""
+    r"""\s*(array\(|[\[{]\s*['"\[{]|\[([^,'"\n]*[,'"\n].*|[\s\d.-]*)\]\s*$"""
     r"""|\(\s*['"].*['"],?\s*\)\s*$)""",
     re.DOTALL,
 )
@@ -84,13 +85,14 @@ def literal(text: str) -> Any:
     Raises ValueError for another text. No code is run.
     """
     try:
-        return parse_json(text)
+        return parse_json(text, data=True)
     except InputError:
         pass
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
             value = ast.literal_eval(_with_commas(text[: _MAX_TEXT + 1]))
-            known = encodable(value)
+        value = parse_json(json.dumps(value), data=True)  # Python has other names and numbers
+        known = encodable(value)
     except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
         known = False
     if not known or len(text) > _MAX_TEXT:
