@@ -123,7 +123,9 @@ def read_whole(log: Log) -> list[dict[str, Any]]:
     messages = read_messages(log)
     assert read_messages(json.dumps(log)) == messages
     padded = [{"weight": None, "function_call": None, **message} for message in log]
-    assert read_messages(padded) == messages
+    assert read_messages(padded) == read_messages(tuple(padded)) == messages
+    if all("type" not in message for message in log):  # others are items
+        assert read_messages([{"tool_calls": [], **message} for message in log]) == messages
     return messages
 
 

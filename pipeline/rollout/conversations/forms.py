@@ -87,7 +87,7 @@ def openai_form(log: Any) -> list[Placed]:
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+    return [_without_nulls(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _item(item: Message, at: str) -> Message:
@@ -110,7 +110,7 @@ def _item(item: Message, at: str) -> Message:
             f"{at}: a message with the keys {', '.join(map(str, item)) or '(none)'} is not read; "
             "messages have role and content, from and value, or type"
         )
-    if "tool_calls" not in item and (call := item.pop("function_call", None)):
+    if not item.get("tool_calls") and (call := item.pop(_OLD, None)):
         item["tool_calls"] = [{"function": call}]
     return item | {"role": _ROLES.get(item["role"], item["role"])}
 
@@ -249,11 +249,12 @@ def _with_written_calls(messages: list[Placed]) -> Iterator[Placed]:
         content = _content(message)
         if message["role"] == "assistant":
             text, calls, answer = _written(content)
-            if answer and "tool_calls" not in message:
+            called = _listed(message.get("tool_calls"))
+            if answer and not called:
                 message = message | {"content": f"{text}\nAnswer: {answer}"}
-            elif calls and "tool_calls" not in message and _results(after, len(calls)):
-                message = message | {"content": text, "tool_calls": calls}
-            waiting = len(_listed(message.get("tool_calls")))
+            elif calls and not called and _results(after, len(calls)):
+                message = message | {"content": text, "tool_calls": (called := calls)}
+            waiting = len(called)
             yield at, message
         elif waiting and (texts := _results(message, waiting)):
             yield from ((at, message | {"role": "tool", "content": text}) for text in texts)
