@@ -342,6 +342,19 @@ def test_a_part_with_the_id_of_a_call_that_differs_is_another_call(parts: list) 
     assert [result["tool_call_id"] for result in read] == ["a", "a-2"]
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_arguments_with_a_number_that_json_lacks_stay_text(number: str) -> None:
+    """Before, ``messages`` of the trajectory were no JSON, and every later command refused them."""
+    text = f'{{"query": {number}}}'
+    call = {"id": "a", "function": {"name": "search", "arguments": text}}
+    messages = read_messages([USER, {"role": "assistant", "tool_calls": [call]}])
+    assert calls_of(messages[1]) == [Call("search", text, "a")]
+    assert read_messages(json.dumps(messages)) == messages
+    written = f'<tool_call>{{"name": "search", "arguments": {text}}}</tool_call>'
+    log = [USER, {"role": "assistant", "content": written}, {"role": "tool", "content": "x"}]
+    assert read_messages(log)[1]["content"] == written
+
+
 def test_reasoning_of_langchain_is_read_from_either_place() -> None:
     for fields in ({"reasoning_content": "hm"}, {"additional_kwargs": {"reasoning_content": "hm"}}):
         _, message = read_messages(_langchain_turn(**fields))

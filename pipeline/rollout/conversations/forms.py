@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import parse_json
 
 Message = dict[str, Any]
 Placed = tuple[str, Message]
@@ -183,8 +184,8 @@ def _named_call(call: Any, arguments: str, name: str = "id") -> Any:
 def _calls(texts: list[Any]) -> list[Message]:
     """The calls in JSON texts of objects or lists; none if one of them has no name."""
     try:
-        values = [json.loads(text) for text in texts]
-    except (TypeError, ValueError, RecursionError):
+        values = [parse_json(text) for text in texts]
+    except (TypeError, ValueError):
         return []
     calls = [call for value in values for call in (value if isinstance(value, list) else [value])]
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
