@@ -82,9 +82,9 @@ def separate(text: str, system: str, searches: object = None) -> list[tuple[str,
     """The output without its prompt and end of turn: text of the policy and retrieved blocks in
     turn, each with whether it was retrieved. The first and the last piece are the policy's.
 
-    ``system`` is a grammar. ``searches`` is the number of searches that the row
-    states, if it is a number. Blocks that are separate chat turns (Graph-R1) become part of the one
-    turn. Raises UncertainWriter when a text violates a rule of this module.
+    ``system`` is a grammar. ``searches`` is the number of searches that the row states, if it is a
+    number, which tables hold as text. Blocks that are separate chat turns (Graph-R1) become part of
+    the one turn. Raises UncertainWriter when a text violates a rule of this module.
     """
     if _FRAME.match(text):
         _, turn, text = text.partition(_ASSISTANT)
@@ -92,9 +92,10 @@ def separate(text: str, system: str, searches: object = None) -> list[tuple[str,
             raise UncertainWriter(f"the chat prompt is not followed by {_ASSISTANT}")
         text = text.lstrip("\n")
     blocks = _blocks(text, _LAYOUTS[system])
-    if type(searches) is int and len(blocks) > searches:
+    stated = str(searches).removesuffix(".0")  # of a pandas column with nulls
+    if re.fullmatch("[0-9]{1,9}", stated) and len(blocks) > int(stated):
         raise UncertainWriter(
-            f"the row states {searches} searches, but the text holds {len(blocks)} retrieved blocks"
+            f"the row states {stated} searches, but the text holds {len(blocks)} retrieved blocks"
         )
     pieces, position = list[tuple[str, bool]](), 0
     for start, end, block in blocks:

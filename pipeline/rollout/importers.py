@@ -32,6 +32,7 @@ from pipeline.knowledge.corpus.questions.own import QUESTION, evidence_texts, qu
 from pipeline.knowledge.corpus.questions.republished import prompted_question, with_answers
 from pipeline.knowledge.corpus.raw_records import RawRecord
 from pipeline.rollout.conversations.messages import (
+    Message,
     by_turns,
     name_searches,
     read_messages,
@@ -46,6 +47,7 @@ from pipeline.rollout.imported_text import R1_SEARCHER, UncertainWriter, separat
 _MESSAGES = ("messages", "conversations", "conversation", "traj", "trajectory", "chat_history")
 _OUTPUT = ("full_output", "output", "response", "generation", "sequences_str", "completion")
 _R1_OUTPUT = "gen_text_store"  # R1-Searcher's evaluation
+_ALL = (*_MESSAGES, *_OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,10 @@ class _Rows:
         made = self._made(parser.parse(output, spans), output, spans, asked or "")
         return replace(made, grammar=name)
 
-    def _conversation(self, log: list[Any]) -> Trajectory:
+    def _conversation(self, given: list[Message]) -> Trajectory:
         """A log of messages; the last message of the user before the first turn asks."""
         form = tool_format(self.grammar_name)
-        name_searches(given := read_messages(log), form.name, self.search_tools)
+        name_searches(given, form.name, self.search_tools)
         messages = without_closing(given)
         parsed = parse(form, messages, whole=self.whole_answer)
         prompt, turns = split_turns(messages)
@@ -192,11 +194,15 @@ class _Rows:
         return replace(made, **vars(parsed))
 
 
-def _logged(record: RawRecord) -> list[Any] | None:
-    """The messages of a row, in any form; None for a row with an output of text."""
-    row = record.value
+def _logged(record: RawRecord) -> list[Message] | None:
+    """The messages of a row, in any form; None for a row with an output of text.
+
+    Messages without an assistant's are the prompt if an output, or another log, stands beside
+    them. Raises InputError for an output beside messages that end before it.
+    """
+    row, prompt = record.value, []
     output = _first(row, (_R1_OUTPUT, *_OUTPUT))
-    for name in (*_MESSAGES, *_OUTPUT):
+    for name in _ALL:
         value = row.get(name)
         if isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(ValueError):
@@ -205,12 +211,21 @@ def _logged(record: RawRecord) -> list[Any] | None:
             continue
         roles = (each.get("role") if isinstance(each, dict) else None for each in value)
         if output and all(role in ("system", "user") for role in roles):
-            continue  # this is the prompt
-        opening = [] if name in _MESSAGES else row.get("input") or row.get("prompt") or []
+            continue
+        asked = prompt or row.get("input") or row.get("prompt") or []
+        opening = [] if name in _MESSAGES else asked
         if not isinstance(opening, list):
             opening = [{"role": "user", "content": opening}]
         system = row.get("system") or row.get("instructions")
-        return [*([{"role": "system", "content": system}] if system else []), *opening, *value]
+        log = [*([{"role": "system", "content": system}] if system else []), *opening, *value]
+        read = read_messages(log)
+        answered = any(message["role"] == "assistant" for message in read)
+        others = [each for each in (*_ALL[_ALL.index(name) + 1 :], _R1_OUTPUT) if row.get(each)]
+        if not others or (answered and read[-1]["role"] == "assistant"):
+            return read
+        if answered:
+            raise InputError(f"{name} ends before {others[-1]}; write it as the last message")
+        prompt = value
     lists = [name for name, value in row.items() if isinstance(value, list | dict) and value]
     if not output and (named := [name for name in lists if name not in (*GOLD, "evidence")]):
         raise InputError(

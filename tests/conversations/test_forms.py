@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS
-from pipeline.rollout.conversations.messages import by_turns, calls_of, read_messages, uniform
+from pipeline.rollout.conversations.messages import (
+    Call,
+    by_turns,
+    calls_of,
+    read_messages,
+    uniform,
+)
 from pipeline.rollout.conversations.steps import parse, tool_format
 from pipeline.serving.turns import TurnRequest, numbered, received
 
@@ -117,7 +123,9 @@ def read_whole(log: Log) -> list[dict[str, Any]]:
     messages = read_messages(log)
     assert read_messages(json.dumps(log)) == messages
     padded = [{"weight": None, "function_call": None, **message} for message in log]
-    assert read_messages(padded) == messages
+    assert read_messages(padded) == read_messages(tuple(padded)) == messages
+    if all("type" not in message for message in log):  # others are items
+        assert read_messages([{"tool_calls": [], **message} for message in log]) == messages
     return messages
 
 
@@ -252,6 +260,105 @@ def test_what_is_not_read_is_named_with_its_place_and_form(message: dict, proble
 def test_items_of_unknown_forms_are_named(item: dict, problem: str) -> None:
     with pytest.raises(InputError, match=re.escape(problem)):
         read_messages([USER, item])
+
+
+def _langchain_turn(**fields: object) -> Log:
+    return [{"type": "human", "content": "Q"}, {"type": "ai", "content": "", **fields}]
+
+
+def _uses(*queries: object, name: str = "search", **more: object) -> list[dict[str, Any]]:
+    return [{"type": "tool_use", "id": "a", "name": name, "input": q, **more} for q in queries]
+
+
+WHERE, WHO = CALL["arguments"], {"query": "Who?"}
+TWICE = {"tool_calls": [LANGCHAIN_CALL]}
+OTHER = {"name": "search", "arguments": '{"query": "Who?"}'}
+CHUNK = {"name": "search", "args": '{"query": "Where?"}', "id": "a", "index": 0}
+RAW = {"name": "search", "args": '{"query', "id": "a", "error": "not JSON"}
+NEWLINE = {"query": "Where\nto?"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "arguments"),
+    [
+        ({**TWICE, "content": _uses({}, partial_json='{"query": "Where?"}', index=0)}, WHERE),
+        ({**TWICE, "tool_call_chunks": [CHUNK]}, WHERE),
+        ({**TWICE, "content": [{"type": "function_call", "id": "fc", "call_id": "a", **TEXT_CALL}]},
+         WHERE),
+        ({**TWICE, "additional_kwargs": {"function_call": TEXT_CALL}}, WHERE),  # of Gemini
+        ({"tool_calls": [{**LANGCHAIN_CALL, "args": NEWLINE}], "additional_kwargs": {
+            "tool_calls": [{"id": "a", "function": {**CALL, "arguments": '{"query": "Where\nto?"}'}}]
+        }}, NEWLINE),
+        ({"invalid_tool_calls": [RAW], "additional_kwargs": {
+            "tool_calls": [{"id": "a", "function": {**CALL, "arguments": RAW["args"]}}]
+        }}, RAW["args"]),
+    ],
+)  # fmt: skip
+def test_a_copy_of_a_call_is_read_once(fields: dict, arguments: object) -> None:
+    _, message = read_messages(_langchain_turn(**fields))
+    assert calls_of(message) == [Call("search", arguments, "a")]
+    assert message["content"] == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({**TWICE, "additional_kwargs": {"tool_calls": [{"id": "a", "function": OTHER}]}},
+         "messages.1.additional_kwargs:"),
+        ({**TWICE, "additional_kwargs": {"tool_calls": [{"id": "b", "function": TEXT_CALL}]}},
+         "messages.1.additional_kwargs:"),
+        ({**TWICE, "additional_kwargs": {"function_call": OTHER}}, "messages.1.additional_kwargs:"),
+        ({**TWICE, "tool_call_chunks": [{**CHUNK, "name": "find"}]}, "messages.1.tool_call_chunks:"),
+        ({"tool_call_chunks": [CHUNK]}, "messages.1.tool_call_chunks:"),
+        ({**TWICE, "content": _uses(WHERE, note="x")}, "messages.1.tool_calls.0.note:"),
+        ({"content": "x", "reasoning_content": "a", "additional_kwargs": {"reasoning_content": "b"}},
+         "messages.1.additional_kwargs:"),
+        ({"content": "x", "data": {"content": "y"}}, "messages.1.data:"),
+        ({"data": {"content": "x"}, "text": "y"}, "messages.1."),
+        ({"additional_kwargs": {"refusal": "x"}}, "messages.1.additional_kwargs:"),
+        ({"note": "x"}, "messages.1.note:"),
+    ],
+)  # fmt: skip
+def test_what_differs_from_its_copy_is_refused(fields: dict, problem: str) -> None:
+    """Before, the copy was left out silently, and so was a key that two turns in a row have."""
+    for more in ({}, {"additional_kwargs": {}, "note": ""}):
+        log = _langchain_turn(**fields)
+        log += [{"type": "ai", "content": "x", **more}] if more else []
+        with pytest.raises(InputError, match=re.escape(problem)):
+            read_messages(log)
+
+
+@pytest.mark.parametrize("parts", [_uses(WHO), _uses(WHERE, name="find"), _uses(WHERE, WHERE)])
+def test_a_part_with_the_id_of_a_call_that_differs_is_another_call(parts: list) -> None:
+    """Before, it was left out, and the result of the second call was refused or misnamed."""
+    turn = {"role": "assistant", "content": parts, "tool_calls": [{"id": "a", "function": CALL}]}
+    results = [{"role": "tool", "tool_call_id": "a", "content": text} for text in "xy"]
+    with pytest.raises(
+        InputError, match=r"messages.1.tool_calls: 2 with the id 'a', which 1 resul"
+    ):
+        read_messages([USER, turn, results[0]])
+    _, message, *read = read_messages([USER, turn, *results])
+    assert [call.id for call in calls_of(message)] == ["a", "a-2"]
+    assert [result["tool_call_id"] for result in read] == ["a", "a-2"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_arguments_with_a_number_that_json_lacks_stay_text(number: str) -> None:
+    """Before, ``messages`` of the trajectory were no JSON, and every later command refused them."""
+    text = f'{{"query": {number}}}'
+    call = {"id": "a", "function": {"name": "search", "arguments": text}}
+    messages = read_messages([USER, {"role": "assistant", "tool_calls": [call]}])
+    assert calls_of(messages[1]) == [Call("search", text, "a")]
+    assert read_messages(json.dumps(messages)) == messages
+    written = f'<tool_call>{{"name": "search", "arguments": {text}}}</tool_call>'
+    log = [USER, {"role": "assistant", "content": written}, {"role": "tool", "content": "x"}]
+    assert read_messages(log)[1]["content"] == written
+
+
+def test_reasoning_of_langchain_is_read_from_either_place() -> None:
+    for fields in ({"reasoning_content": "hm"}, {"additional_kwargs": {"reasoning_content": "hm"}}):
+        _, message = read_messages(_langchain_turn(**fields))
+        assert message["reasoning_content"] == "hm"
 
 
 def _openai(turns: list[Any], answer: str) -> Log:

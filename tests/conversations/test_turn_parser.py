@@ -61,6 +61,11 @@ def test_calls_and_answers_of_qwen(qwen25: TurnParser, qwen3: TurnParser) -> Non
     assert parsed(qwen25, f"Answer: X\n{hermes(QUERY)}<|im_end|>").calls == [VALID]
 
 
+def test_a_whole_surrogate_pair_is_a_character(qwen25: TurnParser) -> None:
+    [call] = parsed(qwen25, hermes(r'{"query": "\ud83d\ude00?"}') + "<|im_end|>").calls
+    assert call.arguments == {"query": "\N{GRINNING FACE}?"}
+
+
 def test_a_call_in_a_think_block_does_not_count(qwen3: TurnParser) -> None:
     text = f"<think>\n{hermes(QUERY)}\n</think>\n\nAnswer: X<|im_end|>"
     assert parsed(qwen3, text) == ParsedTurn("Answer: X", hermes(QUERY))
@@ -79,6 +84,11 @@ def test_a_call_in_a_think_block_does_not_count(qwen3: TurnParser) -> None:
         ('<tool_call>\n{"name": "search", "argum', "a call that cannot be parsed"),
         (hermes(QUERY).removesuffix("</tool_call>"), "a call that cannot be parsed"),
         (hermes("[" * 9999), "a call that cannot be parsed"),
+        # Before, no record could hold these, and the stage that wrote or read it stopped.
+        (hermes('{"query": NaN}'), "a call that cannot be parsed"),
+        (hermes('{"query": "who?", "most": [1e999]}'), "a call that cannot be parsed"),
+        (hermes('{"query": "\\ud83d"}'), "a call that cannot be parsed"),
+        (hermes(QUERY, "\\ude00"), "a call that cannot be parsed"),
         ("</tool_call>", "control token </tool_call> at offset 0"),
         ("Answer: <|im_start|>", "control token <|im_start|> at offset 8"),
         (hermes('{"query": "<|im_start|>"}'), "control token <|im_start|>"),

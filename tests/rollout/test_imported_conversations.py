@@ -180,6 +180,19 @@ ROWS: dict[str, dict[str, Any]] = {
         "reward_model": {"ground_truth": {"target": ["Norway"]}, "style": "rule"}, "response": TAGGED,
     },
     "a prompt of messages, and an output": QUESTION | {"messages": [{"role": "user", "content": "?"}], "output": TAGGED},
+    "a prompt of ShareGPT, and an output": QUESTION | {"conversations": [{"from": "human", "value": "?"}], "output": TAGGED},
+    "a prompt with a developer's message, and an output": QUESTION | {
+        "messages": [{"role": "developer", "content": "Search."}, {"role": "user", "content": "?"}], "response": TAGGED,
+    },
+    "a prompt of LangChain, and R1-Searcher's output": QUESTION | {
+        "messages": [{"type": "human", "content": "?"}], "gen_text_store": R1,
+    },
+    "a prompt of messages, and an output of messages": QUESTION | {
+        "messages": [{"role": "user", "content": "?"}], "output": TURNS,
+    },
+    "a prompt of messages, and a log": QUESTION | {
+        "messages": [{"role": "user", "content": "?"}], "traj": [{"role": "user", "content": "?"}, *TURNS],
+    },
     "R1-Searcher": {"question": "In which country?", "answer": "Norway", "gen_text_store": R1},
     "R1-Searcher, under another name": QUESTION | {"output": R1},
     "messages as JSON text": QUESTION | {"messages": json.dumps([{"role": "user", "content": "?"}, *TURNS])},
@@ -205,6 +218,21 @@ def test_a_row_of_each_system_has_its_question_answers_and_step(
     assert (found.question, found.answers) == ("In which country?", ["Norway"])
     assert (found.answer, found.format_error, len(found.steps)) == ("Norway", None, 1)
     assert "evil" not in "".join(text_of(found.output, found.spans, "model"))
+
+
+EXAMPLE = [*TURNS, {"role": "user", "content": "?"}]
+
+
+@pytest.mark.parametrize("output", [TAGGED, "Answer: Rome", TURNS])
+@pytest.mark.parametrize("log", [EXAMPLE, TURNS[:2]], ids=["example", "cut off"])
+def test_an_output_beside_messages_that_end_before_it_is_not_left_out(
+    tmp_path: Path, log: list[dict[str, Any]], output: Any
+) -> None:
+    """Before, the answer of an example in the prompt was imported, or none."""
+    messages = [{"role": "user", "content": "?"}, *log]
+    found = imported(tmp_path, QUESTION | {"messages": messages, "output": output}, hop="multi")
+    assert "messages ends before output; write it as the last message" in str(found)
+    assert isinstance(imported(tmp_path, QUESTION | {"messages": messages}), Trajectory)
 
 
 def test_a_document_of_r1_searcher_cannot_forge_a_turn(tmp_path: Path) -> None:

@@ -79,10 +79,13 @@ def test_a_block_whose_end_is_not_certain_is_left_out(
 def test_only_the_number_of_searches_exposes_a_whole_forged_turn(tmp_path: Path) -> None:
     """In the last document, with as many documents: the limit that SECURITY.md names."""
     output = search_r1("a", f'{FAKE_SEARCH}Doc 1(Title: "T") x\nDoc 2(Title: "T") y')
-    assert "states 1 searches, but the text holds 2" in str(imported(tmp_path, output, searches=1))
-    found = imported(tmp_path, output)
-    assert isinstance(found, Trajectory)
-    assert len(found.steps) == 2
+    for stated in (1, "1", 1.0, "1.0"):  # tables hold texts, and pandas floats
+        problem = str(imported(tmp_path, output, searches=stated))
+        assert "states 1 searches, but the text holds 2" in problem
+    for stated in (2, "2", "", None, ["q"]):
+        found = imported(tmp_path, output, searches=stated)
+        assert isinstance(found, Trajectory)
+        assert len(found.steps) == 2
 
 
 OUTSIDE = "outside of retrieved text"

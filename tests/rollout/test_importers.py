@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
+from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import ContextItem, Trajectory
 from pipeline.core.spans import cover_error
 from pipeline.rollout.importers import SkippedLine, iterate_outputs
@@ -84,6 +85,19 @@ def test_answers_of_real_outputs_are_those_their_authors_extracted(real_data: Pa
         assert missing in (0, 1)  # the last search may have no information
         assert all(step.context for step in trajectory.steps)
     assert Counter(trajectory.format_ok for trajectory in trajectories) == {True: 193, False: 25}
+
+
+@pytest.mark.parametrize("score", ["NaN", "-Infinity", "1e999", '"nan"'])
+def test_knowledge_with_a_score_that_no_record_holds_is_imported(
+    tmp_path: Path, score: str
+) -> None:
+    """Before, the command ended with a traceback."""
+    results = f'{{"results": [{{"<knowledge>": "A fact.", "<coherence>": {score}}}]}}'
+    output = f"{PROGRAPH_QUERY}<knowledge>{results}</knowledge>{PROGRAPH_ANSWER}"
+    row = {"question": "Where?", "golden": ["Alabama"], "output": output}
+    [trajectory], _ = import_outputs([_write(tmp_path / "a.jsonl", row)], grammar_name="prograph")
+    assert trajectory.steps[0].context == [ContextItem("hyperedge", "", "", "A fact.", 0.0)]
+    write_jsonl(tmp_path / "b.jsonl", [trajectory])
 
 
 def test_knowledge_in_a_separate_chat_turn_is_imported_as_an_observation(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ a passage is ``Title: "..." Text: ...``. Graph-R1's outputs hold JSON with ``<kn
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,19 +141,21 @@ def parse_items(body: str) -> list[ContextItem]:
 
 
 def _parse_graph_r1(body: str) -> list[ContextItem] | None:
-    """Items of ``{"results": [{"<knowledge>": fact, "<coherence>": score}]}``, else None."""
+    """Items of ``{"results": [{"<knowledge>": fact, "<coherence>": score}]}``, else None.
+
+    A score that is no finite number, which no record holds, is 0, as of items of text.
+    """
     if not body.startswith("{"):
         return None
     try:
         results = json.loads(body)["results"]
-        return [
-            ContextItem(
-                "hyperedge", "", "", str(result["<knowledge>"]), float(result["<coherence>"])
-            )
-            for result in results
-        ]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        scored = [(str(each["<knowledge>"]), float(each["<coherence>"])) for each in results]
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
+    return [
+        ContextItem("hyperedge", "", "", fact, score if math.isfinite(score) else 0.0)
+        for fact, score in scored
+    ]
 
 
 GRAMMAR = ProGraph

@@ -22,9 +22,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import parse_json
 
 Message = dict[str, Any]
 Placed = tuple[str, Message]
@@ -50,6 +52,7 @@ _RESULT_PARTS = {
 _THOUGHT_PARTS = ("thinking", "reasoning")
 _THOUGHTS = ("thinking", "reasoning", "text", "summary", "content")
 _THOUGHT_KEYS = {*_THOUGHTS, "type", "id", "index", "status", "signature", "encrypted_content"}
+_OLD = "function_call"  # the key of a call before tool_calls
 _CALL_TAG, _RESULT_TAG = "<tool_call>", "<tool_response>"
 _REACT = re.compile(  # linear in runs of white space, as documents may hold long ones
     r"(.*)\bAction(?: \d+)?:\s*(\w+)[ \t]*(?:\[(.*)|\n+Action Input(?: \d+)?:(.*))", re.DOTALL
@@ -85,7 +88,7 @@ def openai_form(log: Any) -> list[Placed]:
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+    return [_without_nulls(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _item(item: Message, at: str) -> Message:
@@ -108,7 +111,7 @@ def _item(item: Message, at: str) -> Message:
             f"{at}: a message with the keys {', '.join(map(str, item)) or '(none)'} is not read; "
             "messages have role and content, from and value, or type"
         )
-    if "tool_calls" not in item and (call := item.pop("function_call", None)):
+    if not item.get("tool_calls") and (call := item.pop(_OLD, None)):
         item["tool_calls"] = [{"function": call}]
     return item | {"role": _ROLES.get(item["role"], item["role"])}
 
@@ -122,17 +125,51 @@ def _langchain_kind(item: Message) -> str | None:
 
 
 def _langchain(item: Message) -> Message:
-    """A message of LangChain without its wrapper, and without the copies that it keeps."""
-    inner = item.get("kwargs") or item.get("data") or item
-    message, more = {**inner}, {**inner.get("additional_kwargs", {})}
-    calls = [*inner.get("tool_calls", []), *message.pop("invalid_tool_calls", [])]
-    copies = {name: more.pop(name, None) for name in ("function_call", "tool_calls")}
-    message |= {name: own for name, own in copies.items() if own and not calls}
+    """A message of LangChain without its wrapper, and without the copies that it keeps.
+
+    What differs from its copy stays, and `messages` refuses it.
+    """
+    inner = item if "content" in item else item.get("kwargs") or item.get("data") or item
+    message = {key: each for key, each in item.items() if each is not inner} | inner
+    more, thought = {**inner.get("additional_kwargs", {})}, "reasoning_content"
+    given = [*message.pop("tool_calls", []), *message.pop("invalid_tool_calls", [])]
+    calls = [_named_call(call, "args") for call in given]
+    for holder, name in ((more, _OLD), (more, "tool_calls"), (message, "tool_call_chunks")):
+        copies, unmatched = _listed(holder.get(name)), [*calls]
+        made = (
+            {"function": each} if name == _OLD else _named_call(each, "args") for each in copies
+        )
+        if all(_is_copy(each, unmatched) for each in made):
+            holder.pop(name, None)
     if calls:
-        message["tool_calls"] = [_named_call(call, "args") for call in calls]
-    message.pop("tool_call_chunks", None)
-    thought = more.pop("reasoning_content", "")
-    return message | {"additional_kwargs": more, "reasoning_content": thought}
+        message["tool_calls"] = calls
+    else:
+        message |= {name: more.pop(name) for name in (_OLD, "tool_calls") if name in more}
+    if (message.get(thought) or more.get(thought)) == more.get(thought):
+        message[thought] = more.pop(thought, "")
+    return message | {"additional_kwargs": more}
+
+
+def _is_copy(copy: Message, calls: list[Message]) -> bool:
+    """Whether a call in OpenAI's form is in ``calls``, from which it is then removed.
+
+    In streams a copy has empty arguments or ``partial_json``. Its other keys are added to the call.
+    """
+    own = copy["function"]
+    for call in (call for call in calls if isinstance(call, dict)):
+        function, known = call.get("function", {}), copy.get("id") in (None, call.get("id"))
+        given, same = _value(own.get("arguments")), own.get("name") == function.get("name")
+        if known and same and (not given or given == _value(function.get("arguments"))):
+            calls[:] = [other for other in calls if other is not call]
+            call.update({key: copy[key] for key in copy.keys() - call.keys() - {"partial_json"}})
+            return True
+    return False
+
+
+def _value(arguments: Any) -> Any:
+    with suppress(TypeError, ValueError, RecursionError):
+        return json.loads(arguments, strict=False)
+    return arguments
 
 
 def _named_call(call: Any, arguments: str, name: str = "id") -> Any:
@@ -147,8 +184,8 @@ def _named_call(call: Any, arguments: str, name: str = "id") -> Any:
 def _calls(texts: list[Any]) -> list[Message]:
     """The calls in JSON texts of objects or lists; none if one of them has no name."""
     try:
-        values = [json.loads(text) for text in texts]
-    except (TypeError, ValueError, RecursionError):
+        values = [parse_json(text) for text in texts]
+    except (TypeError, ValueError):
         return []
     calls = [call for value in values for call in (value if isinstance(value, list) else [value])]
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
@@ -162,7 +199,8 @@ def _parts(message: Message) -> Iterator[Message]:
     """A message without parts of other forms: the results first, as messages of their own."""
     content = message.get("content")
     parts = content if isinstance(content, list) else []
-    calls, kept, results = _listed(message.get("tool_calls")), [], 0
+    calls, kept, results = [*_listed(message.get("tool_calls"))], [], 0
+    unmatched = [*calls]  # LangChain lists calls twice
     thoughts = _listed(message.get("reasoning"))
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -174,9 +212,8 @@ def _parts(message: Message) -> Iterator[Message]:
             results += 1
         elif kind in _CALL_PARTS:
             arguments, name = _CALL_PARTS[kind]
-            known = [call.get("id") for call in calls if isinstance(call, dict)]
-            if part.get(name) is None or part[name] not in known:  # LangChain lists calls twice
-                calls.append(_named_call(part, arguments, name))
+            if not _is_copy(call := _named_call(part, arguments, name), unmatched):
+                calls.append(call)
         elif kind in _THOUGHT_PARTS and part.keys() <= _THOUGHT_KEYS:
             for text in (text for key in _THOUGHTS for text in _listed(part.get(key))):
                 thoughts.append({**text, "type": "text"} if isinstance(text, dict) else text)
@@ -196,8 +233,8 @@ def _joined(messages: list[Placed]) -> list[Placed]:
         if message["role"] != "assistant" or before.get("role") != "assistant":
             joined.append((at, message))
             continue
-        lists = ("content", "tool_calls", "reasoning", "reasoning_content", "thinking")
-        both = {key: [*_listed(before.get(key)), *_listed(message.get(key))] for key in lists}
+        keys = (before.keys() | message.keys()) - {"role", "name", "tool_call_id"}
+        both = {key: [*_listed(before.get(key)), *_listed(message.get(key))] for key in keys}
         joined[-1] = (joined[-1][0], {**before, **message, **both})
     return joined
 
@@ -213,11 +250,12 @@ def _with_written_calls(messages: list[Placed]) -> Iterator[Placed]:
         content = _content(message)
         if message["role"] == "assistant":
             text, calls, answer = _written(content)
-            if answer and "tool_calls" not in message:
+            called = _listed(message.get("tool_calls"))
+            if answer and not called:
                 message = message | {"content": f"{text}\nAnswer: {answer}"}
-            elif calls and "tool_calls" not in message and _results(after, len(calls)):
-                message = message | {"content": text, "tool_calls": calls}
-            waiting = len(_listed(message.get("tool_calls")))
+            elif calls and not called and _results(after, len(calls)):
+                message = message | {"content": text, "tool_calls": (called := calls)}
+            waiting = len(called)
             yield at, message
         elif waiting and (texts := _results(message, waiting)):
             yield from ((at, message | {"role": "tool", "content": text}) for text in texts)

@@ -143,8 +143,8 @@ def _call(call: Any, at: str) -> Message:
     _refuse_rest(function, _ABOUT | {"name", "arguments", "parsed_arguments"}, f"{at}.function")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+        with suppress(InputError):  # also NaN, which a record cannot hold
+            arguments = parse_json(arguments)
     clean = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return clean | ({} if call.get("id") in (None, "") else {"id": str(call["id"])})
 

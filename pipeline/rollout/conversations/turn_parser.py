@@ -177,8 +177,11 @@ def _example(schema: Any) -> Any:
 
 
 def _call(function: Mapping[str, Any]) -> Call:
-    """Raises KeyError or TypeError for a call without a name."""
+    """Raises KeyError or TypeError for a call without a name, ValueError for one that no record can
+    hold: with NaN, infinity, or half of a surrogate pair.
+    """
     given = next((function[key] for key in _CALL_KEYS if key in function), None)
+    json.dumps([function["name"], given], ensure_ascii=False, allow_nan=False).encode()
     return Call(str(function["name"]), given)
 
 
