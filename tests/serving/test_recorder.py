@@ -433,7 +433,8 @@ def test_a_turn_that_does_not_continue_starts_a_trajectory_with_the_reason(
     assert trained == ["It was Ada.\n\n"]  # and not what the agent had said before
 
 
-def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["{", '{"tur', '{"conversation"', '{"turn": "chatcm'])
+def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path, left: str) -> None:
     path = tmp_path / "r.jsonl"
     recorded = Recorded(path, "Ada.")
     first = recorded.ask([*ASKED]).id
@@ -441,7 +442,7 @@ def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path)
         Log(path)
     recorded.log.close()
     with path.open("ab") as file:
-        file.write(b'{"turn": "chatcm')
+        file.write(left.encode())
     assert len(recorded.read()[0]) == 1
     again = Recorded(path, "Bo.", template="qwen2_5")
     answers = {"x-steep-answers": '["Bo", "Bob"]'}
@@ -465,6 +466,7 @@ def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path)
         b'{"conversation": "c", "reward": 1}\nnotes without an end of line',
         b'{"conversation": "c", "reward": 1}\n{"question": "Who?", "answer": "Ada"}\n',
         b'{"question": "Who?"}\n{"turn": "cut off',
+        b'{"conversation": "c", "reward": 1}\n{"turns"',
     ],
 )
 def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
