@@ -377,6 +377,29 @@ def test_gold_answers_are_read_from_a_header(
     assert [each.answers for each in recorded.read()[0]] == [answers]
 
 
+@pytest.mark.parametrize("value", ["NaN", "[1e999]", "-Infinity", r'"\ud83d"', r'{"\udc00": 1}'])
+def test_arguments_that_json_lacks_are_recorded_as_their_text(tmp_path: Path, value: str) -> None:
+    arguments = f'{{"query": {value}}}'
+    recorded = Recorded(tmp_path / "r.jsonl", call("it").replace('"it"', value), "Ada.")
+    messages = [*ASKED]
+    reply = recorded.ask(messages).choices[0].message
+    assert (reply.tool_calls, arguments in reply.content) == (None, True)
+    made = {"id": "c", "type": "function", "function": {"name": "search", "arguments": arguments}}
+    recorded.ask(
+        [
+            *ASKED,
+            {"role": "assistant", "content": "", "tool_calls": [made]},
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ]
+    )
+    trajectories, counts = recorded.read()
+    assert (len(trajectories), counts.reasons.total()) == (2, 1)
+    assert trajectories[0].format_ok is False
+    lines = recorded.path.read_text().splitlines()
+    called = json.loads(lines[1])["messages"][2]["tool_calls"]
+    assert [one["function"]["arguments"] for one in called] == [arguments]
+
+
 def test_a_full_disk_is_the_answer_of_a_request_and_leaves_nothing_of_its_turn(
     tmp_path: Path,
 ) -> None:

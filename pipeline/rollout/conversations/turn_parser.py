@@ -25,6 +25,7 @@ from pipeline.rollout.conversations.messages import (
     Message,
     Tool,
     calls_of,
+    is_json,
     tool_call,
 )
 
@@ -53,6 +54,8 @@ def call_problem(call: Call, tools: Sequence[Tool]) -> str | None:
         return f"tool {call.name!r} is not declared"
     if not isinstance(call.arguments, dict):
         return f"the arguments of {call.name} are no object"
+    if not is_json(call.arguments):
+        return f"the arguments of {call.name} hold NaN, Infinity or half of a surrogate pair"
     problem = schema_problem(declared[call.name].get("parameters") or {}, call.arguments)
     return None if problem is None else f"the arguments of {call.name}: {problem}"
 
