@@ -189,7 +189,7 @@ class RecordedModel(PlainModel):
     """The plain policy, which appends its turns to ``log``.
 
     ``policy_id`` is its fingerprint. ``questions`` with gold answers are found by the first message
-    of the user, which is a question or contains it.
+    of the user, which is a question or contains it; equal questions have the answers of all.
     """
 
     def __init__(
@@ -198,7 +198,11 @@ class RecordedModel(PlainModel):
         super().__init__(*arguments)
         self._log = log
         self._policy_id = policy_id
-        self._questions = {_plain(question.question): question for question in questions}
+        self._questions: dict[str, Question] = {}
+        for one in questions:
+            same = self._questions.get(text := _plain(one.question), one)
+            answers = list(dict.fromkeys([*same.answers, *one.answers]))
+            self._questions[text] = replace(same, answers=answers)
         self._open: OrderedDict[str, list[_Open]] = OrderedDict()  # by conversation
 
     def reward(self, body: Body) -> dict[str, Any]:

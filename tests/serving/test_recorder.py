@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, StoreError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.engine.context import StageContext
@@ -53,7 +53,13 @@ class Recorded:
 
     opened: ClassVar[list[Log]] = []
 
-    def __init__(self, path: Path, *turns: str, template: str = "qwen3_training") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *turns: str,
+        template: str = "qwen3_training",
+        gold: tuple[Question, ...] = (GOLD,),
+    ) -> None:
         tokenizer, written = tokenizer_of(template), iter(turns)
         self.path = path
         self.process = ScriptedProcess(lambda *_: next(written), tokenizer)
@@ -61,7 +67,7 @@ class Recorded:
         self.log = Log(path)
         self.opened.append(self.log)
         self.model = RecordedModel(
-            policy, lambda: tokenizer, DECODING, log=self.log, policy_id="f" * 64, questions=[GOLD]
+            policy, lambda: tokenizer, DECODING, log=self.log, policy_id="f" * 64, questions=gold
         )
         service.include_router(recorder_routes(self.model, "round-1"))
         self.http = TestClient(service)
@@ -398,6 +404,28 @@ def test_arguments_that_json_lacks_are_recorded_as_their_text(tmp_path: Path, va
     lines = recorded.path.read_text().splitlines()
     called = json.loads(lines[1])["messages"][2]["tool_calls"]
     assert [one["function"]["arguments"] for one in called] == [arguments]
+
+
+def test_equal_questions_have_the_gold_answers_of_all(tmp_path: Path) -> None:
+    other = Question("q2", "toy", "who directed  it?", ["Bo", "Ada"], "single")
+    recorded = Recorded(tmp_path / "r.jsonl", "Answer: Ada", gold=(GOLD, other))
+    recorded.ask([*ASKED])
+    [trajectory], _ = recorded.read()
+    assert (trajectory.question_id, trajectory.answers) == ("q1", ["Ada", "Bo"])
+
+
+@pytest.mark.parametrize("command", [["record", "--policy", "1", "--questions"], ["decompose"]])
+def test_rows_without_a_question_are_counted_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": "Who?", "answers": ["Ada"]}, {"question": 1}, {"question": "X?"}]
+    Path("own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ["-c", "embedded", "--set", f"runs_dir={tmp_path}"]
+    told = CliRunner().invoke(app, [*command, "own.jsonl", *options])
+    assert isinstance(told.exception, StoreError)  # nothing is trained
+    assert "1 rows without an answer, which are left out" in told.output
+    assert "1 malformed rows, which are left out; the first: own.jsonl:2: question" in told.output
 
 
 def test_a_full_disk_is_the_answer_of_a_request_and_leaves_nothing_of_its_turn(
