@@ -36,7 +36,7 @@ from pydantic import BaseModel, FiniteFloat
 from starlette.responses import JSONResponse, Response
 
 from pipeline.core.atomic import json_text
-from pipeline.core.errors import EngineError, InputError, Place
+from pipeline.core.errors import STDIN, EngineError, InputError, Place
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question, Span
 from pipeline.core.spans import common_length
@@ -83,7 +83,7 @@ class Log:
     """
 
     def __init__(self, path: Path) -> None:
-        if path.exists() and not path.is_file():
+        if str(path) == STDIN or (path.exists() and not path.is_file()):
             raise InputError.at(path, "is not a regular file; name a file with --output")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.conversations: dict[str, str] = {}

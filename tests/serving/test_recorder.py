@@ -529,7 +529,7 @@ def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: b
 
 
 def test_a_recording_is_a_regular_file_in_any_folder(tmp_path: Path) -> None:
-    for path in (tmp_path, Path("/dev/null")):
+    for path in (tmp_path, Path("/dev/null"), Path("-")):
         with pytest.raises(InputError, match="is not a regular file"):
             Log(path)
     link = tmp_path / "link"
