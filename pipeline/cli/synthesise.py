@@ -100,12 +100,13 @@ def decompose(
     The passages are those that the finished index of the run finds for a question. Questions
     without hops that hold are left out and counted. Every reply is kept.
     """
-    from pipeline.knowledge.corpus.questions.load import load_questions
     from pipeline.serving.asking import found_passages
+    from pipeline.serving.question_sets import told_questions
     from pipeline.training.synthesis.decompose import decompose
 
     task = chosen.task("index", overrides=_overrides(endpoint, model, api_key_env, token_ceiling))
-    asked = load_questions(questions, dataset, for_training=True)
+    with redirect_stdout(sys.stderr):
+        asked = told_questions(questions, dataset, for_training=True)
     passages = found_passages(task, [question.question for question in asked])
     with redirect_stdout(sys.stderr):
         _, chat = _writer(task.settings)

@@ -111,15 +111,18 @@ def read_jsonl(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) of a file of JSON lines; ``-`` is standard input.
 
-    A last line that begins with one of ``cut_off`` and lacks its end is left out. Raises InputError
-    when the file is missing or unreadable, or a line is not a JSON object.
+    A last line without its end is left out if it begins with one of ``cut_off``, or one of these
+    with it. Raises InputError when the file is missing or unreadable, or a line is not a JSON
+    object.
     """
     with open_text(path) as stream:
         for number, text in enumerate(stream, start=1):
             for row in _lines([(number, text)]):
                 if not isinstance(row.value, InputError):
                     yield number, row.value
-                elif text.endswith("\n") or not text.startswith(cut_off):
+                elif text.endswith("\n") or not any(
+                    text.startswith(begun) or begun.startswith(text) for begun in cut_off
+                ):
                     raise row.value
 
 

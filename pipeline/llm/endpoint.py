@@ -43,8 +43,8 @@ _CONTROL_TOKENS = re.compile(
     # <|im_end|>, <|eot_id|>; some models use a full-width bar
     r"<\s*[|\uff5c](?:[^<>]*[|\uff5c]\s*>)?"
     r"|</?(?:s|bos|eos|pad|unk|sop|eop|start_of_turn|end_of_turn|tool_call|tool_response)>"
-    r"|<<\s*/?\s*SYS\s*>>"
-    r"|\[\s*/?\s*(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\s*\]",
+    r"|<<\s*+/?\s*+SYS\s*>>"
+    r"|\[\s*+/?\s*+(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\s*\]",
     re.IGNORECASE,
 )
 

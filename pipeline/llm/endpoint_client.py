@@ -86,7 +86,7 @@ class ApiKey:
     """
 
     def __init__(self, variable: str | None, block: str) -> None:
-        self.value = ""
+        self.value, self._written = "", re.compile(r"(?!)")
         if variable is None:
             return
         self.value = os.environ.get(variable, "").strip()
@@ -99,12 +99,12 @@ class ApiKey:
             raise ConfigError(
                 f"{variable} holds characters that are not allowed in a key; export it again"
             )
+        if len(self.value) >= _SECRET:
+            self._written = re.compile("".join(map(_any_form, self.value)), re.IGNORECASE)
 
     def clean(self, text: str) -> str:
-        """``text`` with ``[key]`` in place of the key."""
-        if len(self.value) < _SECRET:
-            return text
-        return text.replace(self.value, "[key]").replace(json.dumps(self.value)[1:-1], "[key]")
+        """``text`` with ``[key]`` in place of the key, also where it is escaped."""
+        return self._written.sub("[key]", text)
 
 
 class EndpointClient:
@@ -319,6 +319,12 @@ def stated_error(body: bytes) -> tuple[int, dict[str, Any]] | None:
     message = stated.get("message") if isinstance(stated, dict) else stated
     code = stated.get("code") if isinstance(stated, dict) else None
     return status, {"code": code, "message": message if isinstance(message, str) else words}
+
+
+def _any_form(character: str) -> str:
+    """A pattern of a character: itself, or its escape in JSON or in an address."""
+    code = f"{ord(character):02x}"
+    return rf"(?:\\{{0,3}}(?:{re.escape(character)}|u00{code})|%{code})"
 
 
 def _is_same(asked: str, answered: str) -> bool:

@@ -25,9 +25,10 @@ _OBJECT = re.compile(r"\{\s*\"")
 _LINE = re.compile(r"^[ \t]*(?:[-*•]\s+|\d+[.)]\s+)?(?=[\[{]\s*\")", re.MULTILINE)
 _BETWEEN = re.compile(r"(?:[\s,]|(?:[-*•]|\d+[.)])\s+(?=[\[{]))*")
 # Where an item may end: a closing bracket before another bracket, or a line that begins with one.
-_NEXT = re.compile(r"[\]}]\s*,?\s*(?=[\[{\]])|\n\s*(?=[\[{])")
-# A string, or a comma before a closing bracket.
-_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\Z))|,(?=\s*[\]}])', re.DOTALL)
+# A run of white space is read once, from its first character.
+_NEXT = re.compile(r"[\]}]\s*+(?:,\s*+)?(?=[\[{\]])|(?<!\s)[^\S\n]*+\n\s*+(?=[\[{])")
+# A string, which may be cut off, or a comma before a closing bracket.
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|,(?=\s*[\]}])', re.DOTALL)
 _MAX_DROPPED = 100  # of a reply, because the search for the next item may take the whole text
 
 

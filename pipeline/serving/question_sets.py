@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
@@ -46,9 +46,8 @@ def prepare_questions(
     the first or any. Raises InputError when the file is unusable, has no questions, or its data set
     is not known.
     """
-    from pipeline.knowledge.corpus.questions.load import DATASETS, Notes, dataset_of, load_questions
+    from pipeline.knowledge.corpus.questions.load import DATASETS, dataset_of
     from pipeline.knowledge.corpus.questions.select import choose
-    from tasks.questions import lines_of
 
     seed = task.settings.seed
     if file is None:
@@ -62,13 +61,7 @@ def prepare_questions(
         if dataset not in (None, *DATASETS):
             raise InputError(f"--dataset is {dataset!r}; expected one of {', '.join(DATASETS)}")
         dataset = dataset or dataset_of(file)
-        notes = Notes()
-        questions = load_questions(
-            file, dataset, select=select, limit=limit, seed=seed, notes=notes
-        )
-        notes.count_repeats(questions)
-        for line in lines_of(file.name, notes):
-            print(visible(line))
+        questions = told_questions(file, dataset, select=select, limit=limit, seed=seed)
     if limit is not None:
         name += f"-{select}-{limit}"
     lines = "\n".join(json_text(as_json(question), sort_keys=True) for question in questions)
@@ -78,3 +71,18 @@ def prepare_questions(
         write_parquet(directory / "questions.parquet", questions, Question)
     source = f"{path}" if dataset == "questions" else f"{path}, read as {dataset}"
     return QuestionSet(name, directory, len(questions), source)
+
+
+def told_questions(file: Path, dataset: str, **choice: Any) -> list[Question]:
+    """The questions of a file, as `load_questions` reads them by ``choice``.
+
+    Prints a line for each reason to leave out or notice some. Raises what `load_questions` raises.
+    """
+    from pipeline.knowledge.corpus.questions.load import Notes, load_questions
+    from tasks.questions import lines_of
+
+    questions = load_questions(file, dataset, notes=(notes := Notes()), **choice)
+    notes.count_repeats(questions)
+    for line in lines_of(file.name, notes, for_training=choice.get("for_training", False)):
+        print(visible(line))
+    return questions

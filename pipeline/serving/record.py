@@ -11,6 +11,7 @@ from pipeline.engine.job import say
 from pipeline.engine.stage import StageTask
 from pipeline.rollout.recorded import recorded_trajectories
 from pipeline.serving.asking import asked_policies
+from pipeline.serving.question_sets import told_questions
 from pipeline.serving.serve import Served, decoding_of, literal, policy_tokenizer, token_for
 
 
@@ -38,10 +39,9 @@ def record(
         from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
     except ImportError as error:
         raise missing(f"steep record needs {error.name}", "serve") from None
-    from pipeline.knowledge.corpus.questions.load import load_questions
     from pipeline.serving.opening import open_turns_in_process
 
-    asked = load_questions(questions[0], questions[1]) if questions else []
+    asked = told_questions(*questions) if questions else []
     with bind_socket(host, port) as socket, closing(Log(output)) as log:
         [opened] = asked_policies(task, [] if policy is None else [policy], searching=False)
         app = guarded_app({name.lower() for name in allow_host} | own_names(host), token_for(host))

@@ -36,7 +36,7 @@ from pydantic import BaseModel, FiniteFloat
 from starlette.responses import JSONResponse, Response
 
 from pipeline.core.atomic import json_text
-from pipeline.core.errors import EngineError, InputError, Place
+from pipeline.core.errors import STDIN, EngineError, InputError, Place
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question, Span
 from pipeline.core.spans import common_length
@@ -83,7 +83,7 @@ class Log:
     """
 
     def __init__(self, path: Path) -> None:
-        if path.exists() and not path.is_file():
+        if str(path) == STDIN or (path.exists() and not path.is_file()):
             raise InputError.at(path, "is not a regular file; name a file with --output")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.conversations: dict[str, str] = {}
@@ -189,7 +189,7 @@ class RecordedModel(PlainModel):
     """The plain policy, which appends its turns to ``log``.
 
     ``policy_id`` is its fingerprint. ``questions`` with gold answers are found by the first message
-    of the user, which is a question or contains it.
+    of the user, which is a question or contains it; equal questions have the answers of all.
     """
 
     def __init__(
@@ -198,7 +198,11 @@ class RecordedModel(PlainModel):
         super().__init__(*arguments)
         self._log = log
         self._policy_id = policy_id
-        self._questions = {_plain(question.question): question for question in questions}
+        self._questions: dict[str, Question] = {}
+        for one in questions:
+            same = self._questions.get(text := _plain(one.question), one)
+            answers = list(dict.fromkeys([*same.answers, *one.answers]))
+            self._questions[text] = replace(same, answers=answers)
         self._open: OrderedDict[str, list[_Open]] = OrderedDict()  # by conversation
 
     def reward(self, body: Body) -> dict[str, Any]:

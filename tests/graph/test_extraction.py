@@ -71,6 +71,10 @@ def test_parser_accepts_prose_around_the_list(
         ("[" + '["a", "b", "c"], ' * 100_000, 100_000, ["the list has no end"]),
         ('[["a" "b"], ' * 100_000, 0, ["not valid JSON"] * 100),
         ('[["\\"' + '\\"' * 100_000, 0, ["not valid JSON"]),
+        ('[["\\"' + '\\"' * 100_000 + "\\", 0, ["not valid JSON"]),
+        ('[["a" "b"' + "\n" * 100_000 + 'x", "c"], ["d", "e", "f"]]', 1, ["not valid JSON"]),
+        ('[["a" "b"' + " \n" * 100_000 + '["d", "e", "f"]]', 1, ["not valid JSON"]),
+        ('[["a" "b"]' + " " * 100_000 + 'x, ["d", "e", "f"]]', 0, ["not valid JSON"]),
         ('<think> perhaps [["a", "b", "c"]]', 0, ["answer is all thoughts"]),
     ],
 )
@@ -124,6 +128,7 @@ def test_an_object_that_names_its_parts_is_an_item(item: dict[str, Any], parts: 
         ('{"answer": "a" "b"}', None),
         ('{"answer": NaN}', None),
         ("[" * 100_000 + '{"a": ' * 100_000, None),
+        ('{"a": "' + '\\"' * 100_000 + "\\", None),
         ("no object", None),
     ],
 )  # fmt: skip

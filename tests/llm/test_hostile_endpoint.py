@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -127,6 +128,15 @@ def test_an_error_that_concerns_one_prompt_is_its_fault(tmp_path: Path, serve: S
     [
         (refusal(401, f"bad key {KEY}"), r"HTTP 401: bad key \[key\]\); set FAKE_KEY to a key"),
         (
+            Response(401, '{"error": "bad key KEY"}'.replace("KEY", KEY.replace("/", r"\/"))),
+            r"bad key \[key\]\"",
+        ),
+        (
+            Response(400, '{"detail": "KEY"}'.replace("KEY", KEY.replace("t", r"\u0074"))),
+            r'"detail": "\[key\]"',
+        ),
+        (Response(403, f"<p>{quote(KEY, safe='')}</p>"), r"HTTP 403: <p>\[key\]</p>"),
+        (
             said(error={"code": 401, "message": f"No key {KEY}"}),
             r"\[key\]\); set FAKE_KEY to a key",
         ),
@@ -139,7 +149,7 @@ def test_an_error_that_concerns_one_prompt_is_its_fault(tmp_path: Path, serve: S
         (said(choices=None, error=LIMITED), "HTTP 200: 429: Provider returned error.*per_minute"),
         (raw(b"later", "Retry-After: 86400", status="429 x"), r"wait \(retry-after: 86400\), set"),
         (
-            Response(302, "", {"location": f"http://example.org/{KEY}"}),
+            Response(302, "", {"location": f"http://example.org/{quote(KEY, safe='')}"}),
             r"redirects to http://example\.org/\[key\], and redirects are not followed",
         ),
         (Response(body="<html>" + ESCAPES), r"not a chat completion: '<html>\\x1b.*base_url"),

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, StoreError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.engine.context import StageContext
@@ -53,7 +53,13 @@ class Recorded:
 
     opened: ClassVar[list[Log]] = []
 
-    def __init__(self, path: Path, *turns: str, template: str = "qwen3_training") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *turns: str,
+        template: str = "qwen3_training",
+        gold: tuple[Question, ...] = (GOLD,),
+    ) -> None:
         tokenizer, written = tokenizer_of(template), iter(turns)
         self.path = path
         self.process = ScriptedProcess(lambda *_: next(written), tokenizer)
@@ -61,7 +67,7 @@ class Recorded:
         self.log = Log(path)
         self.opened.append(self.log)
         self.model = RecordedModel(
-            policy, lambda: tokenizer, DECODING, log=self.log, policy_id="f" * 64, questions=[GOLD]
+            policy, lambda: tokenizer, DECODING, log=self.log, policy_id="f" * 64, questions=gold
         )
         service.include_router(recorder_routes(self.model, "round-1"))
         self.http = TestClient(service)
@@ -377,6 +383,51 @@ def test_gold_answers_are_read_from_a_header(
     assert [each.answers for each in recorded.read()[0]] == [answers]
 
 
+@pytest.mark.parametrize("value", ["NaN", "[1e999]", "-Infinity", r'"\ud83d"', r'{"\udc00": 1}'])
+def test_arguments_that_json_lacks_are_recorded_as_their_text(tmp_path: Path, value: str) -> None:
+    arguments = f'{{"query": {value}}}'
+    recorded = Recorded(tmp_path / "r.jsonl", call("it").replace('"it"', value), "Ada.")
+    messages = [*ASKED]
+    reply = recorded.ask(messages).choices[0].message
+    assert (reply.tool_calls, arguments in reply.content) == (None, True)
+    made = {"id": "c", "type": "function", "function": {"name": "search", "arguments": arguments}}
+    recorded.ask(
+        [
+            *ASKED,
+            {"role": "assistant", "content": "", "tool_calls": [made]},
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ]
+    )
+    trajectories, counts = recorded.read()
+    assert (len(trajectories), counts.reasons.total()) == (2, 1)
+    assert trajectories[0].format_ok is False
+    lines = recorded.path.read_text().splitlines()
+    called = json.loads(lines[1])["messages"][2]["tool_calls"]
+    assert [one["function"]["arguments"] for one in called] == [arguments]
+
+
+def test_equal_questions_have_the_gold_answers_of_all(tmp_path: Path) -> None:
+    other = Question("q2", "toy", "who directed  it?", ["Bo", "Ada"], "single")
+    recorded = Recorded(tmp_path / "r.jsonl", "Answer: Ada", gold=(GOLD, other))
+    recorded.ask([*ASKED])
+    [trajectory], _ = recorded.read()
+    assert (trajectory.question_id, trajectory.answers) == ("q1", ["Ada", "Bo"])
+
+
+@pytest.mark.parametrize("command", [["record", "--policy", "1", "--questions"], ["decompose"]])
+def test_rows_without_a_question_are_counted_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": "Who?", "answers": ["Ada"]}, {"question": 1}, {"question": "X?"}]
+    Path("own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ["-c", "embedded", "--set", f"runs_dir={tmp_path}"]
+    told = CliRunner().invoke(app, [*command, "own.jsonl", *options])
+    assert isinstance(told.exception, StoreError)  # nothing is trained
+    assert "1 rows without an answer, which are left out" in told.output
+    assert "1 malformed rows, which are left out; the first: own.jsonl:2: question" in told.output
+
+
 def test_a_full_disk_is_the_answer_of_a_request_and_leaves_nothing_of_its_turn(
     tmp_path: Path,
 ) -> None:
@@ -433,7 +484,8 @@ def test_a_turn_that_does_not_continue_starts_a_trajectory_with_the_reason(
     assert trained == ["It was Ada.\n\n"]  # and not what the agent had said before
 
 
-def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["{", '{"tur', '{"conversation"', '{"turn": "chatcm'])
+def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path, left: str) -> None:
     path = tmp_path / "r.jsonl"
     recorded = Recorded(path, "Ada.")
     first = recorded.ask([*ASKED]).id
@@ -441,7 +493,7 @@ def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path)
         Log(path)
     recorded.log.close()
     with path.open("ab") as file:
-        file.write(b'{"turn": "chatcm')
+        file.write(left.encode())
     assert len(recorded.read()[0]) == 1
     again = Recorded(path, "Bo.", template="qwen2_5")
     answers = {"x-steep-answers": '["Bo", "Bob"]'}
@@ -465,6 +517,7 @@ def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path)
         b'{"conversation": "c", "reward": 1}\nnotes without an end of line',
         b'{"conversation": "c", "reward": 1}\n{"question": "Who?", "answer": "Ada"}\n',
         b'{"question": "Who?"}\n{"turn": "cut off',
+        b'{"conversation": "c", "reward": 1}\n{"turns"',
     ],
 )
 def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
@@ -476,7 +529,7 @@ def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: b
 
 
 def test_a_recording_is_a_regular_file_in_any_folder(tmp_path: Path) -> None:
-    for path in (tmp_path, Path("/dev/null")):
+    for path in (tmp_path, Path("/dev/null"), Path("-")):
         with pytest.raises(InputError, match="is not a regular file"):
             Log(path)
     link = tmp_path / "link"

@@ -59,10 +59,10 @@ def uniform(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """The messages as templates read them.
 
     The text parts of a content are joined by newlines. Arguments that are JSON text become values;
-    other text stays, because it is what the model wrote. Calls of one turn that share an id get
-    ids of their own, and so do their results, in order. Raises InputError, which names the message
-    and the field, for another shape, for what would be left out, and for a result whose call is
-    not certain.
+    other text stays, because it is what the model wrote, and so does that of NaN (`is_json`). Calls
+    of one turn that share an id get ids of their own, and so do their results, in order. Raises
+    InputError, which names the message and the field, for another shape, for what would be left
+    out, and for a result whose call is not certain.
     """
     return _uniform(placed(messages))
 
@@ -143,10 +143,20 @@ def _call(call: Any, at: str) -> Message:
     _refuse_rest(function, _ABOUT | {"name", "arguments", "parsed_arguments"}, f"{at}.function")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        with suppress(InputError):  # also NaN, which a record cannot hold
-            arguments = parse_json(arguments)
+        with suppress(ValueError, RecursionError):
+            value = json.loads(arguments)
+            arguments = value if is_json(value) else arguments
     clean = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return clean | ({} if call.get("id") in (None, "") else {"id": str(call["id"])})
+
+
+def is_json(value: Any) -> bool:
+    """Whether JSON in UTF-8 holds a value: not NaN, Infinity and half of a surrogate pair."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _match_results(turn: Placed, *inserted: Placed) -> None:

@@ -25,6 +25,7 @@ from pipeline.rollout.conversations.messages import (
     Message,
     Tool,
     calls_of,
+    is_json,
     tool_call,
 )
 
@@ -181,7 +182,8 @@ def _call(function: Mapping[str, Any]) -> Call:
     hold: with NaN, infinity, or half of a surrogate pair.
     """
     given = next((function[key] for key in _CALL_KEYS if key in function), None)
-    json.dumps([function["name"], given], ensure_ascii=False, allow_nan=False).encode()
+    if not is_json([function["name"], given]):
+        raise ValueError("a value that JSON lacks")
     return Call(str(function["name"]), given)
 
 
