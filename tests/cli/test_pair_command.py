@@ -147,6 +147,10 @@ def test_a_pair_has_one_question_and_one_prompt(
             {"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}},
             "rewards.format is None; expected a finite number",
         ),
+        (
+            {"rewards": {"format": 10**400, "outcome": 1.0, "process": 1.0}},
+            f"in.jsonl:81: rewards.format is 1{'0' * 57} …; expected a finite number",
+        ),
         ({"rewards": {"format": 1e308, "outcome": 1e308, "process": 1.0}}, "their sum is larger"),
         ({"rewards": {"format": 1.0, "answer": 1.0, "total": 1.0}}, "question q19: trajectories"),
     ],
