@@ -115,7 +115,9 @@ def _with_likelihood(chosen: Chosen, round: int | None, scored: Scored) -> Score
 
 
 def _scored(source: str) -> Scored:
-    """The trajectories with rewards; raises InputError if there is none."""
+    """The trajectories with rewards; raises InputError if there is none, or a number too large."""
+    from pipeline.pairs.candidates import number
+
     found = False
     with Place(source) as place:
         for place.line, record in read_input(source):
@@ -127,6 +129,9 @@ def _scored(source: str) -> Scored:
                 raise InputError(
                     "rewards: expected an object of numbers; steps in it are a list of objects"
                 )
+            for terms in (rewards, *steps):
+                for name in (name for name, value in terms.items() if type(value) is int):
+                    number(terms, name)
             found = True
             yield read_trajectory(record, required=("question_id",)), rewards
     if not found:

@@ -27,6 +27,7 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.records import File, Record, check_spans, parse_view, read_each
 from pipeline.core.atomic import json_text, text_output
+from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import as_json, write_jsonl
@@ -144,9 +145,16 @@ _Questions = dict[str, list[bytes]]
 
 
 def _read_trajectories(source: File) -> _Questions:
-    """The trajectories by question; raises InputError for malformed records and repeated ids."""
+    """The trajectories by question.
+
+    Raises InputError for malformed records, repeated ids, and two questions or prompts of one
+    ``question_id``, because both sides of a pair need the same.
+    """
+    from pipeline.core.answer_metrics import normalize
+
     held: _Questions = {}
     seen: set[str] = set()
+    asked: dict[tuple[str, str], bytes] = {}
 
     def scored(record: Record) -> ScoredView:
         view = parse_view(ScoredView, record)
@@ -154,6 +162,14 @@ def _read_trajectories(source: File) -> _Questions:
             raise InputError(f"trajectory_id: {view.trajectory_id!r} occurs twice")
         check_spans(view.token_ids, view.token_spans, "token_spans")
         _ = _candidate(view, 0)
+        prompt = ",".join(map(str, view.prompt_ids))
+        for field, text in (("question", normalize(view.question)), ("prompt_ids", prompt)):
+            key, value = (view.question_id, field), digest(text)
+            if text and asked.setdefault(key, value) != value:
+                raise InputError(
+                    f"{field}: differs from an earlier trajectory of question_id "
+                    f"{view.question_id!r}; the sides of a pair share it, so change the ids"
+                )
         return view
 
     for _, view in read_each(source, scored):

@@ -99,8 +99,9 @@ def _count(row: RawRecord, *names: str) -> int | None:
     match value:
         case {"thinking": int(written), "retrieved": int(read)}:  # of a trajectory
             value = written + read
-    if isinstance(value, str | float) and str(value).removesuffix(".0").isdecimal():
-        value = int(float(value))  # of a table
+    text = str(value).removesuffix(".0")
+    if isinstance(value, str | float) and text.isdecimal() and len(text) < 10:
+        value = int(text)  # of a table
     if value == "" or value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1e9:

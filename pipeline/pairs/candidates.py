@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypedDict
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import ChatMessage, Message, Pair, PairKind
+from pipeline.core.text import one_line
 from pipeline.rollout.conversations.messages import prompt_and_turns, recorded
 
 
@@ -48,11 +50,12 @@ def by_total(terms: Mapping[str, Any]) -> CandidateTerms | None:
 
 
 def number(terms: Mapping[str, Any], name: str) -> float:
-    """A reward term. Raises InputError if it is not a finite number."""
+    """A reward term. Raises InputError if it is not a finite number, or too large for a float."""
     value = terms[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(f"rewards.{name} is {value!r}; expected a finite number")
-    return float(value)
+    with suppress(OverflowError):
+        if isinstance(value, int | float) and type(value) is not bool and math.isfinite(value):
+            return float(value)
+    raise InputError(f"rewards.{name} is {one_line(repr(value), 60)}; expected a finite number")
 
 
 def pair_of(

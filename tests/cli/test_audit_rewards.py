@@ -144,6 +144,10 @@ def test_what_has_no_truth_or_no_rewards_is_refused(directory: Path) -> None:
         assert "wrong.jsonl:2: rewards: expected an object" in refused(
             "audit-rewards", "wrong.jsonl"
         )
+    for rewards in ({"large": 10**400}, {"steps": [{"large": -(10**400)}]}):
+        write_jsonl("wrong.jsonl", [rows[0], {**rows[0], "rewards": rewards}])
+        said = refused("audit-rewards", "wrong.jsonl")
+        assert "wrong.jsonl:2: rewards.large is " in said
 
 
 def test_numbers_of_any_size_are_ranked(directory: Path) -> None:

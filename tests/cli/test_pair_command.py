@@ -110,6 +110,33 @@ def test_a_configuration_decides_which_terms_a_file_is_paired_by(
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "fits"),
+    [
+        ({"question": "Where is Oslo?"}, {"question": "Who wrote Hamlet?"}, False),
+        ({"question": "Where is Oslo?"}, {"question": "where is Oslo"}, True),
+        ({"question": "Where is Oslo?"}, {}, True),
+        ({"prompt_ids": [1, 2]}, {"prompt_ids": [12]}, False),
+        ({"prompt_ids": [1, 2]}, {"prompt_ids": [1, 2]}, True),
+        ({"prompt_ids": [1, 2]}, {}, True),
+    ],
+)
+def test_a_pair_has_one_question_and_one_prompt(
+    tmp_path: Path, one: dict[str, Any], other: dict[str, Any], fits: bool
+) -> None:
+    """Before, files of two data sets with the ids 0, 1, 2, … gave pairs across their questions."""
+    rows = [scored("q", 0, 1.0) | one, scored("p", 0, 1.0), scored("q", 1, 0.0) | other]
+    source = write(tmp_path / "in.jsonl", rows)
+    if fits:
+        assert pair_file(source, tmp_path / "out") == 1
+        return
+    with pytest.raises(
+        InputError, match=rf"in.jsonl:3: {next(iter(one))}: differs from an earlier"
+    ):
+        pair_file(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"trajectory_id": "q0/0"}, "in.jsonl:81: trajectory_id: 'q0/0' occurs twice"),
@@ -119,6 +146,10 @@ def test_a_configuration_decides_which_terms_a_file_is_paired_by(
         (
             {"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}},
             "rewards.format is None; expected a finite number",
+        ),
+        (
+            {"rewards": {"format": 10**400, "outcome": 1.0, "process": 1.0}},
+            f"in.jsonl:81: rewards.format is 1{'0' * 57} …; expected a finite number",
         ),
         ({"rewards": {"format": 1e308, "outcome": 1e308, "process": 1.0}}, "their sum is larger"),
         ({"rewards": {"format": 1.0, "answer": 1.0, "total": 1.0}}, "question q19: trajectories"),

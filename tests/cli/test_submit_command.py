@@ -98,6 +98,7 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
             "tokens: expected a whole number from 0, got -1",
         ),
         ({"id": "a", "answer": "x", "searches": "two"}, "searches: expected a whole number from 0"),
+        ({"id": "a", "answer": "x", "tokens": "9" * 400}, "tokens: expected a whole number from 0"),
         ({"id": "a", "answer": "x"}, "no id is one of the split, such as {first}"),
     ],
 )
