@@ -20,8 +20,9 @@ from fastapi import FastAPI
 
 from pipeline.config.policy import Prompt
 from pipeline.core.errors import EngineError
-from pipeline.core.records import Chunk
+from pipeline.core.records import Chunk, ContextItem
 from pipeline.knowledge.corpus.chunk import write_chunks
+from pipeline.knowledge.retrieval.origins import passages
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.shared_engine import SharedEngine
 from pipeline.rollout.answering import OpenPolicy, PolicyProcess, question_record
@@ -110,6 +111,21 @@ def test_steps_are_pieces_of_reasoning_and_the_answer_comes_last(client: openai.
     with pytest.raises(openai.APIError, match="ValueError: this cannot go on"):
         asked("Fail?")  # after the first step, so that the status was sent
     assert "".join(piece.choices[0].delta.content or "" for piece in asked("Who else?")) == "Rome"
+
+
+def test_sources_are_looked_up_beside_the_event_loop(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(items: list[ContextItem], corpus: Path) -> list[Chunk]:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return passages(items, corpus)
+
+    monkeypatch.setattr("pipeline.serving.policy.passages", found)
+    messages: Any = [{"role": "user", "content": "Who?"}]
+    [choice] = client.chat.completions.create(model="sft", messages=messages).choices
+    sources = (choice.message.model_extra or {})["metadata"]["sources"]
+    assert [source["id"] for source in sources] == ["c-who?", "c-where?"]
 
 
 def test_a_client_that_leaves_before_its_question_fails_leaves_no_traceback(
