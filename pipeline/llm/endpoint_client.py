@@ -14,7 +14,7 @@ and for each error whether it concerns one request or all of them.
 - ``requests_per_minute`` spaces all requests, retries too. ``cost_ceiling`` and ``token_ceiling``
   end the stage before more is spent; requests in flight still finish.
 - The API key is read from its environment variable when the client is opened, and removed from all
-  text that the endpoint returns.
+  text that the endpoint returns. The variables of ``openai`` are not sent.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class EndpointClient:
                 f"{self.place}: the HTTP client cannot be set up ({self.shown(str(error))}); "
                 "correct HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
             ) from None
-        return openai.AsyncOpenAI(
+        opened = openai.AsyncOpenAI(
             base_url=settings.base_url,
             # Without a key, the client would read OPENAI_API_KEY.
             api_key=self.key.value or "none",
@@ -168,6 +168,11 @@ class EndpointClient:
             ),
             http_client=http,
         )
+        # It has read OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS, which may hold the
+        # key of another service in place of this one's.
+        opened.organization = opened.project = None
+        opened._custom_headers = {}
+        return opened
 
     async def _received(
         self, sent: Awaitable[Any], request: Any, read: Callable[[bytes], object]

@@ -62,12 +62,12 @@ def chat_routes(policy: ServedPolicy, plain: PlainModel) -> APIRouter:
         if model not in (None, policy.name):
             raise NotFound(f"there is no model {model!r:.80}; use {policy.name} or {PLAIN}")
         asked = _Question.of(body)
-        return _answer(policy, await policy.answer(asked.question(), watch))
+        return await _answer(policy, await policy.answer(asked.question(), watch))
 
     return completion_routes([policy.name, PLAIN], complete)
 
 
-def _answer(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:
+async def _answer(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:
     """A completion whose message has the answer and ``metadata``."""
     tokens = trajectory.tokens
     metadata = {
@@ -76,7 +76,7 @@ def _answer(policy: ServedPolicy, trajectory: Trajectory) -> dict[str, Any]:
         "format_ok": trajectory.format_ok,
         "format_error": trajectory.format_error,
         "steps": [dataclasses.asdict(step) for step in trajectory.steps],
-        "sources": policy.sources(trajectory),
+        "sources": await policy.sources(trajectory),
     }
     message = {"role": "assistant", "content": trajectory.answer or "", "metadata": metadata}
     ended = "length" if trajectory.stop == "max_tokens" else "stop"

@@ -50,7 +50,7 @@ def add_tools(app: FastAPI, batcher: Batcher, policy: ServedPolicy | None) -> No
         async def answer(question: str) -> dict[str, Any]:
             """Answer a question by searching the documents. Returns the answer and its sources."""
             trajectory = await policy.answer(question)
-            return {"answer": trajectory.answer, "sources": policy.sources(trajectory)}
+            return {"answer": trajectory.answer, "sources": await policy.sources(trajectory)}
 
     # Requests of other sites were refused before (`pipeline.knowledge.retrieval.remote.server`).
     mounted = server.streamable_http_app(

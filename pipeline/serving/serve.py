@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -179,20 +178,15 @@ def token_for(host: str) -> str | None:
     Raises ConfigError for a token that is empty or cannot be sent in a header.
     """
     from pipeline.knowledge.retrieval.remote.hosts import is_loopback
-    from pipeline.knowledge.retrieval.remote.wire import TOKEN
+    from pipeline.knowledge.retrieval.remote.wire import TOKEN, usable_token
 
     if is_loopback(host):
         return None
     if TOKEN not in os.environ:
         os.environ[TOKEN] = secrets.token_urlsafe(24)
         say(f"clients need the token {os.environ[TOKEN]}")
-    token = os.environ[TOKEN]
-    if not re.fullmatch("[!-~]+", token):
-        raise ConfigError(
-            f"the environment variable {TOKEN} is empty, or not ASCII text without spaces; clients "
-            f"of {host} need a token: set it to a long random text, or unset it to get one"
-        )
-    return token
+    remedy = "set it to a long random text, or unset it to get one"
+    return usable_token(os.environ[TOKEN], f"clients of {host} need a token: {remedy}")
 
 
 def decoding_of(config: Config, temperature: float) -> Decoding:

@@ -69,6 +69,7 @@ class FakeEndpoint:
         self.request_counts: Counter[str] = Counter()
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
+        self.headers: list[dict[str, str]] = []
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -104,6 +105,7 @@ class FakeEndpoint:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                endpoint.headers.append({name.lower(): each for name, each in self.headers.items()})
                 response = endpoint.respond(body, self.headers.get("authorization"))
                 if response.drop:
                     self.close_connection = True

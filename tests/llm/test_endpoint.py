@@ -45,6 +45,20 @@ def test_without_a_configured_key_none_of_the_environment_is_sent(tmp_path, serv
     assert server.keys == {"Bearer none"}
 
 
+def test_no_header_of_the_environment_is_sent(tmp_path, serve, monkeypatch):
+    monkeypatch.setenv("FAKE_KEY", KEY)
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-another")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-of-another")
+    headers = "Authorization: Bearer of-another\nX-Team: of-another"
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", headers)
+    server = serve()
+    asked(tmp_path, server, "a", api_key_env="FAKE_KEY")
+    assert server.keys == {f"Bearer {KEY}"}
+    [sent] = server.headers
+    assert "of-another" not in str(sent)
+    assert sent["content-type"] == "application/json"
+
+
 def test_a_rerun_sends_only_missing_prompts_and_equal_prompts_once(tmp_path, serve):
     server = serve()
     asked(tmp_path, server, "a", "b")

@@ -18,8 +18,9 @@ import httpx
 import pytest
 from fastapi import Request
 
+from pipeline.core.errors import InputError
 from pipeline.knowledge.retrieval.remote.guard import Traffic
-from pipeline.knowledge.retrieval.remote.server import guarded_app
+from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, guarded_app, serve
 from pipeline.knowledge.retrieval.remote.wire import MAX_BODY
 from tests.retrieval.served import PLAIN, Running
 from tests.waiting import LIMIT, ending, wait_until
@@ -229,6 +230,21 @@ def test_a_signal_lets_running_requests_end_and_refuses_new_ones() -> None:
         assert [one.result().json() for one in asked] == ["answered"] * 3
         running.thread.join(LIMIT)
         assert not running.thread.is_alive()
+
+
+@pytest.mark.parametrize("host", ["ü..ü", "a\0b"])
+def test_a_host_without_address_is_an_error_with_its_options(host: str) -> None:
+    with pytest.raises(InputError, match=r"cannot listen on .*; choose another --host or --port"):
+        bind_socket(host, 0)
+
+
+def test_a_port_that_another_process_took_before_this_one_listened_is_an_error() -> None:
+    with bind_socket("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with bind_socket("127.0.0.1", port) as second:
+            first.listen()
+            with pytest.raises(InputError, match=rf"cannot listen on .*:{port} .*in use"):
+                serve(Server(guarded_app((), None)), second, lambda: None)
 
 
 ENDLESS = """

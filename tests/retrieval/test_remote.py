@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
+from pipeline.core.errors import ConfigError, InputError, RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem
 from pipeline.core.text import visible
 from pipeline.knowledge.retrieval.base import Query
@@ -251,6 +251,17 @@ def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, 
 )
 def test_addresses_and_allowed_names_are_answered(address, host):
     assert health(address, host=host).status_code == 200
+
+
+@pytest.mark.parametrize("token", ["secret\r", "secret token", "sécret", "\n", " secret"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token, monkeypatch, caplog):
+    with served(FakeRetriever()) as running:
+        monkeypatch.setenv("STEEP_TOKEN", token)
+        with pytest.raises(
+            ConfigError, match=f"STEEP_TOKEN is empty, or .* of {running.url}"
+        ) as told:
+            RemoteRetriever(running.url, IDENTITY, patience=0.1)
+    assert token.strip() == "" or token not in str(told.value) + caplog.text
 
 
 def test_a_service_with_a_token_answers_only_clients_that_send_it(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import threading
@@ -10,20 +12,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+from fastapi import FastAPI
 
 from pipeline.config.policy import Prompt
 from pipeline.core.errors import EngineError
-from pipeline.core.records import Chunk
+from pipeline.core.records import Chunk, ContextItem
 from pipeline.knowledge.corpus.chunk import write_chunks
+from pipeline.knowledge.retrieval.origins import passages
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.shared_engine import SharedEngine
 from pipeline.rollout.answering import OpenPolicy, PolicyProcess, question_record
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import Rollout, answer_questions
 from pipeline.rollout.tags import TaggedText
+from pipeline.serving.completions import completion_routes
 from pipeline.serving.policy import ServedPolicy
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.test_sampler import STEP_1, STEP_2, TEARAG, TOKENIZER, Documents, two_steps
@@ -105,6 +111,56 @@ def test_steps_are_pieces_of_reasoning_and_the_answer_comes_last(client: openai.
     with pytest.raises(openai.APIError, match="ValueError: this cannot go on"):
         asked("Fail?")  # after the first step, so that the status was sent
     assert "".join(piece.choices[0].delta.content or "" for piece in asked("Who else?")) == "Rome"
+
+
+def test_sources_are_looked_up_beside_the_event_loop(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(items: list[ContextItem], corpus: Path) -> list[Chunk]:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return passages(items, corpus)
+
+    monkeypatch.setattr("pipeline.serving.policy.passages", found)
+    messages: Any = [{"role": "user", "content": "Who?"}]
+    [choice] = client.chat.completions.create(model="sft", messages=messages).choices
+    sources = (choice.message.model_extra or {})["metadata"]["sources"]
+    assert [source["id"] for source in sources] == ["c-who?", "c-where?"]
+
+
+def test_a_client_that_leaves_before_its_question_fails_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def complete(body: Any, headers: Any, watch: Any) -> dict[str, Any]:
+        watch("a step")
+        await asyncio.sleep(0.05)
+        raise EngineError("this cannot go on")
+
+    service, body = FastAPI(), b'{"model": "m", "stream": true}'
+    service.include_router(completion_routes(["m"], complete))
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [],
+        "query_string": b"", "asgi": {"version": "3.0"}, "http_version": "1.1",
+    }  # fmt: skip
+
+    async def leave() -> None:
+        got, parts = asyncio.Event(), [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if not parts:
+                await got.wait()
+            return parts.pop() if parts else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                got.set()
+
+        await service(scope, receive, send)
+        await asyncio.sleep(0.2)
+
+    asyncio.run(leave())
+    gc.collect()
+    assert caplog.records == []
 
 
 def test_what_concerns_one_request_or_the_terminal_does_not_end_the_policy(

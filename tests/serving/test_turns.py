@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -115,6 +116,17 @@ def test_a_malformed_turn_is_its_text_and_a_stop_string_is_left_out() -> None:
     assert (message.content, message.tool_calls) == (broken, None)
     assert policy.message(stop=["Observation:"]).content == "Thought.\n"
     assert policy.message().content == "So <tool_call>"
+
+
+def test_a_stop_string_that_decoding_strips_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Served(" Observation: x")
+    sampled = policy.process.engine.generate
+
+    def generate(turns: list[Any]) -> list[Any]:
+        return [replace(result, text=result.text.lstrip()) for result in sampled(turns)]
+
+    monkeypatch.setattr(policy.process.engine, "generate", generate)
+    assert policy.message(stop=[" Observation:"]).content == "Observation:"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from pipeline.knowledge.retrieval.remote.wire import (
     TOKEN,
     decode_answers,
     encode_queries,
+    usable_token,
 )
 
 _TIMEOUT = httpx.Timeout(10.0, read=300.0)  # seconds; a batch may wait for other clients' batches
@@ -51,7 +52,7 @@ class RemoteRetriever:
         """Raises RetrievalUnavailable when there is no service or its identity differs.
 
         ``identity`` is the expected retrieval, ``patience`` the seconds of retries during an
-        outage.
+        outage. Raises ConfigError for a token that cannot be sent: messages of httpx would show it.
         """
         self._url = url
         self._identity = identity
@@ -62,6 +63,7 @@ class RemoteRetriever:
         token = os.environ.get(TOKEN)
         headers = {"Content-Type": "application/json"}
         if token:
+            token = usable_token(token, f"set it to the token of {url}, or unset it")
             headers["Authorization"] = f"Bearer {token}"
         self._http = httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=False, headers=headers)
         self._retrying = Retrying(

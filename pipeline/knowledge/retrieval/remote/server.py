@@ -143,12 +143,16 @@ def bind_socket(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: no name of a host
         bound.close()
-        raise InputError(
-            f"cannot listen on {host}:{port} ({error.strerror}); choose another --host or --port"
-        ) from None
+        raise _cannot_listen((host, port), error) from None
     return bound
+
+
+def _cannot_listen(address: tuple[str, int], error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or error
+    problem = f"cannot listen on {address[0]}:{address[1]} ({reason})"
+    return InputError(f"{problem}; choose another --host or --port")
 
 
 class _Connection(H11Protocol):
@@ -231,11 +235,15 @@ def serve(
     """Serve on bound sockets until SIGTERM or SIGINT; running requests are still answered.
 
     At the ``private`` sockets no limit holds, and requests are answered until the server ends.
-    ``ready`` is called when clients can connect.
+    ``ready`` is called when clients can connect. Raises InputError when another process listens on
+    an address since it was bound: two that do not listen yet can be bound to the same.
     """
     server.traffic.private |= {one.getsockname()[:2] for one in private}
     for one in (on, *private):
-        one.listen()
+        try:
+            one.listen()
+        except OSError as error:
+            raise _cannot_listen(one.getsockname()[:2], error) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
     # One line for each message; packages that are served have set up other logs.

@@ -9,13 +9,14 @@ exceeds them, so a service answers every query as retrieval in process does.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.records import ContextItem
 from pipeline.knowledge.retrieval.base import Query
 
@@ -26,6 +27,14 @@ MAX_QUERIES = 4096  # of a request; trainers send one for all their roll-outs
 PART = 256  # queries that are retrieved at once
 MAX_ENTITIES = 256  # of a query: each is a token and a separator at least
 MAX_TEXT = 20_000  # characters
+
+
+def usable_token(token: str, remedy: str) -> str:
+    """The token of the variable `TOKEN`. Raises ConfigError for one that no header can hold."""
+    if not re.fullmatch("[!-~]+", token):
+        problem = f"the environment variable {TOKEN} is empty, or not ASCII text without spaces"
+        raise ConfigError(f"{problem}; {remedy}")
+    return token
 
 
 class _WireQuery(BaseModel):
