@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -192,7 +192,7 @@ def _table(stream: TextIO, delimiter: str | None) -> Iterator[Row]:
     if isinstance(header, InputError):
         raise header
     names = [name.strip() for name in header]
-    repeated = {name for name in names if name and names.count(name) > 1}
+    times = Counter(names)
     for number, (line, cells) in enumerate(rows, start=1):
         value: dict[str, Any] | InputError
         if isinstance(cells, InputError):
@@ -200,10 +200,13 @@ def _table(stream: TextIO, delimiter: str | None) -> Iterator[Row]:
         elif any(names[len(cells) :]) or any(cells[len(names) :]):
             value = InputError(f"expected {len(names)} fields, as in the header, got {len(cells)}")
         else:
-            pairs = list(zip(names, cells, strict=False))
-            value = {name: cell for name, cell in pairs if name}
-            for repeat in repeated:
-                value[repeat] = [cell for name, cell in pairs if name == repeat]
+            value = {}
+            for name, cell in zip(names, cells, strict=False):
+                if times[name] > 1:
+                    value.setdefault(name, []).append(cell)
+                else:
+                    value[name] = cell
+            value.pop("", None)
         yield Row(value, number, line)
 
 
