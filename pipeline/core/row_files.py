@@ -296,17 +296,35 @@ def _batches(path: Path | str, head: bytes) -> Iterator[pa.RecordBatch]:
 def _values(column: pa.Array) -> list[Any]:
     """The JSON values of a column of any type."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.types as is_type
 
-    if is_json_type(column.type):
-        if all_finite(column):
-            try:
-                return list(column.to_pylist())
-            except UnicodeDecodeError:
-                column = column.cast(pa.large_binary())
-    elif is_type.is_temporal(column.type):  # Python has no nanoseconds, and no year 10000
-        with suppress(pa.ArrowException):
-            column = column.cast(pa.string())
+    kind = column.type
+    if is_type.is_dictionary(kind):
+        return _values(column.dictionary_decode())
+    if is_json_type(kind) and all_finite(column):
+        with suppress(UnicodeDecodeError):
+            return list(column.to_pylist())
+    if is_type.is_struct(kind) and kind.num_fields:
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        rows = zip(*map(_values, column.flatten()), strict=True)
+        valid = column.is_valid().to_pylist()
+        cells = zip(valid, rows, strict=True)
+        return [dict(zip(names, row, strict=True)) if there else None for there, row in cells]
+    if is_type.is_map(kind):
+        pair = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        maps = _values(column.cast(pa.list_(pair)))
+        return [one and [list(pair.values()) for pair in one] for one in maps]
+    if hasattr(kind, "value_type"):
+        inner = iter(_values(column.flatten()))
+        lengths = pc.list_value_length(column).to_pylist()
+        return [None if length is None else list(islice(inner, length)) for length in lengths]
+    if is_type.is_temporal(kind):  # Python has no nanoseconds, and no year 10000
+        for read in (pa.string(), pa.int64()):  # a time zone may be unknown here
+            with suppress(pa.ArrowException):
+                return list(column.cast(read).cast(pa.string()).to_pylist())
+    elif is_type.is_string(kind) or is_type.is_large_string(kind):
+        column = column.cast(pa.large_binary())
     return [_json_value(value) for value in column.to_pylist()]
 
 
