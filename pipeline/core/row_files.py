@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -195,7 +195,7 @@ def _table(stream: TextIO, delimiter: str | None) -> Iterator[Row]:
     if isinstance(header, InputError):
         raise header
     names = [name.strip() for name in header]
-    repeated = {name for name in names if name and names.count(name) > 1}
+    times = Counter(names)
     for number, (line, cells) in enumerate(rows, start=1):
         value: dict[str, Any] | InputError
         if isinstance(cells, InputError):
@@ -203,10 +203,13 @@ def _table(stream: TextIO, delimiter: str | None) -> Iterator[Row]:
         elif any(names[len(cells) :]) or any(cells[len(names) :]):
             value = InputError(f"expected {len(names)} fields, as in the header, got {len(cells)}")
         else:
-            pairs = list(zip(names, cells, strict=False))
-            value = {name: cell for name, cell in pairs if name}
-            for repeat in repeated:
-                value[repeat] = [cell for name, cell in pairs if name == repeat]
+            value = {}
+            for name, cell in zip(names, cells, strict=False):
+                if times[name] > 1:
+                    value.setdefault(name, []).append(cell)
+                else:
+                    value[name] = cell
+            value.pop("", None)
         yield Row(value, number, line)
 
 
@@ -296,17 +299,35 @@ def _batches(path: Path | str, head: bytes) -> Iterator[pa.RecordBatch]:
 def _values(column: pa.Array) -> list[Any]:
     """The JSON values of a column of any type."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.types as is_type
 
-    if is_json_type(column.type):
-        if all_finite(column):
-            try:
-                return list(column.to_pylist())
-            except UnicodeDecodeError:
-                column = column.cast(pa.large_binary())
-    elif is_type.is_temporal(column.type):  # Python has no nanoseconds, and no year 10000
-        with suppress(pa.ArrowException):
-            column = column.cast(pa.string())
+    kind = column.type
+    if is_type.is_dictionary(kind):
+        return _values(column.dictionary_decode())
+    if is_json_type(kind) and all_finite(column):
+        with suppress(UnicodeDecodeError):
+            return list(column.to_pylist())
+    if is_type.is_struct(kind) and kind.num_fields:
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        rows = zip(*map(_values, column.flatten()), strict=True)
+        valid = column.is_valid().to_pylist()
+        cells = zip(valid, rows, strict=True)
+        return [dict(zip(names, row, strict=True)) if there else None for there, row in cells]
+    if is_type.is_map(kind):
+        pair = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        maps = _values(column.cast(pa.list_(pair)))
+        return [one and [list(pair.values()) for pair in one] for one in maps]
+    if hasattr(kind, "value_type"):
+        inner = iter(_values(column.flatten()))
+        lengths = pc.list_value_length(column).to_pylist()
+        return [None if length is None else list(islice(inner, length)) for length in lengths]
+    if is_type.is_temporal(kind):  # Python has no nanoseconds, and no year 10000
+        for read in (pa.string(), pa.int64()):  # a time zone may be unknown here
+            with suppress(pa.ArrowException):
+                return list(column.cast(read).cast(pa.string()).to_pylist())
+    elif is_type.is_string(kind) or is_type.is_large_string(kind):
+        column = column.cast(pa.large_binary())
     return [_json_value(value) for value in column.to_pylist()]
 
 

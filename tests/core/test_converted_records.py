@@ -32,6 +32,7 @@ from pipeline.core.records import (
     Trajectory,
     Triplet,
 )
+from pipeline.core.row_files import iterate_rows
 
 CALL = ToolCall(CalledFunction("search", '{"query": "a"}'), "id")
 TURNS = [
@@ -141,11 +142,46 @@ def test_columns_that_nobody_reads_refuse_no_record(tmp_path: Path, suffix: str)
             "bytes": pa.array([b"\xff"]),
             "nan": pa.array([float("nan")]),
             "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
+            "days": pa.array([[10**18]], pa.list_(pa.timestamp("us"))),
+            "zone": pa.array([1], pa.timestamp("us", "Mars/Base")),
         }
         table = pa.table({name: [value] for name, value in as_json(triplet).items()} | odd_columns)
         write = pq.write_table if suffix == "parquet" else feather.write_feather
         write(table, str(path))
     assert read_records(path, Triplet) == [triplet]
+
+
+LATE, FAR = 10**18, "<value out of range: 1000000000000000000>"
+BYTES = pa.array([b"a", b"\xff"])
+TEXT = pa.StringArray.from_buffers(2, *BYTES.buffers()[1:])  # the second is not UTF-8
+WHEN = pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (pa.array([[LATE], None], pa.list_(WHEN)), [[FAR], None]),
+        (pa.array([None, [LATE]], pa.list_(WHEN, 1)), [None, [FAR]]),
+        (pa.array([[("a", LATE)], None], pa.map_(pa.string(), WHEN)), [[["a", FAR]], None]),
+        (pa.array([{"a": [LATE]}, None], pa.struct([("a", pa.list_(WHEN))])), [{"a": [FAR]}, None]),
+        (pa.array([2**62, 1], pa.duration("ms")), ["4611686018427387904", "1"]),
+        (pa.array([0.5, float("nan")]).dictionary_encode(), [0.5, None]),
+        (pa.StructArray.from_arrays([TEXT], ["a"]), [{"a": "a"}, {"a": "\udcff"}]),
+        (pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), TEXT), [["a"], ["\udcff"]]),
+        (pa.array([[float("inf")], []]), [["Infinity"], []]),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_values_inside_lists_and_objects_are_read_as_those_of_columns(
+    tmp_path: Path, column: pa.Array, values: list[object], suffix: str
+) -> None:
+    path, write = (
+        tmp_path / f"t.{suffix}",
+        {"parquet": pq.write_table, "arrow": feather.write_feather},
+    )
+    write[suffix](pa.table({"a": column}), str(path))
+    assert [row.value for row in iterate_rows(path)] == [{"a": value} for value in values]
 
 
 @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "1e999", '"0.5"', "true"])

@@ -125,3 +125,12 @@ def test_a_table_of_malformed_rows_takes_no_quadratic_time(tmp_path, bad):
     last = bounded(lambda: list(iterate_rows(path))[29_999:], 4)
     assert isinstance(last[0].value, InputError)
     assert last[1:] == [({"title": "f", "text": "g"}, 30_001, path.read_text().count("\n"))]
+
+
+def test_a_table_of_many_columns_with_repeated_names_takes_no_quadratic_time(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        ",".join(f"a{n // 2}" for n in range(100_000)) + ",,b\n" + "1," * 100_001 + "2\n"
+    )
+    [row] = bounded(lambda: list(iterate_rows(path)), 4)
+    assert row.value == {f"a{n}": ["1", "1"] for n in range(50_000)} | {"b": "2"}

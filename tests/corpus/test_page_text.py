@@ -176,6 +176,30 @@ def test_front_matter_gives_a_title_or_nothing_and_never_takes_long(
 
 
 @pytest.mark.parametrize(
+    ("page", "title"),
+    [
+        ("<title>Aske</title><body><svg><title>Menu</title></svg><h1>Port", "Aske"),
+        ("<body><SVG><g><title>Menu</title></g></SVG><h1>Port", "Port"),
+        ("<body><svg><title>Menu</title></svg><title>Aske</title><h1>Port", "Aske"),
+        ("<title></title><body><svg><title>Menu</title></svg><h1>Port", "Port"),
+        ("<body><template><title>Menu</title></template><p>Port", "a"),
+    ],
+)
+def test_the_title_of_a_picture_is_not_that_of_its_page(
+    tmp_path: Path, page: str, title: str
+) -> None:
+    assert read(tmp_path / "a.html", f"{page}<p>x")[0] == title
+
+
+@pytest.mark.parametrize("spans", ["rowspan=1000 colspan=100", "colspan=9999 rowspan=9999"])
+def test_cells_that_span_too_many_places_are_lines_of_their_own(tmp_path: Path, spans: str) -> None:
+    html = f"<table><tr>{f'<td {spans}>a' * 1000}<tr>{'<tr>' * 2000}</table>"
+    assert bounded(lambda: read(tmp_path / "a.html", html), 4) == ("a", "\n".join("a" * 1000))
+    few = f"<table><tr><th>A<th>B<tr><td {spans}>x<tr></table>"
+    assert read(tmp_path / "a.html", few)[1] == "A, B: x\nA, B: x"
+
+
+@pytest.mark.parametrize(
     ("name", "deep", "deepest"),
     [
         ("a.html", "<div>" * 1000 + "inner" + "</div>" * 1000 + "<p>after", "<div>" * 3000 + "inner"),

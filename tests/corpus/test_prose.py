@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.content_cache import ContentCache
+from pipeline.core.errors import InputError
 from pipeline.knowledge.corpus.documents import read_documents
 from pipeline.knowledge.corpus.folders import find_files
 from pipeline.knowledge.corpus.raw_records import Document
@@ -130,3 +131,12 @@ def test_a_name_stands_for_a_file_a_folder_or_a_glob(
     found = find_files(tmp_path, name)
     assert [one.name for one in found if one.problem is None] == expected
     assert {one.name for one in found if one.problem} <= {"docs/loop"}
+
+
+@pytest.mark.parametrize("name", ["docs/**.md", "docs/a**/*.md", "**x", "docs/***", "d*/**[x]"])
+def test_a_glob_with_a_misplaced_double_star_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError) as error:
+        find_files(tmp_path, name)
+    assert str(error.value) == (
+        f"{tmp_path / name}: ** stands for folders alone; write **/* for files below"
+    )

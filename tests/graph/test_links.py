@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pipeline.knowledge.corpus.bounded import bounded
 from pipeline.knowledge.graph.links import (
     MAX_DF,
     Links,
@@ -39,6 +40,11 @@ def key(name):
 )
 def test_names_are_runs_of_capitalized_words_and_their_parts(text, names):
     assert name_keys(text) == {key(name) for name in names}
+
+
+@pytest.mark.parametrize("text", ["Met-Ala-Gly-Val-" * 5000, "The " * 20_000, "A and " * 20_000])
+def test_a_long_run_of_names_takes_no_quadratic_time(text):
+    assert len(bounded(lambda: name_keys(text), 4)) <= 20
 
 
 def test_a_title_is_known_with_and_without_its_qualifier_and_article():

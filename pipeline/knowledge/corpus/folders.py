@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from pipeline.core.errors import InputError
 from pipeline.core.text import file_name
 
 
@@ -31,6 +32,7 @@ def find_files(root: Path, name: str) -> list[FoundFile]:
     """The files that ``name`` stands for, sorted by name.
 
     A named file is returned whether it exists or not. A directory or a glob may have no file.
+    Raises InputError for a glob whose ``**`` is only a part of a name, as in ``docs/**.md``.
     """
     path = root / name
     if path.is_dir():
@@ -39,6 +41,8 @@ def find_files(root: Path, name: str) -> list[FoundFile]:
         return [FoundFile(name, path, named=True)]
     else:
         parts = PurePath(name).parts
+        if any("**" in part and part != "**" for part in parts):
+            raise InputError.at(path, "** stands for folders alone; write **/* for files below")
         plain = next(number for number, part in enumerate(parts) if glob.has_magic(part))
         name = str(PurePath(*parts[:plain]))
         path = root / name

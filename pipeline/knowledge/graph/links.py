@@ -24,6 +24,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -69,19 +70,19 @@ def name_keys(text: str) -> set[int]:
     """The keys of all names in a text; single words are not yet checked against lower case."""
     found = set()
     for run in _runs(text):
-        while len(run) > 1 and _LEADING.fullmatch(run[0].lower()):
-            run = run[1:]
+        leading = takewhile(lambda word: _LEADING.fullmatch(word.lower()), run[:-1])
+        run = run[len(list(leading)) :]
         folded = [fold(word) for word in run]
         capitals = [n for n, word in enumerate(run) if word[0].isupper()]
         if len(run) == 1:
             found.add(name_key(folded))
-        for first in capitals:
+        for number, first in enumerate(capitals, start=1):
             if _LEADING.fullmatch(folded[first]):
                 continue
             found.update(
                 name_key(folded[first : last + 1])
-                for last in capitals
-                if first < last < first + _LONGEST
+                for last in capitals[number : number + _LONGEST]
+                if last < first + _LONGEST
             )
     return found
 
@@ -99,7 +100,8 @@ def _runs(text: str) -> Iterator[list[str]]:
             yield run
             run, connecting = [], []
         if word[0].isupper():
-            run, connecting = [*run, *connecting, word], []
+            run += [*connecting, word]
+            connecting = []
         elif run and _CONNECTING.fullmatch(word):
             connecting.append(word)
         elif run:
