@@ -51,6 +51,26 @@ GOOD: dict[str, Any] = {"well_formed": 1.0, "outcome": 1.0, "process": 0.1}
             "3 right answers; no other answer to the same questions is worse",
         ),
         ({"reward": 1.0}, 3, "no other answer to the same questions is worse by pairs.margin"),
+        (
+            {"reward": 1.0},
+            0,
+            "3 trajectories, 3 right answers; no other answer to the same questions is worse by",
+        ),
+        (
+            {"reward": 1.0, "well_formed": 0.0},
+            0,
+            "3 right answers, of which none follows the format",
+        ),
+        (
+            {"outcome": 0.8, "process": 0.9},
+            0,
+            "3 right answers; no other answer to the same questions is worse",
+        ),
+        (
+            {"reward": 1.0, "outcome": 0.5},
+            0,
+            "3 trajectories, 0 right answers; start from a policy that answers some questions",
+        ),
         ({"broken": True}, 2, "no trajectory was sampled without a failure of the retrieval"),
     ],
 )
