@@ -33,20 +33,20 @@ def shortage(questions: Iterable[Sequence[tuple[Candidate, bool]]], thresholds: 
     if not right:
         return f"{counts}; start from a policy that answers some questions, or ask easier questions"
     formed = [candidate for candidate in right if candidate.format >= 1]
-    if not formed and thresholds.terms != "outcome":
-        return (
-            f"{counts}, of which none follows the format; train the cold start longer, or set "
-            "pairs.terms to outcome"
-        )
-    usable = right if thresholds.terms == "outcome" else formed
-    if usable[0].reward is None and not any(is_chosen(one, thresholds) for one in usable):
+    by_terms = right[0].reward is None  # else ``pairs.terms`` has no effect
+    well_formed = not by_terms or thresholds.terms != "outcome"
+    if well_formed and not formed:
+        remedy = ", or set pairs.terms to outcome" if by_terms else ""
+        return f"{counts}, of which none follows the format; train the cold start longer{remedy}"
+    usable = formed if well_formed else right
+    if by_terms and not any(is_chosen(one, thresholds) for one in usable):
         reasons = [
             reason
             for reason in (_single(usable, thresholds), _multi(usable, thresholds))
             if reason is not None
         ]
         return f"{counts}; none is good enough to be chosen: {'; '.join(reasons)}"
-    margin = f" by pairs.margin {thresholds.margin:g}" if usable[0].reward is not None else ""
+    margin = "" if by_terms else f" by pairs.margin {thresholds.margin:g}"
     return f"{counts}; no other answer to the same questions is worse{margin}; {_MORE}"
 
 

@@ -79,3 +79,11 @@ def test_the_binding_condition_is_named(values: dict[str, Any], right: int, reas
     assert select(candidates, Pairs())[0] == []
     found = shortage([[(one, one.sample < right) for one in candidates]], Pairs())
     assert reason in found
+
+
+def test_a_single_number_is_not_told_to_leave_out_the_format() -> None:
+    """``pairs.terms`` leaves terms out of TeaRAG's sum; HiPRAG's reward stays as it is."""
+    broken = candidate("c0", well_formed=0.0, outcome=1.0, process=1.0, reward=0.8)
+    for terms in ("all", "outcome"):
+        found = shortage([[(broken, True)]], Pairs(terms=terms))
+        assert found.endswith("of which none follows the format; train the cold start longer")
