@@ -348,9 +348,10 @@ class Run:
 
         This is the stage ``score``. Rewards that count judged steps need ``verdicts``.
         ProGraph-R1's step progress continues the trajectories with policy ``round - 1``, which
-        sampled them. Raises InputError for missing verdicts.
+        sampled them. Raises InputError for missing verdicts, and for progress of another policy.
 
-        >>> scored = run.score(run.roll_out(list(run.questions("test")), policy=3, samples=8))
+        >>> sampled = run.roll_out(list(run.questions("test")), policy=2, samples=8)
+        >>> scored = run.score(sampled, round=3)
         """
         from tasks.score import run as run_score
 

@@ -384,7 +384,8 @@ class StageInputs:
     ) -> list[list[float]]:
         """Monte Carlo value estimates of all states; writes their cost to ``progress.json``.
 
-        Raises the errors of engines and retrievers.
+        Raises InputError for a trajectory of another policy, and the errors of engines and
+        retrievers.
         """
         from pipeline.core.content_cache import ContentCache
         from pipeline.methods.prograph.progress import ValueEstimator
@@ -392,6 +393,12 @@ class StageInputs:
 
         context = self.context
         resume = PolicyContinuations(context, context.inputs["policy"])
+        if other := next((one for one in trajectories if one.policy != resume.policy), None):
+            raise InputError(
+                f"trajectory {other.trajectory_id} is of policy {other.policy[:12]}, and round "
+                f"{context.round} continues with {resume.policy[:12]}; name the round after the "
+                "policy that sampled it"
+            )
 
         def shown(partial: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
             for number, trajectory in enumerate(resume(partial), start=1):

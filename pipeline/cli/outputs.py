@@ -175,19 +175,26 @@ def metrics(
 
 
 def _averages(source: str, cem: CoverMatch) -> list[Record]:
-    """The rows of metrics.json for the trajectories of a file."""
+    """The rows of metrics.json for the trajectories of a file.
+
+    Several of one question count as their mean: intervals are over questions.
+    """
     from pipeline.evaluation.measured import RESAMPLES
     from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
+    from pipeline.evaluation.sampled import means
 
-    outcomes: dict[str, list[Outcome]] = {}
-    for record, view in read_each(source, read_trajectory):
-        outcomes.setdefault(str(record.get("policy") or ""), []).append(
-            measure(view, None, cem=cem)
-        )
+    outcomes: dict[str, dict[tuple[str, str | int], list[Outcome]]] = {}
+    for number, (record, view) in enumerate(read_each(source, read_trajectory)):
+        of_policy = outcomes.setdefault(str(record.get("policy") or ""), {})
+        question = view.dataset, view.question_id or number
+        of_policy.setdefault(question, []).append(measure(view, None, cem=cem))
     each = (
-        metrics_rows(policy, "", measured, {}, resamples=RESAMPLES, seed=0)
+        metrics_rows(
+            policy, "", [dataclasses.replace(of[0], sampled=means(of)) for of in measured.values()],
+            {}, resamples=RESAMPLES, seed=0,
+        )
         for policy, measured in outcomes.items()
-    )
+    )  # fmt: skip
     return [row for rows in each for row in rows]
 
 

@@ -47,7 +47,7 @@ def submit(
 ) -> None:
     """Measure predictions of any system on a split: question ids and answers."""
     check_markdown(output)
-    from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, hop_count
+    from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, OF_ANSWERS, hop_count
     from pipeline.evaluation.compare import compare
     from pipeline.evaluation.comparison_tables import Table, markdown, test_cells
     from pipeline.evaluation.measured import RESAMPLES, by_question
@@ -91,7 +91,17 @@ def submit(
         if test["dataset"] in (ALL, ALL_QUESTIONS)
     ]
     shown += [Table("Paired tests", _TESTS, lines, "two-sided paired t-test")] if lines else []
-    value = {"rows": rows, "tests": tests, **{kind: getattr(found, kind) for kind in _KINDS}}
+    known = (*OF_ANSWERS, *found.costs)  # not steps, format or failures, as metrics.json has
+    value = {
+        "rows": [
+            {name: row[name] for name in ("policy", "dataset", "split", "n")}
+            | {name: row["tokens"][name] if name == "total" else row[name] for name in known}
+            | {"ci": {name: row["ci"][name] for name in known}}
+            for row in rows
+        ],
+        "tests": tests,
+        **{kind: getattr(found, kind) for kind in _KINDS},
+    }
     show_tables(shown, output, value if as_json else None)
     if not as_json and output is None:  # the last row as Markdown
         print_lines(markdown([shown[0]._replace(rows=cells[-1:], note="")]).splitlines()[2:])

@@ -7,8 +7,8 @@ and seconds, with bootstrap intervals, and the counts of failure modes. TeaRAG (
 set has equal weight, as in TeaRAG's tables; ``dataset: "all-questions"`` is the average over the
 questions of all data sets, as HiPRAG's (arXiv 2510.07794, table 2) are.
 If the questions are of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c).
-If their numbers of hops differ, "1-hop", "2-hop", … are averages over the questions with that
-number.
+If their numbers of hops differ, "1-hop", "2-hop", … are averages over data sets too, of
+the questions with that number.
 """
 
 from __future__ import annotations

@@ -32,6 +32,12 @@ def majority(answers: Sequence[str]) -> list[str]:
     return [answer for answer, count in counts.items() if count == most]
 
 
+def means(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The means of all measures over the outcomes of one question."""
+    values = [outcome.values() for outcome in outcomes]
+    return {name: fmean(value[name] for value in values) for name in values[0]}
+
+
 def over_samples(trajectories: Sequence[Trajectory], outcomes: Sequence[Outcome]) -> Outcome:
     """The outcome of a question from its n trajectories, in order of their samples.
 
@@ -45,8 +51,7 @@ def over_samples(trajectories: Sequence[Trajectory], outcomes: Sequence[Outcome]
     asked = {normalize(step.asked or "") for one in trajectories for step in one.steps}
     tied = majority(answers)
     first = outcomes[answers.index(tied[0]) if tied else 0]
-    values = [outcome.values() for outcome in outcomes]
-    sampled = {name: fmean(value[name] for value in values) for name in values[0]}
+    sampled = means(outcomes)
     for k in sorted({*(2**power for power in range(1, n.bit_length())), n}):
         sampled[f"pass@{k}"] = pass_at_k(n, right, k)
     sampled |= {f"majority@{n}": first.em, "ties": float(len(tied) > 1)}

@@ -1,7 +1,8 @@
 """Why trajectories give no pairs: the condition of `pipeline.pairs.select` that none of them meets.
 
-Input: the candidates of every question, each with whether its answer is right. Output: a sentence
-with numbers, the setting that binds, and a remedy.
+Input: the candidates of every question, each with whether its answer is an exact match. Output: a
+sentence with numbers, the setting that binds, and a remedy. An answer that the selection takes for
+right is right too: HiPRAG's need only cover the gold answer, and an F1 of .8 is enough for TeaRAG.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MORE = "raise sampling.samples or sampling.temperature"
 def shortage(questions: Iterable[Sequence[tuple[Candidate, bool]]], thresholds: Pairs) -> str:
     """The reason for which no pair was formed, as a sentence without a final period."""
     samples = [one for question in questions for one in question if not one[0].broken]
-    right = [candidate for candidate, is_right in samples if is_right]
+    right = [candidate for candidate, exact in samples if exact or _taken(candidate, thresholds)]
     counts = f"{len(samples):,} trajectories, {len(right):,} right answers"
     if not samples:
         return "no trajectory was sampled without a failure of the retrieval; run sample again"
@@ -32,21 +33,28 @@ def shortage(questions: Iterable[Sequence[tuple[Candidate, bool]]], thresholds: 
     if not right:
         return f"{counts}; start from a policy that answers some questions, or ask easier questions"
     formed = [candidate for candidate in right if candidate.format >= 1]
-    if not formed and thresholds.terms != "outcome":
-        return (
-            f"{counts}, of which none follows the format; train the cold start longer, or set "
-            "pairs.terms to outcome"
-        )
-    usable = right if thresholds.terms == "outcome" else formed
-    if usable[0].reward is None and not any(is_chosen(one, thresholds) for one in usable):
+    by_terms = right[0].reward is None  # else ``pairs.terms`` has no effect
+    well_formed = not by_terms or thresholds.terms != "outcome"
+    if well_formed and not formed:
+        remedy = ", or set pairs.terms to outcome" if by_terms else ""
+        return f"{counts}, of which none follows the format; train the cold start longer{remedy}"
+    usable = formed if well_formed else right
+    if by_terms and not any(is_chosen(one, thresholds) for one in usable):
         reasons = [
             reason
             for reason in (_single(usable, thresholds), _multi(usable, thresholds))
             if reason is not None
         ]
         return f"{counts}; none is good enough to be chosen: {'; '.join(reasons)}"
-    margin = f" by pairs.margin {thresholds.margin:g}" if usable[0].reward is not None else ""
+    margin = "" if by_terms else f" by pairs.margin {thresholds.margin:g}"
     return f"{counts}; no other answer to the same questions is worse{margin}; {_MORE}"
+
+
+def _taken(candidate: Candidate, thresholds: Pairs) -> bool:
+    """Whether the selection takes an answer for right."""
+    if candidate.reward is None:
+        return is_chosen(candidate, thresholds)
+    return candidate.outcome >= 1
 
 
 def _single(right: Sequence[Candidate], thresholds: Pairs) -> str | None:

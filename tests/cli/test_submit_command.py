@@ -84,6 +84,15 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
     em, tokens, searches = (float(value) for value in found.groups())
     assert 45 < em < 55
     assert (tokens, searches) == pytest.approx((1e4 / em, 200 / em), rel=0.01)
+    of_answers = {"em", "f1", "cem", "words"}
+    for given, costs in (
+        (rows, {"total", "searches"}),
+        ([*rows[1:], rows[0] | {"total_tokens": None}], {"searches"}),
+    ):
+        row = json.loads(accepted(*submitted(given), "--json"))["rows"][-1]
+        named = {"policy", "dataset", "split", "n", "ci"}
+        assert row.keys() - named == row["ci"].keys() == of_answers | costs
+        assert [row[cost] for cost in sorted(costs)] == [2.0, 100.0][: len(costs)]
 
 
 @pytest.mark.parametrize(

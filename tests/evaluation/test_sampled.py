@@ -7,13 +7,16 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.core.errors import InputError
+from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import Question, Step, Trajectory
 from pipeline.evaluation.measured import compare_policies, read_outcomes, write_measured
 from pipeline.evaluation.sampled import majority, pass_at_k
+from tests.cli.malformed_inputs import finished
 from tests.stages.fabricated_run import trajectory
 
 
@@ -152,3 +155,33 @@ def test_one_trajectory_per_question_is_written_without_these_measures(tmp_path:
     assert not {"sampled", "words"} & written.keys()
     [row, *_] = compare_policies({"sft": tmp_path}, resamples=9, seed=0).metrics
     assert not [name for name in (*row, *row["ci"]) if "@" in name or name == "ties"]
+
+
+def test_intervals_of_a_file_are_over_questions_and_not_over_their_samples(tmp_path: Path) -> None:
+    """Eight equal samples say no more than one; a question id may occur in two data sets.
+
+    A question with one right of two answers has EM .5.
+    """
+
+    def rows(samples: int, *more: Trajectory) -> list[dict[str, Any]]:
+        records = [
+            replace(
+                trajectory(f"q{n}", "Ostar" if n % 2 else "Vell", name=f"{dataset}{n}/{sample}"),
+                dataset=dataset,
+            )
+            for dataset in ("musique", "nq")
+            for n in range(4)
+            for sample in range(samples)
+        ]
+        path = tmp_path / "t.jsonl"
+        write_jsonl(path, map(as_json, [*records, *more]))
+        found: list[dict[str, Any]] = json.loads(finished("metrics", path, "--table", "--json"))
+        return found
+
+    once, often = rows(1), rows(8)
+    assert [row["n"] for row in often] == [4, 4, 8, 8]
+    assert [(row["em"], row["ci"]) for row in often] == [(row["em"], row["ci"]) for row in once]
+    other = replace(trajectory("q0", "Ostar", name="other"), dataset="musique")
+    assert rows(1, other)[0]["em"] == (0.5 + 1 + 0 + 1) / 4
+    nameless = [replace(trajectory("", answer), dataset="nq") for answer in ("Ostar", "Vell")]
+    assert [row["n"] for row in rows(1, *nameless)] == [4, 6, 10, 10]

@@ -51,6 +51,26 @@ GOOD: dict[str, Any] = {"well_formed": 1.0, "outcome": 1.0, "process": 0.1}
             "3 right answers; no other answer to the same questions is worse",
         ),
         ({"reward": 1.0}, 3, "no other answer to the same questions is worse by pairs.margin"),
+        (
+            {"reward": 1.0},
+            0,
+            "3 trajectories, 3 right answers; no other answer to the same questions is worse by",
+        ),
+        (
+            {"reward": 1.0, "well_formed": 0.0},
+            0,
+            "3 right answers, of which none follows the format",
+        ),
+        (
+            {"outcome": 0.8, "process": 0.9},
+            0,
+            "3 right answers; no other answer to the same questions is worse",
+        ),
+        (
+            {"reward": 1.0, "outcome": 0.5},
+            0,
+            "3 trajectories, 0 right answers; start from a policy that answers some questions",
+        ),
         ({"broken": True}, 2, "no trajectory was sampled without a failure of the retrieval"),
     ],
 )
@@ -59,3 +79,11 @@ def test_the_binding_condition_is_named(values: dict[str, Any], right: int, reas
     assert select(candidates, Pairs())[0] == []
     found = shortage([[(one, one.sample < right) for one in candidates]], Pairs())
     assert reason in found
+
+
+def test_a_single_number_is_not_told_to_leave_out_the_format() -> None:
+    """``pairs.terms`` leaves terms out of TeaRAG's sum; HiPRAG's reward stays as it is."""
+    broken = candidate("c0", well_formed=0.0, outcome=1.0, process=1.0, reward=0.8)
+    for terms in ("all", "outcome"):
+        found = shortage([[(broken, True)]], Pairs(terms=terms))
+        assert found.endswith("of which none follows the format; train the cold start longer")

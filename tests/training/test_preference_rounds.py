@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from benchmarks.gpu_check.training import in_file
 from pipeline.config import Dpo, Lora, Sft
 from pipeline.core.errors import DependencyError, TrainingError
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import ChatMessage, Pair
-from pipeline.engine.files.training_data import encode_sft_data
+from pipeline.core.records import ChatMessage, Pair, SftExample
+from pipeline.engine.files.training_data import HELDOUT, encode_sft_data
 from pipeline.training.dpo import dpo_trainer
-from pipeline.training.encode import encode_pairs
+from pipeline.training.encode import EncodedSft, encode_pairs
+from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.history import DROP, History
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import continue_adapter, load_base, locate_base, save_adapter
@@ -24,7 +26,7 @@ from tasks.sft import run as run_sft
 from tasks.sft import train_sft
 from tasks.train import run as run_round
 from tests.training.test_loss_masks import with_control_token
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter
+from tests.training.tiny_policy import Run, byte_tokenizer, example, pair, random_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
@@ -197,6 +199,22 @@ def test_a_round_without_pairs_names_the_remedy(run, tmp_path):
     context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
     with pytest.raises(TrainingError, match="round 1 has no preference pairs; raise sampling"):
         run_round(context)
+
+
+def test_held_out_examples_that_are_too_long_are_counted(run, tmp_path, capsys):
+    """The held-out loss would look like one of all of them."""
+    shutil.copytree(run.root / "sft-data", tmp_path / "sft-data")
+    rows = [example(0), example(1, observation="e" * 5000), example(2)]
+    write_parquet(tmp_path / "sft-data" / "test.parquet", rows, SftExample)
+    context = run.context("sft", "long")
+    encode_sft_data(
+        dataclasses.replace(context, inputs={**context.inputs, "sft-data": tmp_path / "sft-data"})
+    )
+    assert len(EncodedFile(context.checkpoint_dir / HELDOUT, EncodedSft)) == 2
+    said = "1 of 3 held-out examples are longer than sft.max_length and left out of the"
+    assert said in capsys.readouterr().out
+    encode_sft_data(context)
+    assert "held-out" not in capsys.readouterr().out
 
 
 def test_pairs_of_which_none_can_be_trained_are_counted_by_reason(run, tmp_path):

@@ -96,10 +96,15 @@ def encode_sft_data(context: StageContext) -> None:
             "sft-data holds no training examples; raise sft_data.sizes, or name files with "
             "decomposed questions under data.sft"
         )
-    short_enough = (
-        example for example in encoded("test.parquet") if example.length <= settings.max_length
-    )
+    held = DataFacts("sft", "held-out examples", settings.max_length)
+    noted = held.noted(encoded("test.parquet"))
+    short_enough = (example for example in noted if example.length <= settings.max_length)
     write_encoded(context.checkpoint_dir / HELDOUT, EncodedSft, short_enough)
+    if held.over_long:
+        print(
+            f"{held.over_long:,} of {held.records:,} held-out examples are longer than "
+            "sft.max_length and left out of the held-out loss"
+        )
     report(context, facts)
     _keep(context, counts, short, {"examples": counts.records})
 

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline import config
 from pipeline.config.policy import ProGraphReward
+from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.engine.context import StageContext
@@ -19,7 +20,8 @@ from pipeline.methods.prograph.reward import step_rewards
 from pipeline.methods.prograph.structure import Structure, structure
 from pipeline.rollout.grammars import grammar
 from pipeline.rollout.turns import turns_of
-from tasks.score import continuation_identity, open_entities, run
+from pipeline.training.lineage import Lineage
+from tasks.score import StageInputs, continuation_identity, open_entities, run
 from tests.smallest import small_trajectory
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -165,6 +167,19 @@ def test_cached_continuations_depend_on_limits_of_observations_and_on_merging(
     assert len({identity(*limit) for limit in (*limits, ("engine.adapters=loaded",))}) == 4
     assert identity("engine.adapters=merged") == identity()
     assert identity("engine.max_num_seqs=7", "sampling.in_flight=3") == identity()
+
+
+def test_a_trajectory_of_another_policy_is_not_continued(tmp_path: Path) -> None:
+    """``Run.score`` of policy 1's trajectories is of round 2; by default it is of round 1."""
+    Lineage("policy-0", "base", "", None, None, 0, "sft", {}, seed=0, counts={}).write(tmp_path)
+    settings = config.load(CONFIGS / "embedded-prograph.yaml")
+    context = StageContext(settings, "score", tmp_path, tmp_path, {"policy": tmp_path}, round=1)
+    records = [small_trajectory(policy=name, trajectory_id=name) for name in ("policy-0", "other")]
+    said = (
+        "trajectory other is of policy other, and round 1 continues with policy-0; name the round"
+    )
+    with pytest.raises(InputError, match=said):
+        StageInputs(context).state_values(records, 2)
 
 
 def test_the_stage_without_progress_samples_nothing(graph: Path, tmp_path: Path) -> None:
