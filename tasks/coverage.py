@@ -41,7 +41,7 @@ class Coverage(LightTask):
         from pipeline.knowledge.corpus.coverage import GoldCoverage, coverage_lines
 
         sets = {
-            name.removeprefix("questions-"): t.small() for name, t in question_sets(self).items()
+            name.removeprefix("questions-"): t.small[0] for name, t in question_sets(self).items()
         }
         questions = {name: found for name, found in sets.items() if found is not None}
         chunks = self.clone(Corpus).small() if len(questions) == len(sets) else None

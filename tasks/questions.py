@@ -79,30 +79,28 @@ class Questions(DataTask, LightTask):
         Every record is read, unless a file has more than 64 MiB or is not written yet. Raises
         InputError for a malformed record.
         """
-        from pipeline.knowledge.corpus.questions.load import Notes
-
-        held = self.held_out()
-        questions = self.small(notes := Notes(), held)
+        questions, notes = self.small
         if questions is not None:
             yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
-            if held is not None:
-                yield from held.lines(self.split, questions)
+            if self.held_out is not None:
+                yield from self.held_out.lines(self.split, questions)
         yield from self.about(questions)
 
     def about(self, questions: Sequence[Question] | None) -> Iterator[str]:
         """Further notes about the questions; None if they were not read."""
         return iter(())
 
+    @cached_property
     def held_out(self) -> HeldOut | None:
         """The held-out questions, as far as `small` reads them; None for these themselves."""
         return None
 
-    def small(
-        self, notes: Notes | None = None, held: HeldOut | None = None
-    ) -> list[Question] | None:
-        """The questions, unless a file has more than 64 MiB or is not written yet.
+    @cached_property
+    def small(self) -> tuple[list[Question] | None, Notes]:
+        """The questions, None if a file has more than 64 MiB or is not written yet; and notes.
 
-        Repetitions of the questions in ``held`` are left out. Raises InputError.
+        Repetitions of held-out questions are left out. Raises InputError. Held-out files are read
+        once, although every split that trains compares its questions with theirs.
         """
         from pipeline.knowledge.corpus.first_records import is_small
         from pipeline.knowledge.corpus.questions.load import Notes
@@ -112,11 +110,12 @@ class Questions(DataTask, LightTask):
             for file, path in self._raw_questions()
             if is_small(path, *map(Path, file.gold.values()))
         ]
+        notes = Notes()
         if len(files) < len(self._question_files):
-            return None
-        without = None if held is None else held.without
-        found = read_split(self.split, files, self.settings.seed, notes or Notes(), without)
-        return found if without is None else without(found)
+            return None, notes
+        without = None if self.held_out is None else self.held_out.without
+        found = read_split(self.split, files, self.settings.seed, notes, without)
+        return found if without is None else without(found), notes
 
     def _raw_questions(self) -> Iterator[tuple[QuestionFile, Path]]:
         """The question files that exist before the run."""
@@ -135,8 +134,9 @@ class _TrainingQuestions(Questions):
         heldout = (QuestionsValidation, QuestionsTest)
         return {**self.world(), **{task.stage: self.clone(task) for task in heldout}}
 
+    @cached_property
     def held_out(self) -> HeldOut:
-        return HeldOut({split: self.clone(SPLITS[split]).small() or [] for split in HELD_OUT})
+        return HeldOut({split: self.clone(SPLITS[split]).small[0] or [] for split in HELD_OUT})
 
 
 class QuestionsSft(_TrainingQuestions):

@@ -72,6 +72,7 @@ def demonstration(cache: Path) -> Site:
 
 def open_site(task: StageTask) -> Site:
     """The runs of the directory ``runs_dir``, the configuration's run first."""
+    from pipeline.engine.store import MANIFEST
     from pipeline.look.browse.site import RunEntry, Site
 
     settings = task.run_settings
@@ -84,8 +85,12 @@ def open_site(task: StageTask) -> Site:
     )
 
     def others(known: Collection[str]) -> dict[str, RunEntry]:
-        folders = sorted(Path(settings.runs_dir).glob("*/store/sample"))
-        found = [folder.parent.parent for folder in folders]
+        runs = Path(settings.runs_dir)
+        sampling = ("sample", "evaluate-policy")  # a run without rounds only evaluates
+        folders = {
+            each for stage in sampling for each in runs.glob(f"*/store/{stage}/*/{MANIFEST}")
+        }
+        found = sorted({folder.parents[3] for folder in folders})
         return {folder.name: _other(folder) for folder in found if folder.name not in known}
 
     return Site({settings.name: first}, Path(settings.cache_dir) / "browse", others)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,7 +69,7 @@ def preview(
         raise StoreError(
             f"{score.label} with the settings of {file} is not complete in {directory}; name the "
             f"configuration of the run with --config, or run: steep run score --round {number} "
-            f"--config {file}"
+            f"--config {shlex.quote(file)}"
         )
     check_output(score, Depth.SIZES)
     with TemporaryDirectory(prefix="steep-pair-") as name:

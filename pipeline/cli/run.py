@@ -7,6 +7,7 @@ the reward, and where to look next.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,7 +83,7 @@ def result_lines(run_dir: Path) -> Iterator[str]:
         if sentence:
             yield sentence
     yield f"report:  {run_dir / 'report.html'}"
-    yield f"browser: steep browse --config {run_dir / 'config.yaml'}"
+    yield f"browser: steep browse --config {shlex.quote(str(run_dir / 'config.yaml'))}"
     if figures["control"]:
         yield f"control: {figures['control']} (outcome and format rewards alone)"
 

@@ -66,13 +66,14 @@ def run(
                 say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
         check_output(task, Depth.SIZES)
-        _publish(task.directory, task.settings.run_dir)
+        if task.stage == "report":
+            _publish(task.directory, task.settings.run_dir)
         return task.directory
 
 
 def _publish(output: Path, run_dir: Path) -> None:
     """Copy the page and the numbers of a report to the run's directory, if they differ."""
-    for name in PUBLISHED if (output / PUBLISHED[0]).is_file() else ():
+    for name in PUBLISHED:
         source, target = output / name, run_dir / name
         if not target.is_file() or target.read_bytes() != source.read_bytes():
             with replacing(target) as temporary:

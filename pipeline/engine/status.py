@@ -198,7 +198,7 @@ def _other_contents(task: StageTask) -> list[str]:
 def _other_execution(task: StageTask) -> list[str]:
     """Changed settings of how a stage is executed, compared with its output."""
     before, now = (
-        read_manifest(task.directory)["execution"],
+        read_manifest(task.directory).get("execution", {}),
         select_execution(task.settings, task.reading()),
     )
     return [

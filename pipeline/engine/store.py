@@ -270,6 +270,7 @@ class _Manifest(_Strict):
     peak_memory_mb: float = 0.0
     device: str = ""
     versions: dict[str, str] = {}
+    shards: dict[str, dict[str, float | None]] = {}
     git: str | None = None
 
 

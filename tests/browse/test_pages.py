@@ -285,8 +285,12 @@ def test_a_run_that_finishes_while_the_browser_runs_is_found(runs: Path) -> None
     assert opened.names == [NAME]
     with TestClient(create_app(opened), base_url="http://localhost") as client:
         assert client.get("/run/later/").status_code == 404
-        write_stored_run(runs, "later")
+        (runs / "begun/store/sample/0123456789abcdef.partial").mkdir(parents=True)
+        later = write_stored_run(runs, "later")
+        for stage in ("sample", "score", "pair"):  # as in a run without rounds
+            shutil.rmtree(later / "store" / stage)
         assert client.get("/run/later/").status_code == 200
+        assert client.get("/run/begun/").status_code == 404
         assert 'href="/run/later/"' in client.get("/").text
 
 

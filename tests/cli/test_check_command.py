@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -9,9 +10,10 @@ import pytest
 
 from pipeline.engine.check.collect import check_run
 from pipeline.engine.check.machine import described_machine
+from pipeline.knowledge.corpus.questions import load
 from tests.cli.malformed_inputs import accepted, refused, steep
 from tests.cli.test_cli import ROOT
-from tests.tasks.checks.published_files import write_lines, write_published_files
+from tests.tasks.checks.published_files import musique, write_lines, write_published_files
 
 PUBLISHED = {
     "tearag-llama3-8b": 8,
@@ -97,6 +99,25 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     ]
     made = json.loads(accepted(*options, "--json"))
     assert (made["faults"], made["notes"]) == ([], notes)
+
+
+def test_repeated_questions_are_left_out_of_every_note_and_held_out_files_read_once(
+    folder, monkeypatch
+):
+    data, loaded = write_published_files(folder / "data_files", decomposed=20), []
+    real = load.load_questions
+    asked = [{"question": musique(7, 2)["question"], "golden_answers": ["x"]}]
+    write_lines(data / "popqa/test.jsonl", asked)
+    monkeypatch.setattr(
+        load,
+        "load_questions",
+        lambda path, *more, **how: loaded.append(path) or real(path, *more, **how),
+    )
+    printed = accepted(*ONE_GPU, "--data", data, "--set", TESTED, "--set", SIZES)
+    repeated = int(re.search(r"data.sampling: (\d+) questions repeat one of data.test", printed)[1])
+    assert f"data.sampling: grammar tearag fits: {60 - repeated} of {60 - repeated} q" in printed
+    assert f"of {60 - repeated} musique" in printed
+    assert loaded.count(data / "popqa/test.jsonl") == 1
 
 
 def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,18 +252,17 @@ def test_the_control_of_a_reward_differs_in_the_reward_alone(
 ) -> None:
     """Its command loads; a run with the settings of the control is told that it is one."""
     file = {"tearag": "embedded"}.get(kind, f"embedded-{kind}")
-    run = load(file)
+    run = load(file, ("runs_dir=my runs",))
     command = rewards.control(run, method(kind).control)["control"]
     if changed is None:
         assert command is None
         return
     assert changed in command
-    fork, run_control = command.split("; ")
-    assert fork == f"steep fork runs/{file} {file}-control"
-    words = run_control.split()
-    assert words[:4] == ["steep", "run", "--config", f"runs/{file}/config.yaml"]
-    overrides = tuple(word for before, word in itertools.pairwise(words) if before == "--set")
-    control = load(file, overrides)
+    fork, run_control = map(shlex.split, command.split("; "))
+    assert fork == ["steep", "fork", f"my runs/{file}", f"{file}-control"]
+    assert run_control[:4] == ["steep", "run", "--config", f"my runs/{file}/config.yaml"]
+    overrides = tuple(word for before, word in itertools.pairwise(run_control) if before == "--set")
+    control = load(file, (*overrides, "runs_dir=my runs"))
     assert control.name == f"{file}-control"
     assert rewards.control(control, method(kind).control) == {"is_control": True, "control": None}
     differing = {

@@ -14,6 +14,7 @@ from tests.tasks.counting_tasks import (
     Complains,
     Copies,
     CopiesModel,
+    First,
     Second,
     Waits,
     Warns,
@@ -22,6 +23,7 @@ from tests.tasks.counting_tasks import (
     new_process,
     task,
 )
+from tests.tasks.small_run import commit_text
 from tests.waiting import LIMIT, wait_until
 
 # As many as the shipped runs have; `make check-all` also tries one.
@@ -169,3 +171,9 @@ def test_a_failure_of_an_earlier_run_is_not_reported_again(workspace):
         run(task(Complains, workspace))
     assert "wrote nothing" not in str(caught.value)
     assert caught.value.exit_status == 2
+
+
+def test_only_the_report_of_a_run_is_copied_to_its_directory(workspace):
+    other = commit_text(task(First, workspace), "<html>", "report.html")
+    assert run(task(First, workspace)) == other
+    assert not list(other.parents[2].glob("report.html"))

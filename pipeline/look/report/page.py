@@ -7,6 +7,7 @@ Trajectories are read one after the other, so memory does not grow with their nu
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -157,7 +158,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "differing": context.facts.get("differing"),
         "usages": usage_section.usages(inputs),
         **recall_section.values(inputs, context.config.evaluation.split),
-        "run_dir": context.config.run_dir,
+        "run_dir": shlex.quote(str(context.config.run_dir)),  # of commands
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),
         "bin_meanings": BINS,

@@ -10,6 +10,7 @@ formed. It is about the process reward, or about the whole reward of a method wi
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -142,8 +143,8 @@ def control(config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     name = f"{config.name}-control"
     differing = any(attrgetter(key)(config) != value for key, value in settings.items())
     options = "".join(f" --set {key}={value}" for key, value in {"name": name, **settings}.items())
-    fork = f"steep fork {config.run_dir} {name}"
-    command = f"{fork}; steep run --config {config.run_dir}/config.yaml{options}"
+    folder = shlex.quote(str(config.run_dir))
+    command = f"steep fork {folder} {name}; steep run --config {folder}/config.yaml{options}"
     return {
         "is_control": bool(settings) and not differing,
         "control": command if differing and config.rounds else None,
