@@ -374,8 +374,9 @@ class Run:
     def select_pairs(self, scored: Sequence[Trajectory], *, round: int = 1) -> list[Pair]:
         """Preference pairs among scored trajectories of any number of questions.
 
-        This is the stage ``pair``; ``round`` is the round that pairs record. Raises InputError for
-        a trajectory without rewards, and for a repeated trajectory id.
+        This is the stage ``pair``; ``round`` is the round that pairs record. A trajectory whose
+        retrieval failed is in no pair. Raises InputError for any other without rewards, and for a
+        repeated trajectory id.
 
         >>> pairs = run.select_pairs(scored)
         """

@@ -192,8 +192,8 @@ class EngineConfig(Block):
     kind: Literal["vllm", "transformers"] = Field("vllm", description="the library that generates")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "bfloat16",
-        description="number format of weights and activations; auto: bfloat16 on GPUs and on CPUs "
-        "with AVX-512, else float32",
+        description="number format of weights and activations; auto: bfloat16 on GPUs and on AMD's "
+        "CPUs with AVX-512, else float32",
     )
     max_model_len: Positive = Field(4096, description="tokens of prompt and output together")
     max_num_seqs: Annotated[Positive, Execution()] = Field(
@@ -228,7 +228,7 @@ def is_public(url: str) -> bool:
 
 
 class Prices(Block):
-    """Prices of an endpoint per million tokens, in any one currency; only for the cost report."""
+    """Prices of an endpoint per million tokens, in any one currency, for costs and ``cost_ceiling``."""
 
     prompt: Weight = Field(0.0, description="price of a million tokens in requests")
     completion: Weight = Field(0.0, description="price of a million tokens in answers")

@@ -125,7 +125,7 @@ def steep_words(text: str) -> list[list[str]]:
 
 
 def wrong_code(page: str, text: str) -> Iterator[str]:
-    """Options that no command of their section has, and settings and variants that do not exist."""
+    """Options that no command of their section has; settings, variants and files that do not exist."""
     of_page = steep_words(text) or [["run"]]
     for section in sections(text):
         here = steep_words(section) or of_page
@@ -143,6 +143,9 @@ def wrong_code(page: str, text: str) -> Iterator[str]:
                     yield first
             elif re.match(r"(VARIANT|CONFIG|SET)=", first):
                 yield from wrong_values(["make", "run", *code])
+            elif re.match(r"(benchmarks|configs|pipeline|requirements|tasks|tests)/[^:]+$", first):
+                if not (PLACEHOLDER.search(first) or (ROOT / first).exists()):
+                    yield first
             elif (
                 (setting := SETTING.fullmatch(first))
                 and setting[1].partition(".")[0] in Config.model_fields
@@ -199,7 +202,7 @@ def test_documented_commands_exist(page: str) -> None:
     assert not faults
 
 
-def test_a_wrong_option_setting_or_variant_in_a_cell_is_found() -> None:
+def test_a_wrong_option_setting_variant_or_file_in_a_cell_is_found() -> None:
     page = """## Look
 
 | option | meaning |
@@ -208,6 +211,7 @@ def test_a_wrong_option_setting_or_variant_in_a_cell_is_found() -> None:
 | `retrieval.variant=ppr`, `retrieval.varient=ppr`, `index.json` | settings, and a file |
 | `-lambda-0.2`, `-lambda-7` | variants |
 | `--set pairs.limitt=2` | a setting |
+| `pipeline/pairs/`, `pipeline/peers/` | folders |
 
 ## Elsewhere
 
@@ -219,8 +223,8 @@ def test_a_wrong_option_setting_or_variant_in_a_cell_is_found() -> None:
         "there is no setting retrieval.varient; there is retrieval.variant, retrieval.triplets, retrieval.reranker",
     ]
     assert found[2] == "-lambda-7"
-    assert "pairs.limitt" in found[-2]
-    assert found[-1] == "--kind"
+    assert "pairs.limitt" in found[3]
+    assert found[4:] == ["pipeline/peers/", "--kind"]
 
 
 @pytest.mark.parametrize("page", PAGES)

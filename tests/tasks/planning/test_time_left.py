@@ -64,7 +64,7 @@ def test_complete_stages_count_with_the_seconds_of_their_manifests(workspace):
 
 
 def test_the_first_run_with_the_tiny_reader_is_guessed_from_the_embedded_run(tmp_path):
-    """The variant has about three times the questions of the rounds, and the same cold start."""
+    """The variant has five times the questions of the rounds, and the same cold start."""
 
     def guesses(config: str) -> dict[str, float | None]:
         report = task_for("report", config, (f"runs_dir={tmp_path}",))
