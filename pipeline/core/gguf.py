@@ -16,9 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.core.errors import DependencyError, InputError, model_problem
+from pipeline.core.language_models import load_language_model
 
 SUFFIX = ".gguf"
-_VERSION = "1"  # raised when the same file gives another directory
+_VERSION = "2"  # raised when the same file gives another directory
 
 
 def converted(file: Path) -> Path:
@@ -71,13 +72,16 @@ def way(directory: Path, name: str) -> str:
 def _convert(file: Path, directory: Path) -> None:
     from gguf import GGUFReader
 
-    GGUFReader(file)  # raises for damaged files, before the imports that take seconds
+    # Raises for damaged files, before the imports that take seconds.
+    parts = GGUFReader(file).fields.get("split.count")
+    if parts is not None and (count := int(parts.contents())) > 1:
+        raise ValueError(
+            f"it is one of {count} parts; join them (llama-gguf-split --merge FIRST_PART WHOLE)"
+        )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    loaded = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.bfloat16, trust_remote_code=False
-    )
+    loaded = load_language_model(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
     config = loaded.config
     del config.quantization_config
     # `save_pretrained` refuses a model that was dequantized.

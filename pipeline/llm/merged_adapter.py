@@ -34,6 +34,7 @@ from typing import IO, Any
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import ConfigError, EngineError, InputError, SteepError, model_problem
+from pipeline.core.language_models import load_language_model
 from pipeline.core.model_files import model_hash
 from pipeline.llm.adapter_files import UNMERGED, adapter_settings, check_adapter, merge
 from pipeline.llm.locate import locate
@@ -159,12 +160,9 @@ def save_merged(base: Path | str, adapter: Path, directory: Path, dtype: str) ->
     """
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
     def load(model: Path | str) -> Any:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model, dtype=getattr(torch, dtype), trust_remote_code=False
-        )
+        loaded = load_language_model(model, dtype=getattr(torch, dtype))
         if getattr(loaded, "is_quantized", False):
             loaded = loaded.dequantize()
             loaded._weight_conversions = None  # the quantizer's would refuse to save these weights

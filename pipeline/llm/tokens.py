@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -25,6 +26,9 @@ from pipeline.core.records import Message, Span
 from pipeline.core.sanitize import escape_tokens, token_patterns
 from pipeline.core.spans import common_length, cover_error, extend, pieces
 from pipeline.llm.tokenizer import Tokenizer, is_markup
+
+_DATE = datetime(2024, 7, 26)  # for templates that write the date; a prompt must not change daily
+DATE = _DATE.strftime("%d %b %Y")
 
 
 def control_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -64,7 +68,7 @@ def rendered(
 ) -> str:
     """The chat template applied to a conversation; ``arguments`` are passed to the template.
 
-    Raises InputError when the tokenizer has no chat template, or one that fails.
+    A template that writes the date gets a fixed one. Raises InputError when the tokenizer has no chat template, or one that fails.
     """
     if tokenizer.chat_template is None:
         raise InputError(
@@ -73,7 +77,12 @@ def rendered(
         )
     try:
         return tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=generation_prompt, **arguments
+            conversation,
+            tokenize=False,
+            add_generation_prompt=generation_prompt,
+            date_string=DATE,
+            strftime_now=_DATE.strftime,
+            **arguments,
         )
     except Exception as error:  # a template is a program, and may raise anything
         raise InputError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import EngineError, model_problem
 from pipeline.core.gpus import cuda_works
+from pipeline.core.language_models import load_language_model
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.merged_adapter import Served
 from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
@@ -43,7 +44,6 @@ class TransformersEngine(Engine):
         workspace: Path | None = None,
     ) -> None:
         import torch
-        from transformers import AutoModelForCausalLM
 
         self.max_model_len = config.max_model_len
         self._batch = config.max_num_seqs
@@ -53,9 +53,7 @@ class TransformersEngine(Engine):
         try:
             path, dtype = self._served.path, getattr(torch, config.dtype)
             self.tokenizer = model_tokenizer(path)
-            loaded = AutoModelForCausalLM.from_pretrained(
-                path, dtype=dtype, trust_remote_code=False
-            )
+            loaded = load_language_model(path, dtype=dtype)
             if adapter is not None and config.adapters == "loaded":
                 from peft import PeftModel
 

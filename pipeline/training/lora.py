@@ -27,6 +27,7 @@ from pipeline.core.errors import (
 )
 from pipeline.core.gpus import cuda_works
 from pipeline.core.input_files import read_json
+from pipeline.core.language_models import load_language_model
 from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.llm.adapter_files import (
     adapter_settings,
@@ -102,14 +103,13 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     """The base model, in 4 or 8 bit with ``settings.quantization``; PEFT freezes it later.
 
     With a GPU, each tensor goes from its file to the GPU of this process, so that several processes
-    do not hold the model in RAM at the same time. Raises DependencyError when the weights do not
-    load or the device is missing.
+    do not hold the model in RAM at the same time. Raises DependencyError when a weight is missing
+    or does not load, or the device is missing.
     """
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
 
-    kwargs: dict[str, object] = {"dtype": getattr(torch, settings.dtype)}
+    kwargs: dict[str, Any] = {"dtype": getattr(torch, settings.dtype)}
     device = pick_device(settings, block)
     if device == "cuda":
         number = int(os.environ.get("LOCAL_RANK", 0))  # of `pipeline.engine.process.launch`
@@ -119,9 +119,7 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
         kwargs["quantization_config"] = quantization_config(settings)
 
     try:
-        model: CausalModel = AutoModelForCausalLM.from_pretrained(
-            directory, trust_remote_code=False, **kwargs
-        )
+        model: CausalModel = load_language_model(directory, **kwargs)
     except (OSError, ValueError, SafetensorError) as error:
         raise DependencyError(
             f"{directory}: the model cannot be loaded: {model_problem(error)}"

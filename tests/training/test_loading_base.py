@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Lora, Sft
+from pipeline.config import EngineConfig, Lora, Sft
+from pipeline.core.errors import DependencyError, EngineError
+from pipeline.llm.merged_adapter import save_merged
+from pipeline.llm.transformers_engine import TransformersEngine
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.trainer_args import sorted_steps
+from tests.llm.small_models import small_adapter, small_model
 
 
 class Recorder:
@@ -22,7 +26,7 @@ class Recorder:
         import torch
 
         self.calls.append(arguments)
-        return torch.nn.Linear(2, 2)
+        return torch.nn.Linear(2, 2), {"missing_keys": set(), "mismatched_keys": set()}
 
 
 @pytest.fixture
@@ -74,3 +78,45 @@ def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_
     trainer: Any = sorted_steps(Trainer, None, settings(), 0)(model=model, args=arguments)
     assert trainer.args.train_batch_size == 2
     assert not isinstance(trainer._wrap_model(trainer.model), torch.nn.DataParallel)
+
+
+def _wrapped(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {f"base_model.model.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _without_a_layer(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor for name, tensor in tensors.items() if ".layers.1." not in name}
+
+
+def _with_more_tokens(tensors: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    name = "model.embed_tokens.weight"
+    return {**tensors, name: torch.cat([tensors[name], tensors[name]])}
+
+
+@pytest.mark.parametrize(
+    ("change", "lacking"),
+    [
+        (_wrapped, "lack 21 weights of LlamaForCausalLM .* such as lm_head.weight"),
+        (_without_a_layer, r"lack 9 weights of LlamaForCausalLM .* such as model\.layers\.1\."),
+        (_with_more_tokens, "lack 1 weights of LlamaForCausalLM .* such as model.embed_tokens"),
+    ],
+)
+def test_files_that_lack_weights_are_refused_where_random_ones_would_be_used(
+    tmp_path: Path, change: Any, lacking: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model = small_model(tmp_path / "model")
+    adapter = small_adapter(model, tmp_path / "adapter")
+    load_base(model, settings(), "sft")
+    weights = model / "model.safetensors"
+    save_file(change(load_file(weights)), weights, metadata={"format": "pt"})
+    with pytest.raises(DependencyError, match=lacking):
+        load_base(model, settings(), "sft")
+    with pytest.raises(EngineError, match=lacking):
+        TransformersEngine(EngineConfig(kind="transformers", dtype="float32"), model)
+    (tmp_path / "merged").mkdir()
+    with pytest.raises(EngineError, match=lacking):
+        save_merged(model, adapter, tmp_path / "merged", "float32")

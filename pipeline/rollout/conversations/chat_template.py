@@ -18,7 +18,6 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.records import Span
 from pipeline.core.spans import common_length, extend
 from pipeline.llm.tokenizer import Tokenizer
-from pipeline.llm.tokens import decode, escaped_in_prompts, markup, rendered
+from pipeline.llm.tokens import DATE, decode, escaped_in_prompts, markup, rendered
 from pipeline.rollout.conversations.messages import (
     Message,
     Tool,
@@ -39,7 +38,6 @@ from pipeline.rollout.conversations.messages import (
     with_escapes,
 )
 
-_DATE = datetime(2024, 7, 26)  # for templates that write the date; a prompt must not change daily
 _MOST_CHARACTERS = 16  # of a token, in texts that people and programs write
 _TAG = re.compile(r"<[/|]?[^\s<>|]+\|?>|\[/?[A-Z_]+\]")
 _REASONING = "It is not known."
@@ -114,9 +112,8 @@ class ChatTemplate:
     """A tokenizer's chat template with declared tools.
 
     ``thinking`` is the template's ``enable_thinking``; None leaves it to the template. ``end_ids``
-    end a turn. The template reads a fixed date. The tokenizer must be a fast one, which knows the
-    characters of its tokens. Of a text of more than ``longest`` tokens only the beginning is
-    tokenized, and InputError is raised.
+    end a turn. The tokenizer must be a fast one, which knows the characters of its tokens. Of a
+    text of more than ``longest`` tokens only the beginning is tokenized, and InputError is raised.
     """
 
     def __init__(
@@ -133,11 +130,7 @@ class ChatTemplate:
         self.tools = list(tools)
         self.end_ids = end_of_turn_ids(tokenizer) if end_ids is None else frozenset(end_ids)
         self.ends = tuple(decode(tokenizer, [token_id]) for token_id in sorted(self.end_ids))
-        self._arguments: dict[str, Any] = {
-            "tools": self.tools or None,
-            "date_string": _DATE.strftime("%d %b %Y"),
-            "strftime_now": _DATE.strftime,
-        }
+        self._arguments: dict[str, Any] = {"tools": self.tools or None}
         self.thinking = thinking
         if thinking is not None:
             self._arguments["enable_thinking"] = thinking
@@ -150,7 +143,7 @@ class ChatTemplate:
         return {
             "sha256": hashlib.sha256(template).hexdigest()[:16],
             "thinking": self.thinking,
-            "date": self._arguments["date_string"],
+            "date": DATE,
         }
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
