@@ -25,6 +25,8 @@ from pipeline.knowledge.corpus.questions.load import (
     dataset_of,
     load_questions,
 )
+from pipeline.knowledge.corpus.questions.republished import prompted_question
+from pipeline.knowledge.corpus.raw_records import RawRecord
 from pipeline.rollout.importers import iterate_outputs
 from tests.corpus.question_files import write_questions as write
 
@@ -198,6 +200,9 @@ def test_a_dump_of_roll_outs_of_verl_is_imported(tmp_path: Path) -> None:
     turns = [
         "system\nSearch.\nuser\nUse tags. Question: {}\nassistant\n",
         "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\nYes?<|im_end|>\n"
+        "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
+        "user\nHi.\nassistant\nYes?\nuser\n{}\nassistant\n",
         "Question: {}",
     ]
     gts = "{'target': array(['Ann'], dtype=object)}"
@@ -206,6 +211,14 @@ def test_a_dump_of_roll_outs_of_verl_is_imported(tmp_path: Path) -> None:
         [imported] = iterate_outputs([write(tmp_path, row)])
         assert isinstance(imported, Trajectory)
         assert (imported.question, imported.answers) == (TEXT, ["Ann"])
+
+
+@pytest.mark.parametrize(
+    "part", ["think ", "user\n", "\nuser\nassistant ", "<|im_start|>user\n", "\n"]
+)
+def test_a_long_prompt_of_a_dump_takes_no_quadratic_time(part: str) -> None:
+    record = RawRecord({"input": part * 40_000 + "\nuser\nWho?\nassistant"}, 1)
+    assert bounded(lambda: prompted_question(record), 2) == "Who?"
 
 
 SQUAD = {

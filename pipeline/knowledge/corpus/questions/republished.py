@@ -8,7 +8,6 @@ FlashRAG's data sets keep the golden evidence in ``metadata``: HotpotQA's ``supp
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +16,7 @@ from pipeline.knowledge.corpus.questions.native import Golden, decomposed, state
 from pipeline.knowledge.corpus.raw_records import RawRecord
 
 _MARK = "Question:"  # before the question in Search-R1's prompts
-# The user's last turn of a prompt, with or without the tokens of the chat template.
-_LAST_TURN = re.compile(
-    r"(?:.*\n|<\|im_start\|>|^)user\n(.*?)(?:<\|im_end\|>)?\s*(?:<\|im_start\|>)?assistant\s*(?:<think>\s*)?$",
-    re.DOTALL,
-)
+_TURNS = ("\nuser\n", "<|im_start|>user\n")  # without and with the tokens of the chat template
 
 
 def with_answers(row: RawRecord) -> RawRecord:
@@ -51,14 +46,24 @@ def with_answers(row: RawRecord) -> RawRecord:
 def prompted_question(row: RawRecord) -> str | None:
     """The question at the end of the last message of the prompt, or of a whole prompt as text."""
     if isinstance(text := row.find("input"), str):  # of verl's dump of roll-outs
-        turn = _LAST_TURN.search(text)
-        content = turn[1] if turn else text
+        content = _last_turn(text)
     elif messages := listed(row, "prompt"):
         last = row.checked_items(messages, "prompt")[-1]
         content = row.checked_mapping(last, "prompt").text("content")
     else:
         return None
     return content.rpartition(_MARK)[2].strip()
+
+
+def _last_turn(text: str) -> str:
+    """The user's last turn of a whole prompt, or the text if it is none."""
+    prompt, opening, after = text.rpartition("assistant")
+    if opening and after.strip() in ("", "<think>"):
+        for mark in _TURNS:
+            _, found, turn = f"\n{prompt.removesuffix('<|im_start|>')}".rpartition(mark)
+            if found:
+                return turn.rstrip().removesuffix("<|im_end|>")
+    return text
 
 
 def golden_fields(row: RawRecord) -> dict[str, Any]:
