@@ -196,6 +196,9 @@ class StageTask(Task):
 
     @cached_property
     def key(self) -> StageKey:
+        # Those below come first: in a run of 100 rounds a recursion would be too deep.
+        for needed in walk(self, lambda one: {} if "key" in vars(one) else one.inputs):
+            _ = needed is self or needed.key
         return StageKey(
             stage=self.stage,
             version=self.version,
@@ -278,8 +281,15 @@ class Outputs:
     def of(self, task: StageTask) -> Output | None:
         """The output of a task, or None. Raises StoreError when the disk fails."""
         if task.task_id not in self._found:
-            self._found[task.task_id] = self._find(task)
+            for needed in walk(task, self._deciding):  # no recursion, as in the key of a task
+                if needed.task_id not in self._found:
+                    self._found[needed.task_id] = self._find(needed)
         return self._found[task.task_id]
+
+    def _deciding(self, task: StageTask) -> Mapping[str, StageTask]:
+        """The inputs of a task by which its complete output is its output."""
+        looked_up = task.task_id in self._found or not task.store.complete(task.key)
+        return {} if looked_up else task.inputs
 
     def _find(self, task: StageTask) -> Output | None:
         own = task.store.directory(task.key)
@@ -381,16 +391,15 @@ def walk(
 
     ``below`` gives the tasks directly before a task: by default the tasks that it needs now.
     """
-    seen: set[str] = set()
-
-    def visit(one: StageTask) -> Iterator[StageTask]:
-        if one.task_id not in seen:
-            seen.add(one.task_id)
-            for needed in below(one).values():
-                yield from visit(needed)
-            yield one
-
-    return visit(task)
+    seen, begun = {task.task_id}, [(task, iter(below(task).values()))]
+    while begun:
+        rest = begun[-1][1]
+        needed = next((each for each in rest if each.task_id not in seen), None)
+        if needed is None:
+            yield begun.pop()[0]
+        else:
+            seen.add(needed.task_id)
+            begun.append((needed, iter(below(needed).values())))
 
 
 def walk_configured(task: StageTask) -> Iterator[StageTask]:
