@@ -86,7 +86,7 @@ class Report(LightTask):
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Write the page and its numbers; returns the number of policies and of pairs."""
+    """Write the page and its figures; returns the number of rows and of bytes."""
     from pipeline.look.report.page import run
 
     return run(context)

@@ -23,9 +23,9 @@ def check(
 ) -> None:
     """Check settings, files, models, packages, GPUs, their memory and disk before a run.
 
-    Each fault is one line on standard error, and the exit status is 2. Without faults the memory
-    and GPU plan is printed. Nothing is written. The network is used only to ask the hub whether it
-    gives the missing models.
+    Each fault is one line on standard error, and the exit status is 2. Without faults the plan is
+    printed. Nothing is written, except a GGUF file's conversion. The network is used only to ask
+    the hub whether it gives the missing models.
     """
     import tasks as tasks  # declares the stages
     from pipeline.engine.check.collect import check_run

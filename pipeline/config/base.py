@@ -228,7 +228,7 @@ def is_public(url: str) -> bool:
 
 
 class Prices(Block):
-    """Prices of an endpoint per million tokens, in any one currency, for costs and ``cost_ceiling``."""
+    """Prices of an endpoint per million tokens in any one currency, for costs and their ceiling."""
 
     prompt: Weight = Field(0.0, description="price of a million tokens in requests")
     completion: Weight = Field(0.0, description="price of a million tokens in answers")

@@ -251,7 +251,7 @@ def test_pairs_without_ids_say_that_there_is_no_mask(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("pairs", "complaint"),
     [
-        ([], "there is no pair"),
+        ([], "there is no pair to export; the stage pair and steep pair say why"),
         ([dataclasses.replace(three_pairs()[0], chosen=[])], "c1 > r1 has no texts"),
     ],
 )

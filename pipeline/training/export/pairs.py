@@ -115,7 +115,7 @@ class _Survey:
             for rewards in (pair.chosen_rewards, pair.rejected_rewards):
                 terms.update(name for name, value in rewards.items() if _is_number(value))
         if not self.pairs:
-            raise InputError("there is no pair to export; funnel.json of the stage says why")
+            raise InputError("there is no pair to export; the stage pair and steep pair say why")
         self.terms = sorted(terms)
         self.contradictory = sides[0] & sides[1]
 
