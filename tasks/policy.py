@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipeline.config import Config
 from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
+from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
@@ -108,8 +109,12 @@ class GivenPolicy(UntrainedPolicy):
 
 
 def file_name(name: str) -> str:
-    """A name as part of a file's name: "-" replaces all but letters, digits and ``._-``."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-100:] or "policy"
+    """A name as part of a file's name: "-" replaces all but letters, digits and ``._-``.
+
+    A changed name has a hash, because a file of "a b" must not replace that of "a/b".
+    """
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")[-100:]
+    return plain if plain == name else f"{plain}-{digest(name).hex()[:6]}".lstrip("-")
 
 
 def given_faults(settings: Config, source: Path, setting: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pipeline.training.lineage import (
     policy_fingerprint,
     read_lineage,
 )
+from tasks.policy import file_name
 from tasks.policy import run as run_policy
 from tasks.sft import run as run_sft
 from tasks.train import run as run_round
@@ -188,3 +190,24 @@ def test_training_writes_the_grammar_the_format_and_the_template_into_the_lineag
     start = dataclasses.replace(trained.context("start", "start"), inputs={"adapter": stage.output})
     assert run_policy(start) == {"adapters": 1}
     assert read_lineage(start.output) == lineage
+
+
+def test_names_of_policies_give_one_file_each() -> None:
+    names = [
+        "round-1",
+        "a-b",
+        "a b",
+        "a/b",
+        "/a-b",
+        "-a-b",
+        "...",
+        "///",
+        "é",
+        "e\u0301",
+        "x" * 200,
+    ]
+    names += ["y" + "x" * 199, "x" * 100]
+    files = [file_name(name) for name in names]
+    assert len(set(files)) == len(names)
+    assert (files[0], files[1]) == ("round-1", "a-b")
+    assert all(0 < len(name) < 110 and re.fullmatch(r"\w[\w.-]*", name) for name in files)
