@@ -34,6 +34,7 @@ _ROW = "row"  # the element of a line of a table
 _MAX_TITLE = 300  # characters; a title is repeated in every passage
 _MAX_HEADER = 100  # a longer one is not repeated in every row
 _MAX_COLUMNS, _MAX_ROWS = 100, 1000  # that a cell may span
+_MAX_REPEATED = 100_000  # places that the cells of a table may span beside their own
 # Titles that programs write into files without one.
 _NO_TITLE = frozenset({"word document", "untitled", "untitled document"})
 
@@ -44,7 +45,8 @@ def page_text(page: Element, title: str = "") -> tuple[str, str]:
     ``title`` comes before the page's own ``<title>`` and the first heading. A heading that is the
     title is left out of the text.
     """
-    title = given_title(title) or given_title(page.findtext(".//title") or "")
+    titles = (one.text or "" for one in page.iter("title") if not _is_unseen(one, "head"))
+    title = given_title(title) or given_title(next(titles, ""))
     headings = (one for one in page.iter(*_HEADINGS) if not _is_unseen(one))
     heading = next(headings, None)
     named = "" if heading is None else given_title(_flow(heading))
@@ -60,8 +62,8 @@ def given_title(title: str) -> str:
     return "" if line.casefold() in _NO_TITLE or len(line) > _MAX_TITLE else line
 
 
-def _is_unseen(element: Element) -> bool:
-    return any(above.tag in _UNSEEN for above in element.iterancestors())
+def _is_unseen(element: Element, but: str = "") -> bool:
+    return any(above.tag in _UNSEEN and above.tag != but for above in element.iterancestors())
 
 
 def _line(text: str) -> str:
@@ -117,7 +119,8 @@ class _Cell:
 def _write_rows(table: Element) -> None:
     """Put the lines of a table of data in the place of its rows; a table for layout stays.
 
-    A table with code or headings is for layout, and so is one without headers around others.
+    A table with code or headings is for layout, and so is one without headers around others, and
+    one whose cells span too many places.
     """
     from lxml.etree import SubElement
 
@@ -130,6 +133,9 @@ def _write_rows(table: Element) -> None:
     texts = {cell: _line(_flow(cell)) for row in rows for cell in row.iterchildren("td", "th")}
     if sum(map(_letters, (*captions, *texts.values()))) != _letters(_flow(table)):
         return  # text beside the cells
+    spans = (_span(c, "colspan", _MAX_COLUMNS) * _span(c, "rowspan", _MAX_ROWS) for c in texts)
+    if sum(spans) - len(texts) > _MAX_REPEATED:
+        return  # a page of 7 kB could have ten million places
     lines = [*captions, *_row_lines(list(_grid(rows, texts)), headers)]
     for child in list(table):
         table.remove(child)
