@@ -282,9 +282,7 @@ class PlainModel:
         turn = ParsedTurn(result.text)
         if result.finish == "stop":
             stops = (stop for stop in prepared.request.stop if stop in result.text)
-            # None is there where decoding strips the blank with which one begins.
-            end = min(map(result.text.find, stops), default=len(result.text))
-            turn = ParsedTurn(result.text[:end])
+            turn = ParsedTurn(result.text[: min(map(result.text.find, stops))])
         elif result.finish == "eos" and prepared.parser is not None:
             parsed = prepared.parser.parse(result.token_ids)
             turn = replace(turn, problem=parsed.problem) if parsed.problem else parsed
