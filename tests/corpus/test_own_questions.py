@@ -217,8 +217,8 @@ def test_a_dump_of_roll_outs_of_verl_is_imported(tmp_path: Path) -> None:
     "part", ["think ", "user\n", "\nuser\nassistant ", "<|im_start|>user\n", "\n"]
 )
 def test_a_long_prompt_of_a_dump_takes_no_quadratic_time(part: str) -> None:
-    record = RawRecord({"input": part * 40_000 + "\nuser\nWho?\nassistant"}, 1)
-    assert bounded(lambda: prompted_question(record), 2) == "Who?"
+    record = RawRecord({"input": f"Who? {part * 40_000}."}, 1)
+    assert bounded(lambda: prompted_question(record), 2) == record.value["input"]
 
 
 SQUAD = {
