@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.writing import differing_settings
+from pipeline.engine.resolved import PUBLISHED
 from pipeline.engine.stage import LightTask, StageTask
 from tasks.coverage import Coverage
 from tasks.evaluate import Evaluate
@@ -32,6 +33,7 @@ class Report(LightTask):
     help = "the HTML report"
     version = 13  # both averages
     reads = ("name", "rounds", "until", "evaluation.average")
+    publishes = PUBLISHED
     reusable = False  # it describes the outputs that it reads, their settings and seconds included
 
     def facts(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pipeline.engine.job import LOCK_SECONDS, aligned, check_output, say
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.progress_bars import shown
 from pipeline.engine.removal import Cleaning
-from pipeline.engine.resolved import PUBLISHED, keep_dtypes, write_resolved
+from pipeline.engine.resolved import keep_dtypes, write_resolved
 from pipeline.engine.stage import STAGES, LightTask, StageTask, resolved, walk
 from pipeline.engine.store import Depth
 
@@ -66,15 +66,14 @@ def run(
                 say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
         check_output(task, Depth.SIZES)
-        if task.stage == "report":
-            _publish(task.directory, task.settings.run_dir)
+        _publish(task)
         return task.directory
 
 
-def _publish(output: Path, run_dir: Path) -> None:
+def _publish(task: StageTask) -> None:
     """Copy the page and the numbers of a report to the run's directory, if they differ."""
-    for name in PUBLISHED:
-        source, target = output / name, run_dir / name
+    for name in task.publishes:
+        source, target = task.directory / name, task.settings.run_dir / name
         if not target.is_file() or target.read_bytes() != source.read_bytes():
             with replacing(target) as temporary:
                 shutil.copyfile(source, temporary)

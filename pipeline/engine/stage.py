@@ -95,6 +95,7 @@ class StageTask(Task):
     version: ClassVar[int] = 1
     named: ClassVar[bool] = True  # whether a command can name the stage
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted (see `reading`)
+    publishes: ClassVar[tuple[str, ...]] = ()  # files that are copied to the run's directory
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
 
     def __init_subclass__(cls) -> None:
