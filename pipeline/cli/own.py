@@ -281,12 +281,12 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
 
     from pipeline.config.base import is_public
 
-    root = Path(os.path.commonpath([path.resolve() for path in (*wanted.docs, *wanted.questions)]))
-    while not root.is_dir() or root in {path.resolve() for path in wanted.docs}:
+    root = Path(os.path.commonpath([_placed(path) for path in (*wanted.docs, *wanted.questions)]))
+    while not root.is_dir() or root in {_placed(path) for path in wanted.docs}:
         root = root.parent
 
     def path(one: Path) -> str:
-        return f"path: {_quoted(os.path.relpath(one.resolve(), root))}"
+        return f"path: {_quoted(os.path.relpath(_placed(one), root))}"
 
     def file(one: _File, use: str = "") -> str:
         part = f", limit: {one.held_out}, select: random" if use == "test" else ""
@@ -304,7 +304,7 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
     dumped = yaml.safe_dump(settings, default_flow_style=None, sort_keys=False, width=1000)
     model = wanted.base
     if model and Path(model).exists():
-        model = str(Path(model).resolve())
+        model = str(_placed(Path(model)))
     page = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
@@ -320,6 +320,14 @@ def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
         local=urlsplit(wanted.endpoint or "").hostname in ("localhost", "127.0.0.1", "::1"),
         public=is_public(wanted.endpoint or ""),
     )  # fmt: skip
+
+
+def _placed(path: Path) -> Path:
+    """The absolute path; a link to a file keeps its name, whose suffix says what the file is.
+
+    The caches of hubs and of data versioning hold links to files without suffixes.
+    """
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def _quoted(value: object) -> str:

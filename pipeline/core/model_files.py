@@ -28,7 +28,7 @@ TORCH_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 # Weights, configurations, vocabularies, chat templates and code. Other files, such as README and
 # logs, do not change the output of a model.
 _SUFFIXES = frozenset({*TORCH_WEIGHTS, ".json", ".txt", ".model", ".tiktoken", ".jinja", ".py"})
-_TEMPLATES = "additional_chat_templates"
+TEMPLATES = "additional_chat_templates"
 
 
 def model_files(directory: Path) -> list[Path]:
@@ -41,7 +41,7 @@ def model_files(directory: Path) -> list[Path]:
     """
     paths: Iterable[Path] = directory.rglob("*")
     if not (directory / "modules.json").is_file():
-        folders = (directory, directory / _TEMPLATES)
+        folders = (directory, directory / TEMPLATES)
         paths = (path for folder in folders if folder.is_dir() for path in folder.iterdir())
     names = {path.relative_to(directory).as_posix(): path for path in paths}
     return [

@@ -7,6 +7,7 @@ read and nothing is downloaded.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
         "vocab_size": 262_208, "max_position_embeddings": 131_072, "tie_word_embeddings": True,
     },
 }  # fmt: skip
+# The fields with the number of experts, as Qwen3-MoE, gpt-oss, DeepSeek and ERNIE name them.
+_EXPERTS = re.compile(r"(moe_)?(num|n)_(local_|routed_)?experts")
 
 
 @dataclass(frozen=True)
@@ -136,13 +139,16 @@ def shape_in(values: Mapping[str, Any]) -> ModelShape | None:
 
     Of a model that also reads images, it is the shape of the language model alone. Layers with a
     sliding window count as full ones, and norms of queries and keys (.01 % of the weights) are left
-    out. Raises TypeError or ValueError when a size is not a number.
+    out. A mixture of experts has many times the weights of a model of its other sizes, and each
+    family counts and sizes its experts by other names: None too. Raises TypeError or ValueError when a size is not a number.
     """
     values = {**values, **(values.get("text_config") or {})}
     values = {**_LEFT_OUT.get(str(values.get("model_type")), {}), **values}
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
     numbers = [values.get(name) for name in names]
-    if not all(isinstance(number, int) and number > 0 for number in numbers):
+    if any(_EXPERTS.fullmatch(name) and value for name, value in values.items()) or not all(
+        isinstance(number, int) and number > 0 for number in numbers
+    ):
         return None
     layers, hidden, heads, vocabulary = (int(number or 0) for number in numbers)
     kinds = " ".join(map(str, values.get("architectures") or []))

@@ -82,9 +82,10 @@ class Tokenizer(Protocol):
     """Text to token ids and back, with the control tokens and the chat template of one model.
 
     A role that the model does not use (often BOS or the unknown token) has the id and text None.
+    ``chat_template`` may be several templates by name, such as default and tool_use.
     """
 
-    chat_template: str | None
+    chat_template: str | Mapping[str, str] | None
     name_or_path: str
     bos_token: str | None
     eos_token: str | None

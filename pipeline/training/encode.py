@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from pipeline.core.errors import TrainingError
+from pipeline.core.errors import Place, TrainingError
 from pipeline.core.input_files import parse_json
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ChatMessage, Pair, SftExample, Span, Writer
@@ -38,6 +38,7 @@ from pipeline.training.checks import (
 
 IGNORED = -100  # the label that cross-entropy skips, by torch's convention
 _REBUILD, _REPAIR = "build sft-data again", "build the pairs again"
+_RESIZE = "resize the model's embeddings to its tokenizer (resize_token_embeddings), and save both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def encode_sft(
     file, and ``thinking`` the ``enable_thinking`` of conversations. Raises TrainingError when the
     spans of an example leave a gap, it has no model-written token, its ids hold a doubled or
     misplaced control token or one that the vocabulary lacks, or its decoded mask differs from its
-    text.
+    text, InputError when the chat template refuses its messages. All name the record.
     """
     templates = {
         tools: ChatTemplate(tokenizer, parse_json(tools or "[]", "tools"), thinking=thinking)
@@ -140,13 +141,18 @@ def encode_sft(
         if example.token_ids:
             return _as_sampled(tokenizer, example, vocabulary, name)
         if example.messages:
-            return _from_messages(templates[example.tools], example, name)
-        return _from_text(tokenizer, example, name)
+            made = _from_messages(templates[example.tools], example, name)
+        else:
+            made = _from_text(tokenizer, example, name)
+        check_ids(made.input_ids, vocabulary, name, _RESIZE)
+        return made
 
-    return [
-        encoded(example, f"record {number}, example {example.example_id}")
-        for number, example in enumerate(examples, start=first)
-    ]
+    made: list[EncodedSft] = []
+    for number, example in enumerate(examples, start=first):
+        name = f"record {number}, example {example.example_id}"
+        with Place(name):
+            made.append(encoded(example, name))
+    return made
 
 
 def _as_sampled(

@@ -173,7 +173,7 @@ def vocabulary_size(directory: Path) -> int:
 
 def check_positions(model: CausalModel, longest: int, block: str) -> None:
     """Raise TrainingError when ``longest`` tokens exceed the positions of the base model."""
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and longest > positions:
         raise TrainingError(
             f"the longest sequence has {longest} tokens; the base model has {positions} positions; "
@@ -268,13 +268,18 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
     """The settings of the adapter that training continues; its shape must be that in ``lora``.
 
     The shape is the rank, alpha and targets. Raises InputError when the settings are missing or
-    damaged, ConfigError when the shapes differ, and for settings that PEFT allows one adapter of a
-    model.
+    damaged, ConfigError when the shapes differ, for targets that are a pattern, and for settings
+    that PEFT allows one adapter of a model.
     """
     from peft import LoraConfig
 
     adapter_settings(adapter)
     saved: LoraConfig = LoraConfig.from_pretrained(adapter)
+    if isinstance(saved.target_modules, str):
+        raise ConfigError(
+            f"{adapter / ADAPTER_SETTINGS}: target_modules is the pattern {saved.target_modules!r}; "
+            "list the names of these modules there, as lora.targets has them"
+        )
     saved_shape = (saved.r, saved.lora_alpha, sorted(saved.target_modules))
     shape = (lora.r, lora.alpha, sorted(lora.targets))
     if saved_shape != shape:

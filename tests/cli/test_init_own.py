@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.own import Wanted, _Found, _text
 from pipeline.config import load
 from pipeline.config.presets import PRESETS
 from pipeline.engine.check.collect import check_run
@@ -151,6 +152,32 @@ def test_passages_alone_are_no_cold_start_of_tearag(folder: Path, option: tuple[
     settings = load(folder / "own.yaml")
     assert (settings.grammar, settings.start) == ("tearag", "base")
     assert [one.share for one in settings.data.sampling] == [(0, 1)]
+
+
+def test_links_to_files_without_a_suffix_keep_their_names(folder: Path) -> None:
+    """As in the cache of the hub; links in the path of a folder are followed."""
+    (folder / "blobs").mkdir()
+    (folder / "real" / "snapshots").mkdir(parents=True)
+    (folder / "link").symlink_to("real")
+    content = {
+        "lina.md": "# Lina Marsh\n\nShe lives in Tollen.\n",
+        "asked.csv": "question,answer\nWho?,Lina\nWhere?,Tollen\n",
+        "model.weights": "GGUF",
+    }
+    for name, text in content.items():
+        (folder / "blobs" / name.partition(".")[0]).write_text(text)
+        (folder / "real" / "snapshots" / name).symlink_to(f"../../blobs/{name.partition('.')[0]}")
+    inside = Path("link") / "snapshots"
+    files = ("--docs", inside / "lina.md", "--questions", inside / "asked.csv")
+    finished("init", "own", *files, "--output", "own.yaml")
+    settings = load(folder / "own.yaml")
+    assert settings.data.root == str(folder / "real" / "snapshots")
+    assert [file.path for file in settings.corpus.files] == ["lina.md"]
+    assert [file.path for file in settings.data.sampling] == ["asked.csv"]
+    assert check_run(str(folder / "own.yaml"), (), None, Machine((), here=False)).faults == ()
+    wanted = Wanted([inside / "lina.md"], base=str(inside / "model.weights"))
+    made = _text(wanted, _Found(), "search-r1", folder / "own.yaml")
+    assert f'base: "{folder / "real" / "snapshots" / "model.weights"}"' in made
 
 
 @pytest.mark.parametrize(

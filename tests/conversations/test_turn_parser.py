@@ -66,6 +66,20 @@ def test_a_whole_surrogate_pair_is_a_character(qwen25: TurnParser) -> None:
     assert call.arguments == {"query": "\N{GRINNING FACE}?"}
 
 
+def test_of_several_chat_templates_the_one_for_tools_decides(real_data: Path) -> None:
+    """Hermes and Command R have a default one beside it."""
+    one, several = (real_tokenizer(real_data, "qwen2.5") for _ in range(2))
+    plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    several.chat_template = {"default": plain, "tool_use": str(one.chat_template)}
+    ends = one.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    of_one, of_several = (ChatTemplate(each, [SEARCH], end_ids=ends) for each in (one, several))
+    assert of_several.identity == of_one.identity
+    assert of_several.identity != ChatTemplate(several).identity
+    assert parsed(TurnParser(of_several), f"{hermes(QUERY)}<|im_end|>").problem is None
+    wrong = parsed(TurnParser(of_several), f"{hermes(QUERY)}<|endoftext|>")
+    assert wrong.problem == "<|endoftext|> after a call"
+
+
 def test_a_call_in_a_think_block_does_not_count(qwen3: TurnParser) -> None:
     text = f"<think>\n{hermes(QUERY)}\n</think>\n\nAnswer: X<|im_end|>"
     assert parsed(qwen3, text) == ParsedTurn("Answer: X", hermes(QUERY))

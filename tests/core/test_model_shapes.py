@@ -119,3 +119,21 @@ def test_small_models_of_today_have_the_shape_of_their_config(name: str) -> None
     shape = shape_in(values)
     assert shape == PUBLISHED[name]
     assert shape.parameters == pytest.approx(parameters, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("experts", "known"),
+    [
+        ({"num_experts": 128, "moe_intermediate_size": 768}, False),  # Qwen3-30B-A3B
+        ({"num_local_experts": 8}, False),  # Mixtral, gpt-oss
+        ({"n_routed_experts": 64, "n_shared_experts": 2}, False),  # DeepSeek
+        ({"moe_num_experts": [64, 64]}, False),  # ERNIE
+        ({"text_config": {"num_experts": 16}}, False),
+        ({"num_local_experts": 0}, True),  # dense models of a family with experts
+        ({"num_experts": None, "num_experts_per_tok": 8}, True),
+    ],
+)
+def test_a_mixture_of_experts_has_no_known_shape(experts: dict[str, object], known: bool) -> None:
+    """It would count as a dense model: Qwen3-30B-A3B as one of 3 billion weights."""
+    values, _ = CONFIGS["Qwen/Qwen3-0.6B"]
+    assert (shape_in({**values, **experts}) is not None) is known

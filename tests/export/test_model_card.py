@@ -1,13 +1,16 @@
-"""The evaluation in the card of an exported policy."""
+"""The evaluation in the card of an exported policy, and its chat template."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCard
 
-from pipeline.training.export.model import TrainedPolicy, model_card
+from pipeline.llm.tokenizer import model_tokenizer
+from pipeline.training.export.model import TrainedPolicy, export_merged, model_card
 from pipeline.training.lineage import Lineage
+from tests.llm.small_models import TEMPLATE, small_adapter, small_model
 
 SETTINGS = {"grammar": "tearag", "questions": "nq", "retrieval": "ppr", "format": "tags"}
 
@@ -31,3 +34,17 @@ def test_the_card_has_both_averages_and_says_which_is_which(tmp_path: Path) -> N
         (f"{questions} data sets", "em"): 20.0,
         (f"{questions} data sets", "f1"): 30.0,
     }
+
+
+def test_an_exported_policy_has_the_template_of_the_settings_alone(tmp_path: Path) -> None:
+    base = small_model(tmp_path / "base")
+    tokenizer: Any = model_tokenizer(base)
+    tokenizer.chat_template = {"default": TEMPLATE, "tool_use": f"base{TEMPLATE}"}
+    tokenizer.save_pretrained(base)
+    adapter = small_adapter(base, tmp_path / "adapter")
+    lineage = Lineage("p", str(base), "0", None, None, 0, "sft", {}, 0, {})
+    for template, expected in (("{{ 1 }}", "{{ 1 }}"), (None, tokenizer.chat_template)):
+        policy = TrainedPolicy("p", str(base), base, adapter, lineage, template, SETTINGS, [])
+        output = tmp_path / f"merged-{template}"
+        export_merged(policy, output, "float32")
+        assert model_tokenizer(output).chat_template == expected

@@ -58,13 +58,13 @@ def write_bi_encoder(directory: Path, seed: int = 0, kind: str = "bert") -> Path
     return directory
 
 
-def write_cross_encoder(directory: Path, seed: int = 0) -> Path:
-    """A BERT that gives one logit for a pair of texts."""
+def write_cross_encoder(directory: Path, seed: int = 0, labels: int = 1) -> Path:
+    """A BERT that gives one logit, or ``labels``, for a pair of texts."""
     import torch
     from transformers import BertForSequenceClassification
 
     torch.manual_seed(seed)
-    model = BertForSequenceClassification(_config(directory, num_labels=1))
+    model = BertForSequenceClassification(_config(directory, num_labels=labels))
     model.save_pretrained(directory)
     return directory
 

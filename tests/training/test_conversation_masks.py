@@ -146,5 +146,5 @@ def test_supervised_texts_and_conversations_are_encoded_in_order(real_data: Path
     assert [one.id for one in encoded] == ["t", "e", "t"]
     assert encoded[0].trained_tokens == 3
     conversation.messages[0].content = "I look.<|im_end|>"
-    with pytest.raises(InputError, match="ends a turn"):
-        encode_sft(tokenizer, [conversation])
+    with pytest.raises(InputError, match=r"^record 2, example e: messages: .* ends a turn"):
+        encode_sft(tokenizer, [text, conversation])

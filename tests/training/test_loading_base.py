@@ -1,17 +1,18 @@
-"""The devices of a training process: where it loads the base, with and without GPUs, and how many it uses."""
+"""The base of a training: on which devices it is loaded, and what it and its adapter must have."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.config import EngineConfig, Lora, Sft
-from pipeline.core.errors import DependencyError, EngineError
+from pipeline.core.errors import ConfigError, DependencyError, EngineError, TrainingError
 from pipeline.llm.merged_adapter import save_merged
 from pipeline.llm.transformers_engine import TransformersEngine
-from pipeline.training.lora import load_base, new_adapter
+from pipeline.training.lora import check_positions, check_shape, load_base, new_adapter
 from pipeline.training.trainer_args import sorted_steps
 from tests.llm.small_models import small_adapter, small_model
 
@@ -120,3 +121,34 @@ def test_files_that_lack_weights_are_refused_where_random_ones_would_be_used(
     (tmp_path / "merged").mkdir()
     with pytest.raises(EngineError, match=lacking):
         save_merged(model, adapter, tmp_path / "merged", "float32")
+
+
+def test_the_positions_of_a_model_that_also_reads_images_are_those_of_its_language_model() -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, Gemma3Config
+
+    config = Gemma3Config(
+        text_config={"num_hidden_layers": 1, "hidden_size": 32, "vocab_size": 64,
+                     "max_position_embeddings": 512},
+        vision_config={"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    check_positions(model, 512, "sft")
+    with pytest.raises(TrainingError, match="has 513 tokens; the base model has 512 positions"):
+        check_positions(model, 513, "sft")
+
+
+def test_an_adapter_whose_targets_are_a_pattern_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """PEFT takes a pattern; the names of its modules are not in the settings then."""
+    adapter = small_adapter(small_model(tmp_path / "model"), tmp_path / "adapter")
+    file = adapter / "adapter_config.json"
+    lora = Lora(r=8, alpha=32, targets=("q_proj", "v_proj"))
+    assert check_shape(adapter, lora).r == 8
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "target_modules": r".*\.(q_proj|v_proj)"}))
+    problem = (
+        "adapter_config.json: target_modules is the pattern .* list the names of these modules"
+    )
+    with pytest.raises(ConfigError, match=problem):
+        check_shape(adapter, lora)

@@ -44,6 +44,14 @@ def test_labels_cover_model_text_and_the_end_token_only(tokenizer):
     assert prompt == "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_ids_beyond_the_embeddings_of_the_model_are_refused(tokenizer):
+    """As of tokens that were added to the tokenizer alone; a GPU would stop without a reason."""
+    record = SftExample("e", "q", 1, [Message("user", "?")], "ab", [(0, 2, "model")])
+    assert encode_sft(tokenizer, [record], vocabulary=259)
+    with pytest.raises(TrainingError, match="example e: token 5 has the id 201; expected 0 to 200"):
+        encode_sft(tokenizer, [record], vocabulary=201)
+
+
 def test_pieces_are_tokenized_separately_as_in_the_sampler():
     """A merge of "b" and "x" must not cross from model text into observation text."""
     merging = byte_tokenizer()

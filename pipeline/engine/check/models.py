@@ -94,20 +94,23 @@ def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
         again = f"run hf download {model.name}"
     if not (directory / CONFIG).is_file() and not (directory / "modules.json").is_file():
         yield f"{where} has no {CONFIG}{gguf.way(directory, model.name) or f'; {again}'}"
-    for name in _INDEXES:
-        if not (directory / name).is_file():
+    # Of a repository with the weights in both formats, only safetensors may be here; they are read.
+    kept = _INDEXES[: 1 if any(directory.glob("*.safetensors")) else None]
+    for name in (name for name in kept if (directory / name).is_file()):
+        needed = read_json(directory / name).get("weight_map")
+        if not isinstance(needed, dict) or not needed:
+            yield f"{where}: {name} names no file of weights; {again}"
             continue
-        needed = set(read_json(directory / name).get("weight_map", {}).values())
-        missing = sorted(str(file) for file in needed if not (directory / str(file)).is_file())
-        if missing:
+        files = {str(file) for file in needed.values()}
+        if missing := sorted(file for file in files if not (directory / file).is_file()):
             more = "" if len(missing) == 1 else f" and {len(missing) - 1} more files"
             yield f"{where} lacks {missing[0]}{more}, which {name} names; {again}"
-    files = (
+    paths = (
         directory.rglob("*")
         if isinstance(model, Encoder) and not model.reranks
         else directory.iterdir()
     )
-    if not any(path.suffix in TORCH_WEIGHTS and path.is_file() for path in files):
+    if not any(path.suffix in TORCH_WEIGHTS and path.is_file() for path in paths):
         yield f"{where} has no weights ({', '.join(TORCH_WEIGHTS[:2])}); {again}"
     if not any((directory / name).is_file() for name in _TOKENIZERS):
         yield f"{where} has no tokenizer (expected one of {', '.join(_TOKENIZERS)}); {again}"

@@ -200,6 +200,20 @@ class _LoadedModel:
     def _device(self) -> str:
         return resolve_device(self._settings.device, "reranker.device")
 
+    def _check(self, model: Any) -> None:
+        """Raise ConfigError unless the files of the loaded model have the weights of one output.
+
+        Of another model, such as an embedder, they lack the last layer, which would be random.
+        """
+        saved, outputs = model.config.architectures, model.config.num_labels
+        if saved and type(model).__name__ not in saved:
+            problem = f"is a {saved[0]}, which has no weights for scores"
+        elif outputs != 1:
+            problem = f"has {outputs} outputs; expected 1"
+        else:
+            return
+        raise ConfigError(f"{KEY}: {self._directory} {problem}; name a reranker")
+
     @property
     def _batch_size(self) -> int:
         return 1 if self._device == "cpu" else self._settings.batch_size
@@ -211,7 +225,11 @@ class FlagModel(_LoadedModel):
     kind = "flag"
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Raw logits [n]. Raises DependencyError when FlagEmbedding is missing."""
+        """Raw logits [n].
+
+        Raises DependencyError when FlagEmbedding is missing, ConfigError when the model is no
+        reranker.
+        """
         return flag_logits(
             self._reranker.tokenizer,
             self._reranker.model,
@@ -232,6 +250,7 @@ class FlagModel(_LoadedModel):
         device = self._device
         with loading(KEY, self._directory, "sequence-classification"):
             reranker = FlagReranker(str(self._directory), devices=[device], trust_remote_code=False)
+        self._check(reranker.model)
         # FlagReranker moves and converts its model only inside compute_score.
         model = reranker.model.half() if device == "cuda" else reranker.model
         model.to(device).eval()
@@ -244,7 +263,7 @@ class CrossEncoderModel(_LoadedModel):
     kind = "cross"
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Raw logits [n]. Raises ConfigError when the model has several outputs."""
+        """Raw logits [n]. Raises ConfigError when the model is no reranker."""
         import torch
 
         scores = self._model.predict(
@@ -267,11 +286,7 @@ class CrossEncoderModel(_LoadedModel):
                 local_files_only=True,
                 trust_remote_code=False,
             )
-        if model.num_labels != 1:
-            raise ConfigError(
-                f"{KEY}: {self._directory} has {model.num_labels} outputs; expected 1; "
-                "name a reranker"
-            )
+        self._check(model.model)
         return model
 
 

@@ -137,11 +137,18 @@ class ChatTemplate:
         self._references: dict[Any, _Reference] = {}
 
     @property
+    def source(self) -> str:
+        """The text of the template; of several, which Hermes and Command R have, the one used."""
+        named = self.tokenizer.chat_template or ""
+        if isinstance(named, str):
+            return named
+        return (named.get("tool_use") if self.tools else None) or named.get("default", "")
+
+    @property
     def identity(self) -> dict[str, str | bool | None]:
         """The hash of the template and its arguments, for the lineage of a policy."""
-        template = (self.tokenizer.chat_template or "").encode()
         return {
-            "sha256": hashlib.sha256(template).hexdigest()[:16],
+            "sha256": hashlib.sha256(self.source.encode()).hexdigest()[:16],
             "thinking": self.thinking,
             "date": DATE,
         }

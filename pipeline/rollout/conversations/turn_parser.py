@@ -93,7 +93,7 @@ class TurnParser:
             return ParsedTurn(decode(tokenizer, ids), problem="the turn has no end")
         body, end = decode(tokenizer, ids[:-1]), decode(tokenizer, ids[-1:])
         turn = self._parse_text(body)
-        if turn.problem is None and turn.calls and end not in (tokenizer.chat_template or ""):
+        if turn.problem is None and turn.calls and end not in self.template.source:
             return replace(turn, problem=f"{end} after a call")
         return turn if turn.problem is None else replace(turn, calls=[])
 

@@ -18,6 +18,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
+    TEMPLATES,
     find_model,
     is_hub_name,
 )
@@ -95,6 +96,8 @@ def export_merged(policy: TrainedPolicy, directory: Path, dtype: str) -> None:
 def _complete(policy: TrainedPolicy, output: Path, *, merged: bool) -> None:
     """Add tokenizer, chat template, lineage and card."""
     tokenizer: Any = model_tokenizer(policy.directory, policy.chat_template)
+    # One template leaves the others of the base there, and that for tools would be used.
+    shutil.rmtree(output / TEMPLATES, ignore_errors=True)
     tokenizer.save_pretrained(output)
     write_json(output / "lineage.json", asdict(policy.lineage) | {"base": policy.base_name})
     write_text(output / "README.md", model_card(policy, merged=merged))

@@ -17,6 +17,7 @@ from pipeline.engine.check.machine import Machine, this_machine
 from pipeline.engine.check.models import downloads, fit_faults, model_faults
 from pipeline.engine.check.packages import package_faults
 from pipeline.engine.opened import Opened
+from tests.llm.small_models import small_model
 from tests.tasks.checks.published_files import write_lines
 from tests.tasks.declared import opened, stages
 
@@ -232,6 +233,25 @@ def test_a_missing_shard_of_the_weights_is_a_fault(tmp_path: Path) -> None:
     (model / shards["a"]).write_bytes(b"x")
     (fault,) = models_of(f"model.base={model}")
     assert "lacks model-00002-of-00002.safetensors" in fault
+
+
+@pytest.mark.parametrize("shards", [None, [], {}])
+def test_an_index_without_files_is_a_fault(tmp_path: Path, shards: object) -> None:
+    model = write_model(tmp_path / "model")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (fault,) = models_of(f"model.base={model}")
+    assert "model.safetensors.index.json names no file of weights; copy the model again" in fault
+
+
+def test_an_index_of_a_format_that_is_not_read_is_no_fault(tmp_path: Path) -> None:
+    """As after hf download --exclude '*.bin' of a repository with both formats."""
+    model = small_model(tmp_path / "model")
+    index = model / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "pytorch_model-00001-of-00002.bin"}}))
+    assert models_of(f"model.base={model}") == []
+    (model / "model.safetensors").rename(model / "other.bin")
+    (fault,) = models_of(f"model.base={model}")
+    assert "lacks pytorch_model-00001-of-00002.bin" in fault
 
 
 def test_models_of_the_hub_are_faults_offline_and_downloads_online(monkeypatch) -> None:
