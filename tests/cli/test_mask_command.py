@@ -130,6 +130,9 @@ WITHOUT_TOOLS = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+WITH_CALLS = WITHOUT_TOOLS.replace(
+    "<|im_end|>", "{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}<|im_end|>"
+)
 WITHOUT_SYSTEM = WITHOUT_TOOLS.replace(
     "{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"
 )
@@ -140,6 +143,7 @@ WITHOUT_SYSTEM = WITHOUT_TOOLS.replace(
     [
         (WITHOUT_TOOLS, {"messages": [CONVERSATION["messages"][1], CALLING]}, "messages.1.tool_calls.0"),
         (WITHOUT_TOOLS, CONVERSATION, "tools.0"),
+        (WITH_CALLS, CONVERSATION, "tools.0"),  # a call has the name of its tool
         (WITHOUT_SYSTEM, {"messages": [*CONVERSATION["messages"][:2], {"role": "assistant", "content": "x"}]},
          "messages.0.content"),
     ],
