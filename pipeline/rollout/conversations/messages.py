@@ -228,12 +228,18 @@ def prompt_and_turns(
 def name_searches(messages: Iterable[Message], tool: str, names: Iterable[str]) -> None:
     """Make calls of other tools in uniform messages calls of the search ``tool``.
 
-    ``names`` are ``name`` or ``name=argument``, the argument that is the query.
+    ``names`` are ``name`` or ``name=argument``, the argument that is the query. Raises InputError
+    for a call with this argument and ``query``, because one of them would be left out.
     """
     queries = dict(name.partition("=")[::2] for name in names)
     for call in (call for message in messages for call in message.get("tool_calls", ())):
         function, given = call["function"], call["function"]["arguments"]
         if (query := queries.get(function["name"])) is not None:
+            if isinstance(given, dict) and query != "query" and {query, "query"} <= given.keys():
+                raise InputError(
+                    f"a call of {function['name']} has the arguments {query} and query; name the "
+                    f"tool without ={query}, or remove one of them"
+                )
             function["name"] = tool
             if isinstance(given, dict) and query in given:
                 function["arguments"] = {"query": given[query]} | {
