@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from pipeline.core.errors import InputError
@@ -168,8 +169,9 @@ def _match_results(turn: Placed, *inserted: Placed) -> None:
                 f"{at}.tool_calls: {len(same)} with the id {name!r}, which {len(found)} results "
                 "have; give each call its own id, and its result the same"
             )
+        free = (each for n in count(2) if (each := f"{name}-{n}") not in named)
         for number, call in enumerate(same[1:], start=2):
-            call["id"] = f"{name}-{number}"
+            call["id"] = next(free)
             for result in found[number - 1 : number]:
                 result["tool_call_id"] = call["id"]
 
