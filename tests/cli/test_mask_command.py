@@ -184,6 +184,19 @@ def test_masks_and_steps_read_logs_of_other_forms(conversations: Path) -> None:
     assert "in.jsonl:1: messages.0.content.1: a part of type image_url; only text" in complaint
 
 
+def test_an_imported_conversation_is_masked_as_its_log(conversations: Path) -> None:
+    """Before, its output was masked, which is text for people, with an empty mismatch."""
+    row = CONVERSATION | {"question": "Byron?", "answers": ["a poet"]}
+    logged = json.loads(accepted(*call(conversations, row)))
+    imported = json.loads(
+        steep(["import", str(conversations / "in.jsonl"), "--grammar", "tearag"])[1]
+    )
+    assert (imported["tools"], bool(imported["output"])) == ("", True)
+    masked = json.loads(accepted(*call(conversations, imported)))
+    for name in ("trained", "masked", "mismatch"):
+        assert masked[name] == logged[name]
+
+
 def test_parse_reads_messages(conversations: Path) -> None:
     file = conversations / "in.jsonl"
     file.write_text(json.dumps(CONVERSATION) + "\n", encoding="utf-8")
