@@ -40,7 +40,6 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/config/yaml_files.py",  # text that `read_text` has read
     "pipeline/knowledge/corpus/prose.py",  # the front matter of a Markdown file
     "pipeline/llm/chat.py",
-    "pipeline/rollout/conversations/messages.py",
     "pipeline/rollout/conversations/forms.py",  # arguments of calls in a log
     "pipeline/methods/prograph/grammar.py",
     "pipeline/engine/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports

@@ -91,6 +91,8 @@ def _check_kept(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> N
 
     It renders the conversation with a word in place of each text, because templates escape texts.
     """
+    from pipeline.rollout.conversations.messages import split_turns
+
     words: dict[str, str] = {}
     marked = copy.deepcopy(list(messages))
     for number, message in enumerate(marked):
@@ -103,8 +105,10 @@ def _check_kept(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> N
             call["function"]["arguments"] = {"query": words[place]}
     names = {f"tools.{n}": tool["function"]["name"] for n, tool in enumerate(template.tools)}
     text = template.render(marked, generation_prompt=marked[-1]["role"] != "assistant")
+    # Before the first turn, because calls have the names of their tools too.
+    prompt = template.render(split_turns(marked)[0], generation_prompt=True)
     for place, mark in (names | words).items():
-        if mark not in text:
+        if mark not in (prompt if place in names else text):
             raise InputError(
                 f"{place}: the chat template leaves it out; name a template that writes it with "
                 "--chat-template (in a configuration: model.chat_template)"

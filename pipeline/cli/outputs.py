@@ -219,13 +219,18 @@ def mask(
     """
     # The text of a record without token_ids is tokenized piece by piece, as observation text is.
     codec, vocabulary = _open_tokenizer(tokenizer, chat_template)
+    from pipeline.rollout.conversations.steps import tool_format
+
     conversations = ConversationMasks(codec, thinking)
     differing = 0
 
     def fields_of(record: Record) -> Record:
-        if record.get("messages") is not None and not record.get("output"):
-            return conversations.fields(parse_view(ConversationView, record))
-        view = parse_view(TokensView, record)
+        view, calls = parse_view(TokensView, record), record.get("format") in CALL_TOOLS
+        # The output of an imported conversation is text for people, which no model reads.
+        own = view.token_ids if calls else view.output
+        if record.get("messages") is not None and not own:
+            tools = record.get("tools") or (tool_format(view.grammar).declared if calls else None)
+            return conversations.fields(parse_view(ConversationView, record | {"tools": tools}))
         _check_tokens(view, vocabulary)
         return _masked(view, codec)
 

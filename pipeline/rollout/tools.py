@@ -178,7 +178,9 @@ class ToolConversations(OpenFormat):
 def _output(tool: OwnTool, call: Call) -> str:
     """The result of a user's function; an error is a result too, so that the policy can react."""
     try:
-        return str(tool.function(**call.arguments))
+        text = str(tool.function(**call.arguments))
+        text.encode()  # no tokenizer and no record takes half of a surrogate pair
+        return text
     except Exception as error:  # noqa: BLE001 - the function is the user's
         return f"Error: {error}"
 

@@ -130,6 +130,9 @@ WITHOUT_TOOLS = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+WITH_CALLS = WITHOUT_TOOLS.replace(
+    "<|im_end|>", "{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}<|im_end|>"
+)
 WITHOUT_SYSTEM = WITHOUT_TOOLS.replace(
     "{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"
 )
@@ -140,6 +143,7 @@ WITHOUT_SYSTEM = WITHOUT_TOOLS.replace(
     [
         (WITHOUT_TOOLS, {"messages": [CONVERSATION["messages"][1], CALLING]}, "messages.1.tool_calls.0"),
         (WITHOUT_TOOLS, CONVERSATION, "tools.0"),
+        (WITH_CALLS, CONVERSATION, "tools.0"),  # a call has the name of its tool
         (WITHOUT_SYSTEM, {"messages": [*CONVERSATION["messages"][:2], {"role": "assistant", "content": "x"}]},
          "messages.0.content"),
     ],
@@ -178,6 +182,19 @@ def test_masks_and_steps_read_logs_of_other_forms(conversations: Path) -> None:
     record = {"messages": [{"role": "user", "content": ["Who?", image]}]}
     complaint = refused(*call(conversations, record))
     assert "in.jsonl:1: messages.0.content.1: a part of type image_url; only text" in complaint
+
+
+def test_an_imported_conversation_is_masked_as_its_log(conversations: Path) -> None:
+    """Before, its output was masked, which is text for people, with an empty mismatch."""
+    row = CONVERSATION | {"question": "Byron?", "answers": ["a poet"]}
+    logged = json.loads(accepted(*call(conversations, row)))
+    imported = json.loads(
+        steep(["import", str(conversations / "in.jsonl"), "--grammar", "tearag"])[1]
+    )
+    assert (imported["tools"], bool(imported["output"])) == ("", True)
+    masked = json.loads(accepted(*call(conversations, imported)))
+    for name in ("trained", "masked", "mismatch"):
+        assert masked[name] == logged[name]
 
 
 def test_parse_reads_messages(conversations: Path) -> None:

@@ -194,6 +194,12 @@ def _turn(*ids: str | None, results: tuple[str | None, ...]) -> Log:
         (("a", "b"), ("b", "a"), ["result 1", "result 0"]),
         (("c", "c"), ("c", "c"), ["result 0", "result 1"]),  # servers that name every call call_0
         (("c", "c"), (None, None), ["result 0", "result 1"]),
+        (("c", "c", "c-2"), ("c", "c", "c-2"), ["result 0", "result 1", "result 2"]),
+        (
+            ("c-2", "c", "c", "c"),
+            ("c", "c", "c", "c-2"),
+            ["result 3", "result 0", "result 1", "result 2"],
+        ),
         ((None, None), ("x", "y"), ["result 0", "result 1"]),
         (("a", "b"), ("b", None), ["result 1", "result 0"]),
         (("a", "b"), ("b",), "call 1 of a turn has no result: search"),

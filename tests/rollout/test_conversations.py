@@ -288,6 +288,24 @@ def test_the_tool_of_the_how_to_page_is_called_beside_the_search(
     assert "calculate" in decode(opened(real_data, "qwen2.5").tokenizer, trajectory.prompt_ids)
 
 
+def test_a_result_of_an_own_tool_that_no_record_holds_is_an_error(
+    real_data: Path, calculator: Path
+) -> None:
+    """Before, the tokenizer raised, and the stage stopped."""
+    calculator.write_text(
+        "from pipeline.rollout.conversations.steps import add_tool\n"
+        "def half() -> str:\n"
+        '    """Half a character."""\n'
+        "    return '\\ud83d'\n"
+        "add_tool(half)\n"
+    )
+    load_tools(str(calculator))
+    made = '<tool_call>{"name": "half", "arguments": {}}</tool_call>'
+    trajectory = rolled(real_data, "qwen2.5", made, "So.\nAnswer: 14")
+    assert results(trajectory) == ["Error: 'utf-8' codec can't encode charac"]
+    assert trajectory.answer == "14"
+
+
 def test_logs_with_calls_of_own_tools_are_parsed_and_imported(
     calculator: Path, tmp_path: Path
 ) -> None:

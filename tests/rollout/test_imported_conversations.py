@@ -268,6 +268,11 @@ def test_other_names_of_the_search_and_answers_without_a_marker(
     named = ("--search-tool", "web_search=q", "--search-tool", "other")
     assert verdict(*named) == ("Ada", "no 'Answer:' in the last message", ["who?"])
     assert verdict(*named, "--answer", "whole") == ("Ada", None, ["who?"])
+    made["arguments"] = '{"q": "who?", "query": "where?"}'
+    write_jsonl("both.jsonl", [hostile() | {"messages": log}])
+    status, _, complaint = steep(["import", "both.jsonl", "--search-tool", "web_search=q"])
+    assert status == 2
+    assert "both.jsonl:1: a call of web_search has the arguments q and query; name" in complaint
     without = verdict("--search-tool", "web_search", "--answer", "whole")
     assert without == ("Ada", "the arguments of search: 'query' is a required property", [])
     for option in (["--answer", "whole"], ["--search-tool", "x"], ["--tools", "x.py"]):

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from pipeline.core.errors import InputError
@@ -178,8 +179,9 @@ def _match_results(turn: Placed, *inserted: Placed) -> None:
                 f"{at}.tool_calls: {len(same)} with the id {name!r}, which {len(found)} results "
                 "have; give each call its own id, and its result the same"
             )
+        free = (each for n in count(2) if (each := f"{name}-{n}") not in named)
         for number, call in enumerate(same[1:], start=2):
-            call["id"] = f"{name}-{number}"
+            call["id"] = next(free)
             for result in found[number - 1 : number]:
                 result["tool_call_id"] = call["id"]
 
@@ -238,12 +240,18 @@ def prompt_and_turns(
 def name_searches(messages: Iterable[Message], tool: str, names: Iterable[str]) -> None:
     """Make calls of other tools in uniform messages calls of the search ``tool``.
 
-    ``names`` are ``name`` or ``name=argument``, the argument that is the query.
+    ``names`` are ``name`` or ``name=argument``, the argument that is the query. Raises InputError
+    for a call with this argument and ``query``, because one of them would be left out.
     """
     queries = dict(name.partition("=")[::2] for name in names)
     for call in (call for message in messages for call in message.get("tool_calls", ())):
         function, given = call["function"], call["function"]["arguments"]
         if (query := queries.get(function["name"])) is not None:
+            if isinstance(given, dict) and query != "query" and {query, "query"} <= given.keys():
+                raise InputError(
+                    f"a call of {function['name']} has the arguments {query} and query; name the "
+                    f"tool without ={query}, or remove one of them"
+                )
             function["name"] = tool
             if isinstance(given, dict) and query in given:
                 function["arguments"] = {"query": given[query]} | {
