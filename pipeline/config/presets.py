@@ -21,7 +21,8 @@ _FILE: Mapping[str, Any] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
 _UNKNOWN = 1e9  # the number of parameters of a model of unknown size
-_SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
+# ``8x7B``: eight experts.
+_SIZE = re.compile(r"(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
 _UNITS = {"m": 1e6, "b": 1e9}
 
 
@@ -49,7 +50,8 @@ def preset_of(base: str) -> tuple[Preset, float, str]:
     """
     shape, size, why = shape_of(base), _UNKNOWN, "its size is unknown"
     named = [
-        float(number) * _UNITS[unit.lower()] for number, unit in _SIZE.findall(Path(base).name)
+        int(times or 1) * float(number) * _UNITS[unit.lower()]
+        for times, number, unit in _SIZE.findall(Path(base).name)
     ]
     if shape is not None or named:
         size = max(named) if shape is None else shape.parameters

@@ -140,7 +140,8 @@ def shape_in(values: Mapping[str, Any]) -> ModelShape | None:
     Of a model that also reads images, it is the shape of the language model alone. Layers with a
     sliding window count as full ones, and norms of queries and keys (.01 % of the weights) are left
     out. A mixture of experts has many times the weights of a model of its other sizes, and each
-    family counts and sizes its experts by other names: None too. Raises TypeError or ValueError when a size is not a number.
+    family counts and sizes its experts by other names: None too. Raises TypeError or ValueError
+    when a size is not a number.
     """
     values = {**values, **(values.get("text_config") or {})}
     values = {**_LEFT_OUT.get(str(values.get("model_type")), {}), **values}

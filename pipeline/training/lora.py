@@ -277,8 +277,8 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
     saved: LoraConfig = LoraConfig.from_pretrained(adapter)
     if isinstance(saved.target_modules, str):
         raise ConfigError(
-            f"{adapter / ADAPTER_SETTINGS}: target_modules is the pattern {saved.target_modules!r}; "
-            "list the names of these modules there, as lora.targets has them"
+            f"{adapter / ADAPTER_SETTINGS}: target_modules is the pattern "
+            f"{saved.target_modules!r}; list the names of these modules there, as lora.targets does"
         )
     saved_shape = (saved.r, saved.lora_alpha, sorted(saved.target_modules))
     shape = (lora.r, lora.alpha, sorted(lora.targets))

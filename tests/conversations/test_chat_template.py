@@ -277,3 +277,9 @@ def test_prompts_of_each_format_have_the_same_date_on_each_day(real_data: Path, 
     text = prompt_text(tokenizer, [Message("user", "Who?")])
     assert text.startswith(("26 Jul 2024", "2024-07-26"))
     assert text == ChatTemplate(tokenizer).render([asked], generation_prompt=True)
+
+
+def test_a_tokenizer_without_an_end_of_turn_is_told_apart_from_a_template(real_data: Path) -> None:
+    template = ChatTemplate(real_tokenizer(real_data, "qwen2.5"), [SEARCH], end_ids=())
+    with pytest.raises(InputError, match="has no end-of-turn token; set eos_token in its files"):
+        template.check()

@@ -312,6 +312,11 @@ class ChatTemplate:
             message | {"content": f"{mark}a{message['content']}{mark}b"} for message in inserted
         ]
         tail = self._after_turn(turn, marked, f"{mark}c")
+        if not self.ends:
+            raise InputError(
+                f"the tokenizer of {self.tokenizer.name_or_path} has no end-of-turn token; set "
+                "eos_token in its files"
+            )
         ends = [(tail.find(end), end) for end in self.ends if end in tail]
         if not ends:
             raise InputError(
