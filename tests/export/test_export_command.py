@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
 from pipeline.core.records import ChatMessage, Chunk, Pair, Trajectory
+from pipeline.core.text import file_name
 from pipeline.knowledge.corpus.chunk import write_chunks
 from pipeline.pairs.candidates import pair_of
 from pipeline.rollout.conversations.chat_template import ChatTemplate
@@ -254,6 +256,15 @@ def test_trajectories_of_one_id_and_length_are_labelled_by_their_texts(folder: P
         first.chosen[0].content: True, first.rejected[0].content: False,
         rejected[0].content: True, chosen[0].content: False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a: b.jsonl", "a #1.jsonl", "a\nb.jsonl", '"é" 🙂.jsonl'])
+def test_pairs_of_any_file_name_load_with_it_as_title(folder: Path, name: str) -> None:
+    Path(written(three_pairs())).rename(name)
+    assert steep(["export", "pairs", name, "-o", "out"])[0] == 0
+    assert len(loaded("out")) == 3
+    header = yaml.safe_load(Path("out/README.md").read_text().split("---\n")[1])
+    assert header["pretty_name"] == f"Pairs of {file_name(name)}"
 
 
 def test_pairs_without_ids_say_that_there_is_no_mask(folder: Path) -> None:
