@@ -42,10 +42,12 @@ def rounds(place: Place, figures: Figures) -> None:
     if place.cuda and not find_spec("vllm"):  # generates padded batches, so fewer at once
         overrides += ["engine.kind=transformers", "engine.max_num_seqs=64"]
     options = [part for override in overrides for part in ("--set", override)]
-    subprocess.run(
+    status = subprocess.run(
         [sys.executable, "-m", "pipeline.cli", "run", "--config", "smollm2", *options],
-        check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    ).returncode
+    if status:
+        raise RuntimeError(f"steep run ended with status {status}; its message is above")
     run = Run.from_directory(folder / "smollm2")
     seconds: dict[str, float] = {}
     for manifest in map(read_json, sorted((folder / "smollm2/store").glob(f"*/*/{MANIFEST}"))):

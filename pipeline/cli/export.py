@@ -13,6 +13,7 @@ from pipeline.cli.options import Chosen, OptionalSource, with_configuration
 from pipeline.cli.printing import silence_model_loading
 from pipeline.core.errors import InputError
 from pipeline.core.records import Pair
+from pipeline.core.text import file_name
 
 if TYPE_CHECKING:
     from pipeline.engine.stage import StageTask
@@ -54,7 +55,7 @@ def pairs(
     if (source is None) == (round is None):
         raise InputError("steep export pairs: name one of --round and FILE")
     if source is not None:
-        name, read, sources = f"Pairs of {Path(source).name}", _of_file(source), None
+        name, read, sources = f"Pairs of {file_name(Path(source).name)}", _of_file(source), None
     else:
         task = chosen.task("pair", round)
         pairs = chosen.finished("pair", round) / "pairs.parquet"

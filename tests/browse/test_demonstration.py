@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import filecmp
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from benchmarks.demonstration import main as copy
 from pipeline import Run
 from pipeline.config import load
+from pipeline.core.errors import InputError
 from pipeline.core.input_files import leaves
 from pipeline.core.shipped import DEMONSTRATION
 from tests.browse.linked_pages import linked_pages
@@ -92,3 +96,20 @@ def test_its_records_are_read_by_the_python_interface() -> None:
         assert all(one.rewards for one in scored.values())
     averages = [row for row in run.metrics() if (row["dataset"], row["split"]) == ("all", "test")]
     assert [row["policy"] for row in averages] == ["sft", "round-1", "round-2"]
+
+
+def test_it_is_copied_from_a_run_and_never_over_one(tmp_path: Path) -> None:
+    run, target = tmp_path / "run", tmp_path / "demo"
+    shutil.copytree(DEMONSTRATION, run)
+    copy(run, target)
+    assert not filecmp.dircmp(run, target).diff_files
+    before = sorted(target.rglob("*"))
+    with pytest.raises(InputError, match=r"run exists; name a new directory"):
+        copy(target, run)
+    with pytest.raises(InputError, match=r"there is no run .*nowhere"):
+        copy(tmp_path / "nowhere", tmp_path / "other")
+    (run / "report.html").unlink()
+    with pytest.raises(InputError, match=r"has no report\.html"):
+        copy(run, tmp_path / "other")
+    assert sorted(target.rglob("*")) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "run"]

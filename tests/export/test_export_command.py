@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
 from pipeline.core.records import ChatMessage, Chunk, Pair, Trajectory
+from pipeline.core.text import file_name
 from pipeline.knowledge.corpus.chunk import write_chunks
 from pipeline.pairs.candidates import pair_of
 from pipeline.rollout.conversations.chat_template import ChatTemplate
@@ -213,7 +215,9 @@ def test_a_ranking_data_set_names_its_columns(folder: Path) -> None:
 
 def test_a_trajectory_on_both_sides_has_no_label(folder: Path) -> None:
     first, second, third = three_pairs()
-    second = dataclasses.replace(second, rejected_id=first.chosen_id, rejected=first.chosen)
+    second = dataclasses.replace(
+        second, prompt=first.prompt, rejected_id=first.chosen_id, rejected=first.chosen
+    )
     rows = exported("kto", [first, second, third])
     labels = {row["trajectory_id"]: row["label"] for row in rows}
     assert labels == {"r1": False, "c2": True, "c3": True, "r3": False}
@@ -237,6 +241,32 @@ def test_the_parts_of_a_trajectory_in_step_pairs_have_labels_of_their_own(folder
     assert len(rows) == 6
 
 
+def test_trajectories_of_one_id_and_length_are_labelled_by_their_texts(folder: Path) -> None:
+    """Files of two rounds, one after the other, may use an id twice."""
+    first, *_ = three_pairs()
+    chosen, rejected = (
+        [dataclasses.replace(one, content=one.content.upper()) for one in side]
+        for side in (first.chosen, first.rejected)
+    )
+    ids = {"chosen_id": first.rejected_id, "rejected_id": first.chosen_id}
+    again = dataclasses.replace(first, chosen=rejected, rejected=chosen, **ids)
+    rows = exported("kto", [first, again])
+    labels = {row["completion"][0]["content"]: row["label"] for row in rows}
+    assert labels == {
+        first.chosen[0].content: True, first.rejected[0].content: False,
+        rejected[0].content: True, chosen[0].content: False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a: b.jsonl", "a #1.jsonl", "a\nb.jsonl", '"é" 🙂.jsonl'])
+def test_pairs_of_any_file_name_load_with_it_as_title(folder: Path, name: str) -> None:
+    Path(written(three_pairs())).rename(name)
+    assert steep(["export", "pairs", name, "-o", "out"])[0] == 0
+    assert len(loaded("out")) == 3
+    header = yaml.safe_load(Path("out/README.md").read_text().split("---\n")[1])
+    assert header["pretty_name"] == f"Pairs of {file_name(name)}"
+
+
 def test_pairs_without_ids_say_that_there_is_no_mask(folder: Path) -> None:
     texts = [
         dataclasses.replace(one, prompt_ids=[], chosen_ids=[], rejected_ids=[], chosen_spans=[], rejected_spans=[])
@@ -245,6 +275,10 @@ def test_pairs_without_ids_say_that_there_is_no_mask(folder: Path) -> None:
     rows = exported("trl", texts)
     assert "prompt_ids" not in rows.column_names
     assert not Path("trl/recorded_ids.py").exists()
+    status, printed, _ = steep(
+        ["export", "pairs", written([*texts, *three_pairs()]), "-o", "some", "--to", "parquet"]
+    )
+    assert (status, printed) == (0, "some: 6 pairs, 3 without token ids, so no row has a mask\n")
     assert "Mind the mask" in Path("trl/README.md").read_text()
 
 

@@ -22,9 +22,10 @@ from pipeline.core.sanitize import sanitize
 from pipeline.engine.context import StageContext
 from pipeline.knowledge.graph.sources import split_sentences
 from pipeline.llm.endpoint import EndpointChat
-from pipeline.training.synthesis.drafts import draft_questions, prompt
+from pipeline.training.synthesis.drafts import Draft, Hop, draft_questions, prompt
 from pipeline.training.synthesis.paths import EvidencePath
 from pipeline.training.synthesis.run import Synthesis, Wanted, synthesise
+from pipeline.training.synthesis.verify import verify
 from tasks import corpus, graph, sft_data
 from tests.llm.fake_endpoint import FakeEndpoint, Response
 from tests.stages.question_stages import run_questions, run_stages
@@ -255,6 +256,27 @@ def test_a_draft_in_the_wrong_form_is_rejected(reply: object, reason: str, tmp_p
     path = EvidencePath((FIRST, SECOND), "Ann Lee")
     with FakeEndpoint(lambda *_: text) as endpoint, opened(endpoint, tmp_path / "c") as chat:
         assert draft_questions([path], chat) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "reason"),
+    [
+        ('{"answer": null}', "0", None),
+        ('{"answer": ""}', "0", None),
+        ('{"answer": 0}', "0", "answered without evidence"),
+        ('{"answer": 3.5}', "3.5", "answered without evidence"),
+        ('{"answer": "rome"}', "Rome", "answered without evidence"),
+        ('{"Answer": "Rome"}', "Rome", "no readable answer in a test"),
+        ('{"answer": false}', "no", "no readable answer in a test"),
+        ('{"answer": ["Rome"]}', "Rome", "no readable answer in a test"),
+    ],
+)
+def test_a_closed_book_answer_must_be_readable_to_be_wrong(
+    reply: str, answer: str, reason: str | None, tmp_path: Path
+) -> None:
+    draft = Draft(EvidencePath((FIRST,)), "Which?", (Hop("Which?", answer, answer),))
+    with FakeEndpoint(lambda *_: reply) as endpoint, opened(endpoint, tmp_path / "c") as chat:
+        assert verify([draft], chat, ("answered without evidence",)) == [reason]
 
 
 def test_a_passage_cannot_forge_a_part_of_the_prompt() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 
 
@@ -38,4 +39,5 @@ def card(template: str, **values: object) -> str:
 
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["quoted"] = json_text  # JSON is YAML
     return environment.get_template(template).render(values).rstrip() + "\n"

@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from pipeline.core.atomic import parquet_writer, write_json, write_text
+from pipeline.core.atomic import json_text, parquet_writer, write_json, write_text
+from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_type, as_json, write_jsonl
 from pipeline.core.records import ChatMessage, Message, Pair, Span
@@ -32,7 +33,7 @@ Form: TypeAlias = Literal["trl", "llama-factory", "kto", "parquet"]
 Row: TypeAlias = dict[str, Any]
 Table: TypeAlias = tuple[Iterator[Row], dict[str, pa.DataType]]
 _SIDES = ("chosen", "rejected")
-_Side: TypeAlias = tuple[str, int, int]
+_Side: TypeAlias = tuple[str, bytes]
 _TRAINER = Path(__file__).parents[1] / "recorded_ids.py"
 # How LLaMA-Factory finds the parts of a ranking data set in the form of chat messages.
 _DATASET_INFO = {
@@ -77,28 +78,30 @@ def export_pairs(
             write_json(output / "dataset_info.json", {"steep_pairs": _DATASET_INFO})
         else:
             count = _write(output / "pairs.parquet", *_TABLES[form](read(), survey))
-        if form == "trl" and survey.with_ids:
+        if form == "trl" and not survey.without_ids:
             write_text(output / _TRAINER.name, _TRAINER.read_text(encoding="utf-8"))
         text = card(
-            "pairs.md.j2", name=name, form=form, rows=count, with_ids=survey.with_ids,
+            "pairs.md.j2", name=name, form=form, rows=count, with_ids=not survey.without_ids,
             terms=survey.terms, tools=survey.tools, sources=bool(survey.sources),
         )  # fmt: skip
         write_text(output / "README.md", text)
     counts = {"pairs": survey.pairs}
     if form == "kto":
         counts |= {"trajectories": count, "contradictory": len(survey.contradictory)}
+    elif form in ("trl", "parquet") and survey.without_ids:
+        counts["without token ids, so no row has a mask"] = survey.without_ids
     return counts
 
 
 class _Survey:
     """What must be known of all pairs before the first is written.
 
-    ``terms`` are the names of the reward terms that are numbers, and ``contradictory`` the sides
-    (`_side`) that are preferred in one pair and rejected in another.
+    ``terms`` are the names of the reward terms that are numbers, ``without_ids`` counts pairs, and
+    ``contradictory`` are the sides (`_side`) that are preferred in one pair and rejected in another.
     """
 
     def __init__(self, pairs: Iterable[Pair], sources: Mapping[str, Sequence[Source]]) -> None:
-        self.pairs, self.with_ids, self.tools, self.sources = 0, True, False, sources
+        self.pairs, self.without_ids, self.tools, self.sources = 0, 0, False, sources
         terms: set[str] = set()
         sides: tuple[set[_Side], set[_Side]] = (set(), set())
         for pair in pairs:
@@ -109,7 +112,7 @@ class _Survey:
                     "with question and output to steep pair"
                 )
             self.tools |= pair.tools is not None
-            self.with_ids &= bool(pair.prompt_ids and pair.chosen_ids and pair.rejected_ids)
+            self.without_ids += not (pair.prompt_ids and pair.chosen_ids and pair.rejected_ids)
             for found, side in zip(sides, _SIDES, strict=True):
                 found.add(_side(pair, side))
             for rewards in (pair.chosen_rewards, pair.rejected_rewards):
@@ -121,9 +124,9 @@ class _Survey:
 
 
 def _side(pair: Pair, side: str) -> _Side:
-    """The id, messages and characters of a side; a step pair has another part of a trajectory."""
-    messages = getattr(pair, side)
-    return getattr(pair, f"{side}_id"), len(messages), sum(len(one.content) for one in messages)
+    """The id of a side, and a digest of its messages: a step pair has a part of a trajectory."""
+    messages = map(as_json, [*pair.prompt, *getattr(pair, side)])
+    return getattr(pair, f"{side}_id"), digest(*map(json_text, messages))
 
 
 def _is_number(value: object) -> bool:
@@ -133,7 +136,7 @@ def _is_number(value: object) -> bool:
 def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
     """Messages, kind, ids and masks where the pairs have them, rewards, sources, and ``names``."""
     ids = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
-    own = [*(["tools"] if survey.tools else ()), *(ids if survey.with_ids else ())]
+    own = [*(["tools"] if survey.tools else ()), *(() if survey.without_ids else ids)]
     columns = ["prompt", *_SIDES, "question_id", "kind", *own, *names]
 
     def row(pair: Pair) -> Row:

@@ -92,7 +92,7 @@ def _tests(reason: str, draft: Draft, other: Draft) -> list[_Test]:
 
 def _right(reply: Reply, answer: str) -> bool | None:
     """Whether a reply gives the answer; None for an unreadable reply."""
-    value = read_object(reply.text)
-    if value is None or not isinstance(value.get("answer"), str | int | None):
+    given = (read_object(reply.text) or {}).get("answer", False)
+    if given is not None and type(given) not in (str, int, float):
         return None
-    return f1(str(value.get("answer") or ""), [answer]) >= RIGHT
+    return f1("" if given is None else str(given), [answer]) >= RIGHT
