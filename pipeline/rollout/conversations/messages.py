@@ -144,8 +144,8 @@ def _call(call: Any, at: str) -> Message:
     _refuse_rest(function, _ABOUT | {"name", "arguments", "parsed_arguments"}, f"{at}.function")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(arguments)
+        with suppress(InputError):
+            value = parse_json(arguments)
             arguments = value if is_json(value) else arguments
     clean = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return clean | ({} if call.get("id") in (None, "") else {"id": str(call["id"])})
