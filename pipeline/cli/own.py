@@ -132,7 +132,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class OwnConfiguration:
-    """The text of the file, lines about what it was made from, and a question to try."""
+    """The text of the file, lines about its sources, and a question to try."""
 
     text: str
     lines: list[str]

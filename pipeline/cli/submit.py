@@ -143,7 +143,7 @@ def _evaluated(
     place: str, questions: Sequence[Question], asked: Set[str]
 ) -> tuple[dict[str, tuple[str, dict[str, float]]], list[str]]:
     """The outcomes of a file of predictions, or of the last policy of a run, and the measures that
-    it has as a file has them: CEM by whole words, costs where they are known. Raises InputError
+    it has as a file has them: CEM by whole words, known costs. Raises InputError
     unless each of the questions ``asked`` has an answer."""
     from pipeline.evaluation.measured import by_question
     from pipeline.evaluation.policy_names import of_run
