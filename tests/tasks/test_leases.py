@@ -146,6 +146,18 @@ def test_an_index_in_two_slurm_jobs_is_two_devices(place, monkeypatch):
                 assert third.devices == ("GPU-7",)
 
 
+@pytest.mark.parametrize("name", ["3", "GPU-1a", "MIG-5c0a", "MIG-GPU-1a/7/0", "nvidia0"])
+def test_lock_files_are_for_every_user_and_kind_of_device(place, name):
+    earlier = os.umask(0o077)
+    try:
+        with held(request(1, name), no_wait) as lease:
+            assert lease.devices == (name,)
+            files = [path.stat().st_mode & 0o777 for path in (place / "locks").iterdir()]
+    finally:
+        os.umask(earlier)
+    assert files == [0o644, 0o644]
+
+
 def capacity(place: Path, *overrides: str, present: tuple[str, ...] = (), **variables: str):
     settings = task(Evaluates, place, *overrides).settings
     return Capacity.of(settings, environment=variables, present=present)

@@ -216,7 +216,9 @@ def lock_dir() -> Path:
 def lock_files(names: Iterable[str], folder: Path) -> dict[str, Path]:
     """The lock file of each device; an index and the UUID of one device have the same file."""
     uuids = listed()
-    return {name: folder / f"steep-gpu-{identity(name, uuids)}.lock" for name in names}
+    # Names of MIG devices may have slashes: MIG-GPU-<UUID>/<GPU instance>/<compute instance>.
+    files = {name: identity(name, uuids).replace("/", "-") for name in names}
+    return {name: folder / f"steep-gpu-{file}.lock" for name, file in files.items()}
 
 
 def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
@@ -249,5 +251,7 @@ def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
 def _open(path: Path) -> int:
     """Open a lock file for reading, which suffices for a lock on another user's file."""
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
+        made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        os.fchmod(made, 0o644)  # for other users, whatever the umask
+        os.close(made)
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
