@@ -7,7 +7,6 @@ row, or a line for every five percent, is about the whole run (`pipeline.engine.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -93,9 +92,8 @@ def _print_lines(running: Running, whole: Whole, seconds: float, ended: threadin
         if (share := whole(rows)) and share[0] >= told + _POINTS:
             told = share[0]
             lines.append(("run", f"{told} % of the run done, {share[1]}"))
-        with contextlib.suppress(OSError, ValueError):  # the reader has ended
-            for line in lines:
-                say(aligned(*line))
+        for line in lines:
+            say(aligned(*line))
 
 
 @contextmanager
