@@ -4,15 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from itertools import combinations
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import listed
-from pipeline.engine.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
+from pipeline.engine.execution.leases import LOCK_DIR, Capacity, Lease, Request, held, lock_dir
 from pipeline.engine.run import run
 from tests.tasks.counting_tasks import ROOT, background, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, given
@@ -156,6 +157,24 @@ def test_lock_files_are_for_every_user_and_kind_of_device(place, name):
     finally:
         os.umask(earlier)
     assert files == [0o644, 0o644]
+
+
+def test_runs_with_other_temporary_folders_have_the_same_lock_files(monkeypatch, tmp_path):
+    """Also where users cannot write in /run/lock, as on Red Hat's systems."""
+    monkeypatch.delenv(LOCK_DIR, raising=False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert lock_dir() == Path("/tmp")
+
+
+def test_a_folder_that_takes_no_lock_files_is_named_with_its_variable(place, monkeypatch):
+    (place / "file").touch()
+    monkeypatch.setenv(LOCK_DIR, str(place / "file"))
+    with (
+        pytest.raises(StoreError, match=f"/file.*; set {LOCK_DIR} to"),
+        held(request(1, "0"), no_wait),
+    ):
+        pass
 
 
 def capacity(place: Path, *overrides: str, present: tuple[str, ...] = (), **variables: str):
