@@ -68,7 +68,8 @@ def rendered(
 ) -> str:
     """The chat template applied to a conversation; ``arguments`` are passed to the template.
 
-    A template that writes the date gets a fixed one. Raises InputError when the tokenizer has no chat template, or one that fails.
+    A template that writes the date gets a fixed one. Raises InputError when the tokenizer has no
+    chat template, or one that fails.
     """
     if tokenizer.chat_template is None:
         raise InputError(

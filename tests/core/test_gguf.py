@@ -95,10 +95,10 @@ def _write_gguf(file: Path, lacks: str, parts: int) -> None:
     writer.add_token_merges(["a b"])
     shapes = {"token_embd": (len(tokens), 32), "output_norm": (32,), "output": (len(tokens), 32)}
     for layer in ("blk.0.", "blk.1."):
-        narrow = {name: (16, 32) for name in ("attn_k", "attn_v")}
-        wide = {name: (32, 32) for name in ("attn_q", "attn_output")}
+        narrow = dict.fromkeys(("attn_k", "attn_v"), (16, 32))
+        wide = dict.fromkeys(("attn_q", "attn_output"), (32, 32))
         mlp = {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64)}
-        norms = {name: (32,) for name in ("attn_norm", "ffn_norm")}
+        norms = dict.fromkeys(("attn_norm", "ffn_norm"), (32,))
         shapes |= {layer + name: shape for name, shape in (narrow | wide | mlp | norms).items()}
     for name, shape in shapes.items():
         if not name.startswith(lacks):
