@@ -200,7 +200,7 @@ def _logged(record: RawRecord) -> list[Message] | None:
     Messages without an assistant's are the prompt if an output, or another log, stands beside
     them. Raises InputError for an output beside messages that end before it.
     """
-    row, prompt = record.value, []
+    row, prompt = record.value, list[Any]()
     output = _first(row, (_R1_OUTPUT, *_OUTPUT))
     for name in _ALL:
         value = row.get(name)
