@@ -111,18 +111,40 @@ _BUG = "This is a bug in steep; please open an issue with the command and the li
 
 def main(command: Callable[[], object] | None = None) -> None:
     """Entry point of the console script; it ends with `SystemExit`."""
+    _open_closed_streams()
     choose_kernels()  # services and commands on files then give the results of stages
     status = _run(command or (lambda: command_line(*sys.argv[1:2])()))
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         status = status or 1
-    except (OSError, ValueError, AttributeError) as error:  # full, or closed by the caller
+    except (OSError, ValueError) as error:  # full, or closed by the caller
         status = status or _report(f"standard output: cannot be written: {_reason(error)}")
     # So that the interpreter's exit succeeds.
-    with suppress(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
     sys.exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the caller has closed.
+
+    Files of this process would otherwise get their descriptors, which its children take for their
+    streams. To read the input or to write the output stays an error.
+    """
+    streams = (
+        ("stdin", "r", os.O_WRONLY),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_RDWR),
+    )
+    for descriptor, (name, mode, access) in enumerate(streams):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed, so the next file gets this descriptor
+            os.open(os.devnull, access)
+            os.set_inheritable(descriptor, True)
+            stream = open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _run(command: Callable[[], object]) -> int | str | None:

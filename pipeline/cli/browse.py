@@ -156,6 +156,15 @@ class RunPolicies(Chosen):
             return [BASE], str(error).removesuffix(", or name another with --policy")
         return list(dict.fromkeys([BASE, *trained])), ""
 
+    def made(self, names: Sequence[str]) -> object:
+        """The outputs that hold the policies, and when they were completed."""
+        from pipeline.engine.store import MANIFEST
+        from pipeline.serving.named_policies import find_policy
+
+        task = self.task("evaluate")
+        found = [find_policy(task, name).directory for name in names]
+        return [(one, (one / MANIFEST).stat().st_mtime_ns) for one in found if one is not None]
+
     def opened(
         self, names: Sequence[str], tell: Callable[[str], None]
     ) -> AbstractContextManager[Sequence[PolicyProcess]]:

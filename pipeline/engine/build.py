@@ -137,4 +137,8 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
 
 
 def _can_fork() -> bool:
-    return sys.platform == "linux" and not machine_gpus()
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):  # another system, and some sandboxes of containers
+        return False
+    return not machine_gpus()

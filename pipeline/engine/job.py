@@ -10,6 +10,7 @@ import os
 import shlex
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.core import shipped
@@ -182,5 +183,9 @@ def aligned(label: str, text: str) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line of progress with the time of day."""
-    print(f"{time.strftime('%H:%M:%S')}  {line}\n", end="", flush=True)  # in one write: of threads
+    """Print a line of progress with the time of day.
+
+    A run goes on when nobody can read it, as behind ``| head``: the command's last lines tell.
+    """
+    with suppress(OSError, ValueError):
+        print(f"{time.strftime('%H:%M:%S')}  {line}\n", end="", flush=True)  # one write: of threads

@@ -7,7 +7,6 @@ row, or a line for every five percent, is about the whole run (`pipeline.engine.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -39,19 +38,20 @@ Whole = Callable[[Rows], Share]
 class RunningStages:
     """The tasks that run at present, with their records.
 
-    A record counts when it was written after this object was made and its process lives.
+    A record counts when it was written after this object was made and its process lives. Its times
+    do not tell: the clock of another machine may be behind.
     """
 
     def __init__(self, tasks: Sequence[StageTask]) -> None:
-        self._since = time.time()
-        self._files = [(task.label, task.store.progress_file(task.key)) for task in tasks]
+        files = [(task.label, task.store.progress_file(task.key)) for task in tasks]
+        self._files = [(label, path, read_progress(path)) for label, path in files]
 
     def __call__(self) -> list[tuple[str, ProgressRecord]]:
-        records = ((label, read_progress(path)) for label, path in self._files)
+        records = ((label, before, read_progress(path)) for label, path, before in self._files)
         return [
             (label, record)
-            for label, record in records
-            if record is not None and record.updated >= self._since and record.alive
+            for label, before, record in records
+            if record not in (None, before) and record.alive
         ]
 
 
@@ -93,9 +93,8 @@ def _print_lines(running: Running, whole: Whole, seconds: float, ended: threadin
         if (share := whole(rows)) and share[0] >= told + _POINTS:
             told = share[0]
             lines.append(("run", f"{told} % of the run done, {share[1]}"))
-        with contextlib.suppress(OSError, ValueError):  # the reader has ended
-            for line in lines:
-                say(aligned(*line))
+        for line in lines:
+            say(aligned(*line))
 
 
 @contextmanager

@@ -73,10 +73,12 @@ def remove_unused(folder: Path, keep: Path | None = None) -> list[Path]:
         if target == keep:
             continue
         with _unless_served(target) as free:
-            if free and target.is_dir():
-                shutil.rmtree(target)
+            if not free:
+                continue
+            _remove_interrupted(target)
+            if target.is_dir():  # renamed first: a kill leaves no directory that looks complete
+                target.replace(_unfinished(target))
                 removed.append(target)
-            if free:
                 _remove_interrupted(target)
     return removed
 
@@ -143,7 +145,7 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
 
 
 def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = _unfinished(target)
     temporary.mkdir(parents=True)
     try:
         save_merged(base, adapter, temporary, dtype)
@@ -314,8 +316,12 @@ def _unless_served(target: Path) -> Iterator[bool]:
             yield True
 
 
+def _unfinished(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+
+
 def _remove_interrupted(target: Path) -> None:
-    """Remove the files of a killed process that merged ``target``; its lock is held."""
+    """Remove the files of processes that merged or removed ``target``; its lock is held."""
     for path in target.parent.glob(f".{target.name}.*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 

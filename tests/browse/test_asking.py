@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
@@ -27,6 +28,7 @@ from pipeline.rollout.answering import (
     PolicyProcess,
     question_record,
 )
+from pipeline.serving.named_policies import NamedPolicy
 from tasks import task_for
 from tests.browse.stored_run import HOSTILE, NAME, browsed, write_stored_run
 from tests.llm.small_models import small_model
@@ -42,6 +44,9 @@ class Fake:
 
     def names(self) -> tuple[list[str], str]:
         return ["base"], "no policy is trained"
+
+    def made(self, names: Sequence[str]) -> object:
+        return None
 
     def opened(
         self, names: Sequence[str], tell: Tell
@@ -257,6 +262,42 @@ def test_a_question_that_is_refused_leaves_the_engine_open(error: Exception, eng
         assert asked.problem == str(error)
     assert len(started) == engines
     desk.close()
+
+
+def test_a_policy_that_was_made_again_is_opened_again(tmp_path: Path) -> None:
+    """The engine of the earlier policy of this name is open for minutes."""
+    started: list[Refusing] = []
+
+    def engine(_: Tell) -> Iterator[Sequence[Any]]:
+        started.append(Refusing(InputError("the prompt is too long")))
+        yield started[-1:]
+
+    desk, policies = Desk(), Fake(engine)
+    for made, engines in ((1, 1), (1, 1), (2, 2), (2, 2)):
+        policies.made = lambda names, made=made: made  # type: ignore[method-assign,misc]
+        asked = desk.ask(NAME, question_record("Where is Vell?"), ["round-1"], policies)
+        wait_until(lambda asked=asked: asked.ended)  # type: ignore[misc]
+        assert (len(started), desk.open) == (engines, (NAME, ("round-1",)))
+    desk.close()
+
+
+def test_the_time_of_a_policy_tells_that_it_was_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "0123456789abcdef"
+    output.mkdir()
+    (output / "manifest.json").write_text("{}")
+    found = {"base": None, "round-1": output}
+    monkeypatch.setattr(
+        "pipeline.serving.named_policies.find_policy",
+        lambda task, name: NamedPolicy(name, found[name], name),
+    )
+    policies = RunPolicies("embedded", (), None)
+    before = policies.made(["base", "round-1"])
+    assert before == policies.made(["base", "round-1"])
+    os.utime(output / "manifest.json", ns=(1, 1))
+    assert before != policies.made(["base", "round-1"])
+    assert policies.made(["base"]) == []
 
 
 class Broken(Fake):

@@ -29,6 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
         (f"metrics - <<< '{RECORD}' > full", 2, "error: standard output: cannot be written: {}"),
         ("--help > full", 2, "error: {}"),
         (f"metrics - <<< '{RECORD}' 2> full", 0, ""),
+        (f"metrics - <<< '{RECORD}' >&-", 2, "error: standard output: cannot be written: {closed}"),
+        (f"metrics - <<< '{RECORD}' 2>&-", 0, ""),
+        ("metrics - <&-", 2, "error: <stdin>: not a readable file: {closed}"),
+        ("config show >&-", 2, "error: {closed}"),
     ],
 )
 def test_closed_and_full_streams_are_one_sentence(
@@ -38,7 +42,7 @@ def test_closed_and_full_streams_are_one_sentence(
     call = ["bash", "-c", f"{sys.executable} -m pipeline.cli {command}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    expected = complaint.format("No space left on device\n")
+    expected = complaint.format("No space left on device\n", closed="Bad file descriptor\n")
     assert (done.returncode, done.stderr) == (status, expected)
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import queue
+import shutil
 import threading
 from pathlib import Path
 from typing import IO, Any
@@ -94,6 +95,27 @@ def test_another_policy_replaces_merged_models_that_nobody_serves(
     assert remove_unused(into) == [second.path]
     third.close()
     assert remove_unused(into) == [third.path]
+
+
+def test_a_merged_model_whose_removal_was_killed_does_not_look_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "merged-0123456789abcdef"
+    target.mkdir()
+    for name in ("chat_template.jinja", "config.json"):
+        (target / name).write_text("{}")
+
+    def killed(folder: Path, **_: object) -> None:
+        (folder / "chat_template.jinja").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_unused(tmp_path)
+    assert not target.exists()
+    assert remove_unused(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == [f"{target.name}.lock"]
 
 
 def test_a_merged_model_without_a_workspace_is_deleted_with_its_engine(

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.engine import build
 from pipeline.engine.process.fork_server import ForkServer
 from tests.run.test_process import ROOT, running
 from tests.waiting import ending, wait_until
@@ -27,6 +28,11 @@ def report():
 def sleep():
     os.write(int(sys.argv[-1]), str(os.getpid()).encode() + b"\\n")
     time.sleep(600)
+
+def interrupt():
+    import signal
+    os.write(int(sys.argv[-1]), str(signal.getsignal(signal.SIGINT) == signal.SIG_IGN).encode())
+    return 0
 
 def leave():
     import atexit, threading
@@ -107,6 +113,34 @@ def test_a_forked_process_ends_with_the_server(environment):
         wait_until(lambda: not running(child))
         with pytest.raises(OSError, match="pipe"), forked(server, "sleep", environment):
             pass
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_forked_process_ignores_interruptions_if_its_client_does(environment, ignored):
+    """A script's background job ignores the Ctrl-C that is meant for the script."""
+    earlier = signal.signal(
+        signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler
+    )
+    try:
+        with (
+            ForkServer.running([], environment) as server,
+            forked(server, "interrupt", environment) as (process, extra),
+        ):
+            assert process.wait() == 0
+            assert extra.read() == str(ignored).encode()
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+
+
+def test_no_process_is_forked_where_the_kernel_cannot_watch_it(monkeypatch):
+    """gVisor's kernel, for example, has no pidfd_open."""
+    assert build._can_fork()
+
+    def missing(process):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    assert not build._can_fork()
 
 
 CLIENT = """

@@ -4,15 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from itertools import combinations
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import listed
-from pipeline.engine.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
+from pipeline.engine.execution.leases import LOCK_DIR, Capacity, Lease, Request, held, lock_dir
 from pipeline.engine.run import run
 from tests.tasks.counting_tasks import ROOT, background, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, given
@@ -144,6 +145,36 @@ def test_an_index_in_two_slurm_jobs_is_two_devices(place, monkeypatch):
             assert (one.devices, other.devices) == (("0",), ("0",))
             with held(request(1, "GPU-1a,GPU-7"), no_wait) as third:
                 assert third.devices == ("GPU-7",)
+
+
+@pytest.mark.parametrize("name", ["3", "GPU-1a", "MIG-5c0a", "MIG-GPU-1a/7/0", "nvidia0"])
+def test_lock_files_are_for_every_user_and_kind_of_device(place, name):
+    earlier = os.umask(0o077)
+    try:
+        with held(request(1, name), no_wait) as lease:
+            assert lease.devices == (name,)
+            files = [path.stat().st_mode & 0o777 for path in (place / "locks").iterdir()]
+    finally:
+        os.umask(earlier)
+    assert files == [0o644, 0o644]
+
+
+def test_runs_with_other_temporary_folders_have_the_same_lock_files(monkeypatch, tmp_path):
+    """Also where users cannot write in /run/lock, as on Red Hat's systems."""
+    monkeypatch.delenv(LOCK_DIR, raising=False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert lock_dir() == Path("/tmp")
+
+
+def test_a_folder_that_takes_no_lock_files_is_named_with_its_variable(place, monkeypatch):
+    (place / "file").touch()
+    monkeypatch.setenv(LOCK_DIR, str(place / "file"))
+    with (
+        pytest.raises(StoreError, match=f"/file.*; set {LOCK_DIR} to"),
+        held(request(1, "0"), no_wait),
+    ):
+        pass
 
 
 def capacity(place: Path, *overrides: str, present: tuple[str, ...] = (), **variables: str):

@@ -85,6 +85,17 @@ def test_a_line_on_the_run_is_printed_every_five_percent(capfd):
     ]
 
 
+def test_a_stage_on_a_machine_whose_clock_is_behind_is_shown(workspace, monkeypatch):
+    stage = task(First, workspace)
+    running = RunningStages([stage])
+    path = stage.store.progress_file(stage.key)
+    path.parent.mkdir(parents=True)
+    with monkeypatch.context() as behind:
+        behind.setattr(time, "time", lambda: 1e9)
+        ProgressFile(path).start(10, "items")
+    assert [label for label, _ in running()] == ["first"]
+
+
 def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):
     stages = [task(First, workspace), task(Waits, workspace)]
     for stage in stages:

@@ -48,6 +48,17 @@ def test_luigi_s_own_command_runs_the_stages(workspace):
     assert executions(workspace) == before
 
 
+def test_a_run_goes_on_when_the_reader_of_its_lines_has_ended(workspace, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", encoding="utf-8", closefd=False) as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert (run(task(Second, workspace)) / "total.txt").read_text() == "15"
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # takes what the stream still holds
+    os.close(writing)
+
+
 def test_only_a_forced_stage_or_one_with_changed_settings_and_what_follows_is_run_again(workspace):
     directory = run(task(Second, workspace))
     before = executions(workspace)

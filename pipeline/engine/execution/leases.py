@@ -5,15 +5,14 @@ Output: the environment of the stage's process. Within a run Luigi's scheduler c
 threads (`pipeline.engine.build`). Between runs on one machine devices are leased by locks on files,
 one for each device. The kernel releases a lock when its process ends, so a kill leaves nothing
 behind. The files are in ``/run/lock``, the machine's directory for locks, which is always on a
-local file system and is the same for every user and checkout; ``STEEP_LOCK_DIR`` names another one,
-for example for containers that share GPUs.
+local file system and is the same for every user and checkout, or in ``/tmp`` where that cannot be
+written; ``STEEP_LOCK_DIR`` names another one, for example for containers that share GPUs.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,7 +32,6 @@ from pipeline.core.gpus import (
     usable,
 )
 from pipeline.core.process_variables import kernel_variables, thread_variables
-from pipeline.engine.failures import explain_os_error
 from pipeline.engine.process.process import HELD
 
 LOCK_DIR = "STEEP_LOCK_DIR"
@@ -192,7 +190,10 @@ def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Leas
                 told = True
             time.sleep(_POLL)
     except OSError as error:
-        raise StoreError(explain_os_error(error, folder)) from None
+        raise StoreError(
+            f"{error.filename or folder}: {error.strerror}; every user of the GPUs must be able to "
+            f"create files in this folder; set {LOCK_DIR} to another one"
+        ) from None
     try:
         names = tuple(taken) if request.devices else None
         yield Lease(names, request.threads, tuple(files[name] for name in taken))
@@ -210,13 +211,16 @@ def lock_dir() -> Path:
     if named := os.environ.get(LOCK_DIR):
         return Path(named)
     standard = Path("/run/lock")
-    return standard if os.access(standard, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    # TMPDIR would hide the locks of a run with another one.
+    return standard if os.access(standard, os.W_OK | os.X_OK) else Path("/tmp")
 
 
 def lock_files(names: Iterable[str], folder: Path) -> dict[str, Path]:
     """The lock file of each device; an index and the UUID of one device have the same file."""
     uuids = listed()
-    return {name: folder / f"steep-gpu-{identity(name, uuids)}.lock" for name in names}
+    # Names of MIG devices may have slashes: MIG-GPU-<UUID>/<GPU instance>/<compute instance>.
+    files = {name: identity(name, uuids).replace("/", "-") for name in names}
+    return {name: folder / f"steep-gpu-{file}.lock" for name, file in files.items()}
 
 
 def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
@@ -249,5 +253,7 @@ def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
 def _open(path: Path) -> int:
     """Open a lock file for reading, which suffices for a lock on another user's file."""
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
+        made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        os.fchmod(made, 0o644)  # for other users, whatever the umask
+        os.close(made)
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

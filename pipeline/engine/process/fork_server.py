@@ -29,7 +29,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from pipeline.engine.process.process import MODULE, child_environment, die_with_parent
 
@@ -159,7 +159,7 @@ inherited: ForkServer | None = None  # the server that forked this process
 
 def main() -> int:
     """Entry point of the server: descriptors of both ends of its socket, then the modules."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stage reports an interruption
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stage reports an interruption
     servers, control = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     remaining = sys.argv[3:]
     for end in (servers, control):
@@ -178,7 +178,7 @@ def main() -> int:
         if os.fork() == 0:
             die_with_parent(server)
             servers.close()
-            _guard(descriptors, control)
+            _guard(descriptors, control, interrupted)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -191,13 +191,13 @@ def _import(name: str) -> None:
             getattr(imported, function)()
 
 
-def _guard(descriptors: Sequence[int], control: socket.socket) -> NoReturn:
+def _guard(descriptors: Sequence[int], control: socket.socket, interrupted: Any) -> NoReturn:
     """Fork the process, kill it when its client is gone, and tell the client its exit status."""
     guard, process = os.getpid(), os.fork()
     if process == 0:
         die_with_parent(guard)
         os.close(descriptors[0])
-        _run_target(descriptors[1:], control)
+        _run_target(descriptors[1:], control, interrupted)
     for descriptor in descriptors[1:]:
         os.close(descriptor)
     client, ended = socket.socket(fileno=descriptors[0]), os.pidfd_open(process)
@@ -209,10 +209,11 @@ def _guard(descriptors: Sequence[int], control: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def _run_target(descriptors: Sequence[int], control: socket.socket) -> NoReturn:
+def _run_target(descriptors: Sequence[int], control: socket.socket, interrupted: Any) -> NoReturn:
     """Call the function that standard input names, and end with the status that it returns.
 
-    ``descriptors`` are standard input, output, and extra files.
+    ``descriptors`` are standard input, output, and extra files. ``interrupted`` handles SIGINT as
+    in a new process, which ignores it like the background job of a script that started the run.
     """
     from pipeline.engine.process import fork_server  # this module runs as __main__
 
@@ -221,7 +222,7 @@ def _run_target(descriptors: Sequence[int], control: socket.socket) -> NoReturn:
         os.dup2(descriptor, target)
     os.close(reading)
     os.close(output)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupted)
     sys.stdin = os.fdopen(0, "r", encoding="utf-8", closefd=False)
     start = json.loads(sys.stdin.readline())
     os.environ.clear()

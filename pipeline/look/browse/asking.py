@@ -41,6 +41,10 @@ class Policies(Protocol):
         """Their names, and the reason if none of them is trained; raises SteepError."""
         ...
 
+    def made(self, names: Sequence[str]) -> object:
+        """What differs when one of them was made again; raises SteepError."""
+        ...
+
     def opened(
         self, names: Sequence[str], tell: Tell
     ) -> AbstractContextManager[Sequence[PolicyProcess]]:
@@ -77,7 +81,7 @@ class Desk:
         self._queue: Queue[tuple[Asked, Policies] | None] = Queue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._open: tuple[str, tuple[str, ...]] | None = None
+        self._open: tuple[str, tuple[str, ...], object] | None = None
         self._ended = threading.Event()
 
     def ask(self, run: str, question: Question, names: Sequence[str], policies: Policies) -> Asked:
@@ -111,7 +115,7 @@ class Desk:
     @property
     def open(self) -> tuple[str, tuple[str, ...]] | None:
         """The run and the policies whose engine is ready, or None."""
-        return self._open
+        return self._open and self._open[:2]
 
     def end(self) -> None:
         """End the engine after the questions that wait."""
@@ -145,8 +149,8 @@ class Desk:
                     self._end_engine(engine)
                     continue
                 asked, policies = taken
-                wanted = (asked.run, asked.names)
                 try:
+                    wanted = (asked.run, asked.names, policies.made(asked.names))
                     if self._open != wanted:
                         self._end_engine(engine)
                         opened = policies.opened(asked.names, asked.progress.append)
