@@ -97,7 +97,7 @@ class _Survey:
     """What must be known of all pairs before the first is written.
 
     ``terms`` are the names of the reward terms that are numbers, ``without_ids`` counts pairs, and
-    ``contradictory`` are the sides (`_side`) that are preferred in one pair and rejected in another.
+    ``contradictory`` are the sides (`_side`) that one pair prefers and another rejects.
     """
 
     def __init__(self, pairs: Iterable[Pair], sources: Mapping[str, Sequence[Source]]) -> None:
