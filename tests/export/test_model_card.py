@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
 from huggingface_hub import ModelCard
 
+from pipeline.core.errors import InputError
 from pipeline.training.export.model import TrainedPolicy, model_card
 from pipeline.training.lineage import Lineage
 
@@ -31,3 +34,30 @@ def test_the_card_has_both_averages_and_says_which_is_which(tmp_path: Path) -> N
         (f"{questions} data sets", "em"): 20.0,
         (f"{questions} data sets", "f1"): 30.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("readme", "expected"),
+    [
+        (b"---\nlicense: mit\n---\n", "The base model's licence is mit."),
+        (b"# Base\n", "The licence of the base model applies."),
+        (b"---\nlicense: a: b\n---\n", "mapping values are not allowed here"),
+        (b"---\nwords\n---\n", "should be a dict"),
+        (b"---\nlicense: mit\n---\nna\xefve", "can't decode byte 0xef"),
+        (b"---\n\tlicense: mit\n---\n", "cannot start any token"),
+    ],
+)
+def test_the_licence_is_that_of_the_base_models_card(
+    readme: bytes, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "README.md").write_bytes(readme)
+    lineage = Lineage("p", "org/base", "0", None, None, 0, "sft", {}, 0, {})
+    policy = TrainedPolicy("p", "org/base", tmp_path, tmp_path, lineage, None, SETTINGS, [])
+    if expected.endswith("."):
+        assert expected in model_card(policy, merged=False)
+        return
+    place = (
+        re.escape(f"{tmp_path}/README.md: ") + f".*{expected}.*; correct this card, or remove it$"
+    )
+    with pytest.raises(InputError, match=place):
+        model_card(policy, merged=False)
