@@ -156,7 +156,7 @@ def test_the_parsers_reason_is_shown_at_its_place_in_the_text(client: TestClient
 
 
 def test_differences_between_the_sides_are_marked(client: TestClient) -> None:
-    marked = re.findall(r"<mark>([^<]*)</mark>", get(client, "/pair/round-1/1"))
+    marked = re.findall(r"<mark>\s*([^<]*)</mark>", get(client, "/pair/round-1/1"))
     assert "Vell" in marked  # the answers differ
     assert not any("harbour" in text for text in marked[:1])
 
@@ -321,10 +321,14 @@ def test_pairs_without_verdicts_are_not_faultless(client: TestClient, runs: Path
         ("/pairs?steps_from=many", 400, "expected a number"),
         ("/pairs?page=0", 400, "expected a number from 1"),
         ("/pairs?sort=question%22--", 400, "sort is"),
+        ("/pairs?order=ascending", 400, "expected asc or desc"),
+        ("/pairs?q=%3F%3F%00", 400, "expected words of letters or digits"),
         ("/trajectories?correct=perhaps", 400, "expected yes or no"),
         ("/pair/round-1/99", 404, "no pair in row 99"),
         ("/pair/round-9/0", 404, "no pair"),
         ("/trajectory/round-1/first", 404, "must be a number"),
+        (f"/trajectory/round-1/{9**60}", 404, "no trajectory in row"),
+        (f"/pair/round-1/{9**60}", 404, "no pair in row"),
         ("/chunk?id=absent", 404, "no passage or fact"),
         ("/call/round-1?key=absent", 404, "no judge"),
     ],

@@ -42,9 +42,18 @@ def test_long_texts_are_marked_from_the_first_to_the_last_difference() -> None:
     marked, _ = pair_pieces([Piece(left, "trained")], [Piece(right, "trained")])
     assert [(p.text[:4], p.differs) for p in marked] == [
         ("same", False),
-        ("x y ", True),
+        (" x y", True),
         (" end", False),
     ]
+
+
+def test_white_space_between_other_words_is_no_equal_text() -> None:
+    """As equal words, the spaces of these texts would take half a minute."""
+    left, right = (" ".join(f"{side}{n}" for n in range(1000)) for side in "ab")
+    marked, other = pair_pieces([Piece(left, "trained")], [Piece(right, "trained")])
+    assert (marked, other) == ([Piece(left, "trained", True)], [Piece(right, "trained", True)])
+    marked, _ = pair_pieces([Piece("no, it is b", "trained")], [Piece("yes, it was b", "trained")])
+    assert [p.text for p in marked if p.differs] == ["no", " is"]
 
 
 def test_sampled_tokens_before_a_step_pair_are_masked() -> None:

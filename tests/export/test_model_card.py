@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from huggingface_hub import ModelCard
 
+from pipeline.core.errors import InputError
 from pipeline.llm.tokenizer import model_tokenizer
 from pipeline.training.export.model import TrainedPolicy, export_merged, model_card
 from pipeline.training.lineage import Lineage
@@ -48,3 +51,30 @@ def test_an_exported_policy_has_the_template_of_the_settings_alone(tmp_path: Pat
         output = tmp_path / f"merged-{template}"
         export_merged(policy, output, "float32")
         assert model_tokenizer(output).chat_template == expected
+
+
+@pytest.mark.parametrize(
+    ("readme", "expected"),
+    [
+        (b"---\nlicense: mit\n---\n", "The base model's licence is mit."),
+        (b"# Base\n", "The licence of the base model applies."),
+        (b"---\nlicense: a: b\n---\n", "mapping values are not allowed here"),
+        (b"---\nwords\n---\n", "should be a dict"),
+        (b"---\nlicense: mit\n---\nna\xefve", "can't decode byte 0xef"),
+        (b"---\n\tlicense: mit\n---\n", "cannot start any token"),
+    ],
+)
+def test_the_licence_is_that_of_the_base_models_card(
+    readme: bytes, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "README.md").write_bytes(readme)
+    lineage = Lineage("p", "org/base", "0", None, None, 0, "sft", {}, 0, {})
+    policy = TrainedPolicy("p", "org/base", tmp_path, tmp_path, lineage, None, SETTINGS, [])
+    if expected.endswith("."):
+        assert expected in model_card(policy, merged=False)
+        return
+    place = (
+        re.escape(f"{tmp_path}/README.md: ") + f".*{expected}.*; correct this card, or remove it$"
+    )
+    with pytest.raises(InputError, match=place):
+        model_card(policy, merged=False)

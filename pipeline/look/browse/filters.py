@@ -133,7 +133,10 @@ def _conditions(
             raise InputError(f"{name} has no term; add the name of a reward term, such as total")
         yield f'"{term}" {_ENDS[name]} ?', _number(name, value)
     elif name == "q":
-        for word in words_of(value):
+        words = words_of(value)
+        if not words:
+            raise InputError(f"q is {value!r:.60}; expected words of letters or digits")
+        for word in words:
             yield _among(table, "SELECT n FROM words WHERE starts_with(word, ?)", word)
     elif name == "item":
         yield _among(table, "SELECT n FROM items WHERE item = ?", value)
@@ -147,6 +150,8 @@ def _conditions(
         yield (("" if value == "yes" else "NOT ") + _YES_OR_NO[name],)
     elif name == "page":
         page_number(value)
+    elif name == "order" and value not in ("asc", "desc"):
+        raise InputError(f"order is {value!r:.60}; expected asc or desc")
     elif name not in ("term", *_LAYOUT):
         ranges = [f"{column}_{end}" for column in table.ranges for end in _ENDS]
         known = ", ".join([*table.equal, *ranges, *_OTHERS, *_LAYOUT])

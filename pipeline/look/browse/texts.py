@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -26,8 +27,9 @@ Role = Literal["trained", "masked", "observed", "unknown"]
 _ROLE: dict[str, Role] = {
     "model": "trained", "observation": "observed", "frame": "masked", "unknown": "unknown",
 }  # fmt: skip
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
-_LARGEST = 4_000_000  # product of word counts up to which differences are computed word by word
+# With the white space before it: as a word of its own, a space would be compared with all others.
+_WORD = re.compile(r"\s*+(?:\w+|[^\w\s])|\s+")
+_MOST_WORK = 2 * 10**8  # pairs of equal words, times words: three seconds at most
 
 
 class Piece(NamedTuple):
@@ -72,7 +74,9 @@ def _differences(left: str, right: str) -> tuple[list[tuple[int, int]], list[tup
     while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
         end += 1
     middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
-    if len(middle_a) * len(middle_b) > _LARGEST:
+    counts = Counter(middle_b)
+    equal = sum(counts[word] for word in middle_a)
+    if equal * min(len(middle_a), len(middle_b)) > _MOST_WORK:
         blocks = [("replace", 0, len(middle_a), 0, len(middle_b))]
     else:
         matcher = SequenceMatcher(None, middle_a, middle_b, autojunk=False)

@@ -204,7 +204,7 @@ def versus(sides: Sequence[Side], question_id: str, selected: Selection) -> Page
 def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
     """A trajectory with its text, steps, rewards, verdicts and pairs."""
     found = run.trajectory(group, row)
-    facts = run.queries.first("trajectories", group=group, row=row)
+    facts = None if found is None else run.queries.first("trajectories", group=group, row=row)
     if found is None or facts is None:
         return None
     around = _around(run, TRAJECTORIES, group, row, parameters)

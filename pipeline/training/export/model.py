@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, AVERAGE_TITLES
 from pipeline.core.atomic import write_json, write_text
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
@@ -22,6 +22,7 @@ from pipeline.core.model_files import (
     find_model,
     is_hub_name,
 )
+from pipeline.core.text import one_line
 from pipeline.llm.adapter_files import adapter_settings, check_adapter
 from pipeline.llm.merged_adapter import save_merged
 from pipeline.llm.tokenizer import model_tokenizer
@@ -57,18 +58,26 @@ class TrainedPolicy:
 
     @property
     def licence(self) -> str | None:
-        """The licence that the base model's card names, if it is here."""
+        """The licence that the base model's card names, if it is here.
+
+        Raises InputError for a card that cannot be read.
+        """
+        import yaml
         from huggingface_hub import metadata_load
 
         readme = self.directory / "README.md"
-        header = metadata_load(readme) if readme.is_file() else None
+        try:
+            header = metadata_load(readme) if readme.is_file() else None
+        except (ValueError, yaml.YAMLError) as error:
+            cause = one_line(str(error), 200)
+            raise InputError.at(readme, f"{cause}; correct this card, or remove it") from None
         return None if header is None else header.get("license")
 
 
 def export_adapter(policy: TrainedPolicy, directory: Path) -> None:
     """Write the adapter to a new ``directory``, with the base model under a name that loads.
 
-    Raises InputError when the directory exists, or the adapter is damaged.
+    Raises InputError when the directory exists, or the adapter or the base model's card is damaged.
     """
     check_adapter(policy.adapter, policy.directory)
     settings = adapter_settings(policy.adapter) | {"base_model_name_or_path": policy.base_name}
@@ -81,8 +90,7 @@ def export_adapter(policy: TrainedPolicy, directory: Path) -> None:
 def export_merged(policy: TrainedPolicy, directory: Path, dtype: str) -> None:
     """Write base plus adapter in ``dtype`` to a new ``directory``.
 
-    Raises InputError when the directory exists, or the adapter is damaged, ConfigError when
-    ``dtype`` would lose much of the adapter.
+    Raises InputError as `export_adapter`, ConfigError when ``dtype`` would lose much of it.
     """
     with new_directory(directory) as output:
         try:
