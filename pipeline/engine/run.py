@@ -66,7 +66,7 @@ def run(
                 say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
         check_output(task, Depth.SIZES)
-        if task.stage == "report":
+        if type(task) is STAGES.get("report"):
             _publish(task.directory, task.settings.run_dir)
         return task.directory
 
