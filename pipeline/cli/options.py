@@ -173,7 +173,7 @@ _CHOICE = inspect.signature(_chosen, eval_str=True).parameters
 def with_configuration(command: Callable[..., Any]) -> Callable[..., Any]:
     """``command`` with --config, --variant, --set and --data in place of ``chosen``.
 
-    A command that has an option of its own with one of these names keeps that.
+    A command's option with one of these names stays.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters = [one for one in signature.parameters.values() if one.name != "chosen"]

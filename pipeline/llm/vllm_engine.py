@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, cast
 
 from pipeline.config.base import EngineConfig
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few
 # prefixes.
 CPU_BLOCK = 32
+_LONGEST_FOLDER = 70  # bytes of the folder of sockets
 
 
 class VllmEngine(Engine):
@@ -183,6 +184,9 @@ def import_vllm() -> None:
     # The processes of an engine are spawned: threads of torch and the watch of a parent do not
     # survive a fork.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    # A socket's path has at most 107 characters: the folder, and 37 of vLLM. TMPDIR may be longer.
+    if len(os.fsencode(gettempdir())) > _LONGEST_FOLDER:
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", "/tmp")
     # vLLM configures its logging only after its first modules have emitted warnings.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,22 @@ def test_the_cause_in_a_process_of_the_engine_reaches_the_stage(tmp_path: Path) 
     (sentence,) = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
     assert "Available memory on node" in sentence
     assert "less than requested memory for kv (1000.0 GiB)" in sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [70, 71])
+def test_sockets_of_an_engine_fit_into_their_folder(length: int, tmp_path: Path) -> None:
+    """Batch systems give jobs long temporary folders, and a socket's path has 107 characters."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    folder = Path("/tmp", f"{tmp_path.name}{os.getpid()}".ljust(length - len("/tmp/"), "x"))
+    folder.mkdir()
+    program = (
+        "import zmq; from pipeline.llm.vllm_engine import import_vllm; import_vllm()\n"
+        "from vllm.utils.network_utils import get_open_zmq_ipc_path as path\n"
+        "zmq.Context.instance().socket(zmq.ROUTER).bind(path())"
+    )
+    try:
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, check=True)
+    finally:
+        shutil.rmtree(folder)
