@@ -306,6 +306,16 @@ def test_every_link_and_control_has_a_name(client: TestClient) -> None:
             assert hidden or before.rindex("<label") > before.rfind("</label>"), field.group()
 
 
+def test_a_page_after_the_last_is_the_last(client: TestClient) -> None:
+    for address in ("/pairs", "/trajectories"):
+        found = rows(get(client, address))
+        assert found
+        assert rows(get(client, f"{address}?page=99")) == found
+    compared = [client.get(f"/compare?page={page}").text for page in (1, 99)]
+    assert "/compare/question" in compared[0]
+    assert compared[0].count("/compare/question") == compared[1].count("/compare/question")
+
+
 def test_pairs_without_verdicts_are_not_faultless(client: TestClient, runs: Path) -> None:
     assert len(rows(get(client, "/pairs?verdict=faultless"))) == 4
     shutil.rmtree(runs / NAME / "store/judge")

@@ -236,6 +236,10 @@ WHOLE = {"question": "Where was the director of Emma born?", "hops": HOPS}
             {**WHOLE, "hops": [HOPS[0], {**HOPS[1], "question": "Where was she born?"}]},
             "the hops do not form a chain",
         ),
+        (
+            {**WHOLE, "hops": [HOPS[0], {**HOPS[1], "question": "Where was C# born?"}]},
+            "the hops do not form a chain",
+        ),
         ({**WHOLE, "question": "Where was Ann Lee born?"}, "answer in the question"),
         (
             {**WHOLE, "hops": [HOPS[0], {**HOPS[1], "question": "Where in Rome was #1 born?"}]},

@@ -177,7 +177,7 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
     Raises InputError for a page that is not a number.
     """
     shown, filters = selected.shown, selected.filters
-    page = page_number(parameters.get("page") or "1")
+    page = min(page_number(parameters.get("page") or "1"), Listing([], len(shown), 1).pages)
     start = (page - 1) * PAGE_SIZE
     counted = {name: Counter(v for row in shown for v in row.values(name)) for name in _FILTERS}
     return {

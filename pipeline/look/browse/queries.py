@@ -86,7 +86,7 @@ class Queries:
         """The rows of one page. Raises InputError for a column that cannot be sorted by."""
         sql = f"SELECT count(*) FROM {table.name} WHERE {filters.where}"
         [(total,)] = self.rows_of(sql, filters.values)
-        page = int(filters.get("page", "1"))
+        page = min(int(filters.get("page", "1")), Listing([], total, 1).pages)
         rows = self.records(
             f"SELECT * FROM {table.name} WHERE {filters.where} "
             f"ORDER BY {self._order(table, filters)} LIMIT {PAGE_SIZE} OFFSET ?",

@@ -144,8 +144,8 @@ def hops_fault(draft: Draft) -> str | None:
     answers = [hop.answer for hop in draft.hops]
     if any(not normalize(one) or len(one.split()) > _WORDS["answer"] for one in answers):
         return "no short answer"
-    filled = (fill(hop.question, answers[:number]) for number, hop in enumerate(draft.hops))
-    if None in filled or (len(answers) > 1 and "#" not in draft.hops[-1].question):
+    filled = [fill(hop.question, answers[:number]) for number, hop in enumerate(draft.hops)]
+    if None in filled or (len(answers) > 1 and filled[-1] == draft.hops[-1].question):
         return "the hops do not form a chain"
     if any(cover_exact_match(draft.filled(n), [hop.answer]) for n, hop in enumerate(draft.hops)):
         return "answer in the question of a hop"
