@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     slow = [
         path
-        for path in sorted(ROOT.glob("tests/*/**/test_*.py"))
+        for path in sorted(ROOT.glob("tests/**/test_*.py"))
         if "mark.slow" in path.read_text(encoding="utf-8")
     ]
     commit = ("git", "describe", "--always", "--dirty")
