@@ -22,6 +22,7 @@ import pytest
 
 from pipeline.api import Run
 from pipeline.core.errors import EngineError
+from pipeline.core.gpus import torch_for_cpus
 from pipeline.engine.context import StageContext
 from pipeline.engine.execution.leases import LOCK_DIR, Request, held
 from pipeline.engine.stage import StageTask
@@ -170,6 +171,7 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     task = task_for("evaluate", "embedded", (*overrides, "gpus=1"))
     device = Request(1, ("0",), threads=1)
     told: list[str] = []
+    waiting = "the engine waits for 1 GPU: another run on this machine hol"
     ready, answered = threading.Event(), threading.Event()
 
     def ask() -> None:
@@ -182,8 +184,7 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     try:
         with held(device, told.append):
             thread.start()
-            wait_until(lambda: told)
-            assert told[0].startswith("the engine waits for 1 GPU: another run on this machine hol")
+            wait_until(lambda: any(line.startswith(waiting) for line in told))
             assert not ready.is_set()
         assert ready.wait(LIMIT)
         waited: list[str] = []
@@ -192,6 +193,7 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     finally:
         answered.set()
         thread.join()
+        torch_for_cpus.cache_clear()
 
 
 def describe_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +207,7 @@ def describe_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool.write_text("#!/bin/sh\necho 'H100, 81559, GPU-1a'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    torch_for_cpus.cache_clear()
 
 
 def test_asking_uses_the_retrieval_and_the_limits_of_the_evaluation(
