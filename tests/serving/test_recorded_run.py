@@ -102,7 +102,9 @@ def test_an_agent_is_recorded_paired_and_trained_as_the_page_says(
     assert max(differences) < 0.3  # bfloat16 in the engine
     assert sum(differences) / len(differences) < 0.03
 
-    recorded = ("--set", "sampling.recorded=recorded-1.jsonl")
+    # In bfloat16, the default of some processors, merging would lose a tenth of so small an adapter.
+    settings = ("sampling.recorded=recorded-1.jsonl", "engine.dtype=float32")
+    recorded = tuple(word for one in settings for word in ("--set", one))
     steep(tmp_path, "run", "train", "--round", "1", *recorded)
     pairs = stored(tmp_path, "tools", "pair/*/pairs.parquet", Pair)
     assert {pair.kind for pair in pairs} <= {"easy", "format"}
