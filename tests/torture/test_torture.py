@@ -340,7 +340,12 @@ def test_the_page_about_using_a_policy_works(trained: RunFolder) -> None:
     [file] = trained.root.glob("data/closed_world/world/*/nq_test.jsonl")
     question = json.loads(file.read_text().splitlines()[0])["question"]
     (trained.root / "questions.txt").write_text(f"{question}\n")
-    page = (shipped.ROOT / "docs" / "howto" / "use-a-policy.md").read_text(encoding="utf-8")
+    docs = shipped.ROOT / "docs"
+    page = (docs / "howto" / "use-a-policy.md").read_text(encoding="utf-8")
+    asked = re.findall(
+        "^steep ask .*$", (docs / "look.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    page += "\n".join(["", "```", *asked, "```", ""])  # to which the page leads for all options
     page = page.replace("QUESTION", question).replace("FILE", str(file))
     for old in ("--policy 3", "sft,3", "--round 2"):
         page = page.replace(old, f"{old[:-1]}1")
@@ -351,7 +356,7 @@ def test_the_page_about_using_a_policy_works(trained: RunFolder) -> None:
         command = line.partition("  #")[0].strip()
         if command.startswith("steep ") and command != "steep serve":
             printed[command] = output(trained, command)
-    assert len(printed) == 6
+    assert len(printed) == 7
     answered = json.loads((trained.root / "answers.jsonl").read_text())
     assert (answered["question"], answered["policy"]) == (question, "round-1")
     [program] = [text for kind, text in blocks if kind == "python"]
