@@ -185,7 +185,7 @@ def aligned(label: str, text: str) -> str:
 def say(line: str) -> None:
     """Print a line of progress with the time of day.
 
-    A run goes on when nobody can read it, as behind ``| head``: the command's last lines tell.
+    A closed output, as behind ``| head``, does not end a run; the end of the command reports it.
     """
     with suppress(OSError, ValueError):
         print(f"{time.strftime('%H:%M:%S')}  {line}\n", end="", flush=True)  # one write: of threads

@@ -66,7 +66,7 @@ class WithinQuestions:
     def add(self, right: Iterable[float], wrong: Iterable[float]) -> None:
         """Compare all right with all wrong answers to one question by their values."""
         right, wrong = list(right), sorted(wrong)
-        # Those below a value, and those up to it, are two halves of what it wins.
+        # A value wins one for each smaller value, and a half for each equal one.
         won = sum(bisect_left(wrong, value) + bisect_right(wrong, value) for value in right) / 2
         self._won.append(won)
         self._compared.append(len(right) * len(wrong))

@@ -133,7 +133,7 @@ def completion_routes(
                 running.add(task)
                 task.add_done_callback(running.discard)
                 task.add_done_callback(lambda _: texts.put_nowait(None))
-                # Its client may have left, and nobody else asks for its error.
+                # Read the error, which asyncio reports otherwise when the client has left.
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
                 if (first := await texts.get()) is not None:
                     events = _steps(models[0], first, texts, task, apart)

@@ -263,7 +263,7 @@ class CrossEncoderModel(_LoadedModel):
     kind = "cross"
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Raw logits [n]. Raises ConfigError when the model is no reranker."""
+        """Raw logits [n]. Raises ConfigError when the model is not a reranker."""
         import torch
 
         scores = self._model.predict(

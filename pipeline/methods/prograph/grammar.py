@@ -143,7 +143,7 @@ def parse_items(body: str) -> list[ContextItem]:
 def _parse_graph_r1(body: str) -> list[ContextItem] | None:
     """Items of ``{"results": [{"<knowledge>": fact, "<coherence>": score}]}``, else None.
 
-    A score that is no finite number, which no record holds, is 0, as of items of text.
+    A score that is not finite becomes 0, because records hold finite numbers alone.
     """
     if not body.startswith("{"):
         return None
