@@ -57,10 +57,10 @@ def _parsed(text: str) -> Any:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlProblem(f"holds the character U+{error.character:04X}; remove it", line) from None
-    except (ValueError, OverflowError, RecursionError):
-        # An escape or a number out of range, or very deep nesting: PyYAML does not check these.
+    except (ValueError, OverflowError, RecursionError, LookupError, AttributeError):
+        # PyYAML does not check these, nor a text behind a tag, as in ``!!bool x``.
         raise YamlProblem(
-            "not valid YAML: a number, escape or nesting is out of range", 1
+            "not valid YAML: a number, tag, escape or nesting is out of range", 1
         ) from None
 
 
@@ -72,17 +72,22 @@ class _Loader(yaml.SafeLoader):
         text = str(super().construct_scalar(node))
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        lines: dict[tuple[str, str], int] = {}
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        # Not where mappings are built: there `<<` has put the keys of others among the own ones.
+        node = super().compose_mapping_node(anchor)
+        lines: dict[Any, int] = {}
         for key, _ in node.value:
-            name, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            merge = key.tag == "tag:yaml.org,2002:merge"
+            name, line = key.tag if merge else self.construct_object(key), key.start_mark.line + 1
             if name in lines:
                 problem = (
                     f"the key {shown_key(key.value)} is also on line {lines[name]}; remove one"
                 )
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             lines[name] = line
-        return super().construct_mapping(node, deep)
+        return node
 
 
 _NUMBERS = {

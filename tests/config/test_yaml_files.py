@@ -22,6 +22,7 @@ from pipeline.config.yaml_files import YamlProblem, parse_yaml
         ("", None),
         ("{3: 420, a: [x, ~]}", {3: 420, "a": ["x", None]}),
         ("{a: &a {b: 1, c: 2}, d: {<<: *a, b: 3}}", {"a": {"b": 1, "c": 2}, "d": {"b": 3, "c": 2}}),
+        ("{a: {b: &b {<<: {c: 2}, c: 1}}, d: {<<: *b}}", {"a": {"b": {"c": 1}}, "d": {"c": 1}}),
     ],
 )
 def test_values_are_read_as_people_write_them(text: str, value: object) -> None:
@@ -34,6 +35,12 @@ def test_values_are_read_as_people_write_them(text: str, value: object) -> None:
     ("text", "line", "problem"),
     [
         ("a: 1\nb: 2\na: 3\n", 3, "the key a is also on line 1; remove one"),
+        ("{2: 100,\n0x2: 50}", 2, "the key 0x2 is also on line 1; remove one"),
+        ("{true: 1, 1: 2}", 1, "the key 1 is also on line 1"),
+        ("{<<: {a: 1}, <<: {b: 1}}", 1, "the key << is also on line 1"),
+        ("a: !!bool x", 1, "tag, escape or nesting is out of range"),
+        ("a: !!int ''", 1, "out of range"),
+        ("a: !!timestamp x", 1, "out of range"),
         ("? [a]\n: 1\n", 1, "unhashable key"),
         ("a: " + "[" * 500, 1, "nesting is out of range"),
         ("a: !!python/object/apply:os.system [ls]", 1, "could not determine a constructor"),
