@@ -21,9 +21,13 @@ $(if $(UNKNOWN),$(error there is no variable $(UNKNOWN); expected $(VARIABLES)))
 # Images of containers often set it; every process would then compile torch and transformers again.
 unexport PYTHONDONTWRITEBYTECODE
 
-OPTIONS = $(if $(VARIANT),--variant $(VARIANT)) $(if $(CONFIG),--config $(CONFIG)) $(if $(DATA),--data $(DATA)) \
-  $(foreach s,$(SET),--set $(s))
-RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force) $(ARGS)
+# A text as one word of the shell. Without quotes the shell would join SET='key="two words"' to `two --set words`.
+home    = $(if $(filter ~/%,$(firstword $(1))),~/)
+quoted  = $(home)'$(subst ','\'',$(if $(home),$(subst :~/,,:$(1)),$(1)))'
+OPTIONS = $(if $(VARIANT),--variant $(call quoted,$(VARIANT))) $(if $(CONFIG),--config $(call quoted,$(CONFIG))) \
+  $(if $(DATA),--data $(call quoted,$(DATA))) $(foreach s,$(SET),--set $(call quoted,$(s)))
+RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) \
+  $(if $(filter-out 0,$(FORCE)),--force) $(ARGS)
 STAMP  := $(VENV)/.from-lock
 UNFINISHED := $(VENV)/.unfinished
 # The lock that builds, or built, the environment: cpu or gpu. It is written before the first package.
@@ -121,7 +125,7 @@ browse: $(STAMP) ## pairs and trajectories in the browser (ARGS="--port 9000")
 	@$(STEEP) browse $(OPTIONS) $(ARGS)
 
 clean-tmp: $(STAMP) ## remove incomplete stage directories and checkpoints
-	@$(STEEP) gc --incomplete $(OPTIONS)
+	@$(STEEP) gc --incomplete $(OPTIONS) $(ARGS)
 
 ##@ Develop
 # The tests build the documentation, strictly.
@@ -148,7 +152,7 @@ lint: $(STAMP) ## ruff, the layers of the packages, and idioms in sentences
 types: $(STAMP) ## mypy, strict
 	$(VENV)/bin/mypy
 
-PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test: $(STAMP) ## pytest in parallel, without the tests marked slow
 	$(PYTEST) -m "not slow"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -19,24 +20,30 @@ def recipe(*arguments: str) -> str:
     return done.stdout
 
 
+def words(*arguments: str) -> list[str]:
+    """The last command that ``make`` would run, as words of the shell, without its program."""
+    return shlex.split(recipe(*arguments).splitlines()[-1])[1:]
+
+
 @pytest.mark.parametrize("target", ["run", "sample"])
 def test_variables_are_options_of_the_command(target: str) -> None:
     stage = [] if target == "run" else [target]
-    given = (
-        "VARIANT=v",
-        "CONFIG=c.yaml",
-        "DATA=d",
-        "SET=a=1 b=2",
-        "ROUND=2",
-        "WORKERS=0",
-        "FORCE=1",
-    )
-    words = recipe(target, *given, "ARGS=--no-check").splitlines()[-1].split()[1:]
+    given = ("VARIANT=v", "CONFIG=c.yaml", "DATA=d", "SET=a=1 b=2", "ROUND=2", "WORKERS=0", "FORCE=1")
     options = (
         "--variant v --config c.yaml --data d --set a=1 --set b=2 --round 2 --workers 0 --force"
     )
-    assert words == ["run", *stage, *options.split(), "--no-check"]
-    assert recipe(target).splitlines()[-1].split()[1:] == ["run", *stage]
+    assert words(target, *given, "ARGS=--no-check") == ["run", *stage, *options.split(), "--no-check"]
+    assert words(target, "FORCE=0") == ["run", *stage]
+
+
+def test_a_value_is_one_word_of_the_shell_unless_SET_has_spaces() -> None:
+    given = ("CONFIG=it's my.yaml", "DATA=a  b;c", 'SET=k="two words" l=[*] m=~/x', "VARIANT=~/my v")
+    assert words("status", *given, "ARGS=--why 'a b'") == [
+        "status", "--variant", "~/my v", "--config", "it's my.yaml", "--data", "a  b;c",
+        "--set", 'k="two', "--set", 'words"', "--set", "l=[*]", "--set", "m=~/x", "--why", "a b",
+    ]  # fmt: skip
+    assert "--variant ~/'my v' " in recipe("status", *given)  # so that the shell finds the home
+    assert words("clean-tmp", "ARGS=--json") == ["gc", "--incomplete", "--json"]
 
 
 @pytest.mark.parametrize("given", [("ROUDN=2",), ("ROUND=2", "round=2", "x.y=")])
