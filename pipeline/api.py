@@ -404,13 +404,13 @@ class Run:
         """The configuration of a round, which may be the one after the last."""
         config = self._opened().settings
         if round != config.rounds + 1:  # trajectories of the last policy
-            _check_round(config, round)
+            config.check_round(round)
         return config.of_round(round)
 
     def _of_round(self, stage: str, round: int) -> Path:
         """The directory of a completed stage of a round; raises ConfigError as `_settings` does."""
         if self.config is not None:
-            _check_round(self.config, round)
+            self.config.check_round(round)
         return self.stage(f"{stage}-{round}")
 
     def _policy(self, policy: Policy | int) -> Policy:
@@ -452,12 +452,6 @@ class Run:
             seed=config.seed,
             key=task.key,
         )
-
-
-def _check_round(config: Config, round: int) -> None:
-    if round < 1:
-        raise ConfigError(f"round is {round}; rounds count from 1")
-    config.check_round(round)
 
 
 def _question(question: Question | str) -> Question:

@@ -357,8 +357,10 @@ class Config(Block):
             return f"round-{number}"
         return self.start if self.start in (SFT, BASE) else "start"
 
-    def check_round(self, number: int) -> None:
-        """Raise ConfigError when the run has no round, and so no policy, ``number``."""
+    def check_round(self, number: int, first: int = 1) -> None:
+        """Raise ConfigError when the run has no round ``number``; for a policy ``first`` is 0."""
+        if number < first:
+            raise ConfigError(f"round is {number}; rounds count from {first}")
         if number > self.rounds:
             there_are = (
                 f"choose a round up to {self.rounds}, or" if self.rounds else "to have rounds,"

@@ -426,7 +426,8 @@ def task_for(
     forget_configurations()
     task = _task_for(stage, config, overrides, data, round)
     if task.round_number is not None:
-        task.run_settings.check_round(task.round_number)
+        first = 0 if isinstance(task, PolicyTask) else 1
+        task.run_settings.check_round(task.round_number, first)
     return task
 
 
@@ -443,9 +444,7 @@ def _task_for(
             raise ConfigError(f"stage {stage} needs --round with the number of a policy: 0 is SFT")
         parameters["number"] = round
     elif issubclass(kind, RoundTask):
-        if round is not None and round < 1:
-            raise ConfigError(f"round is {round}; rounds count from 1")
-        parameters["round"] = round or 1
+        parameters["round"] = 1 if round is None else round
     elif round is not None:
         rounds = ", ".join(name for name, kind in named.items() if issubclass(kind, RoundTask))
         raise ConfigError(
