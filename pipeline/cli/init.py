@@ -100,19 +100,14 @@ def _text(name: str) -> str:
     Raises ConfigError for an unknown name.
     """
     from pipeline.config.base import shown
-    from pipeline.config.per_round import merged
     from pipeline.config.variants import variants
     from pipeline.config.writing import yaml_text
 
     source = shipped_configuration(name)
     if source is None and (variant := variants().get(name)):
-        base = variant.base
-        settings = dict(variant.settings)
-        while below := variants().get(base):  # a copy names no variant
-            settings, base = merged(below.settings, settings), below.base
-        return f"# {variant.about}.\n" + yaml_text(
-            {"base": f"{base}.yaml", "name": name, **settings}
-        )
+        base = variant.base if variant.base in variants() else f"{variant.base}.yaml"
+        values = {"base": base, "name": name, **variant.settings}
+        return f"# {variant.about}.\n" + yaml_text(values)
     if source is None:
         raise ConfigError(f"no shipped configuration {shown(name)}; steep init --list shows them")
 

@@ -163,8 +163,9 @@ def _chosen(
             raise InputError(
                 f"--variant {variant} already names a configuration; leave out --config {config}"
             )
-    name = variant or config
-    return Chosen(name or DEFAULT_CONFIGURATION, tuple(set or ()), data, name is not None)
+    name = config if variant is None else variant
+    chosen = DEFAULT_CONFIGURATION if name is None else name  # an empty one names no file
+    return Chosen(chosen, tuple(set or ()), data, name is not None)
 
 
 _CHOICE = inspect.signature(_chosen, eval_str=True).parameters

@@ -65,15 +65,15 @@ PerRound = Annotated[
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the settings ``above`` into ``below``: blocks are merged, other values replaced.
 
-    A mapping with numbers (of hops) as keys is one value, except ``per_round``, which is merged
-    round by round.
+    A mapping with numbers (of hops) as keys, also in quotes, is one value, except ``per_round``,
+    which is merged round by round.
     """
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
-        blocks = isinstance(under, dict) and isinstance(value, dict)
-        if blocks and (key == PER_ROUND or all(isinstance(name, str) for name in value)):
-            value = merged(under, value)  # type: ignore[arg-type]
+        if isinstance(under, dict) and isinstance(value, dict):
+            numbers = any(str(name).isdecimal() for name in (*under, *value))
+            value = merged(under, value) if key == PER_ROUND or not numbers else value
         result[key] = value
     return result
 

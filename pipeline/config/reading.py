@@ -68,7 +68,7 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
 
 def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path | None]:
     """The settings of one file or variant, and the base that it names."""
-    if not os.path.lexists(path) and (variant := variants().get(str(path))):
+    if not os.path.isfile(path) and (variant := variants().get(str(path))):
         values = copy.deepcopy({"name": str(path), **variant.settings})
         return values, find_configuration(variant.base)
     if not os.path.lexists(path):
@@ -89,8 +89,9 @@ def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path 
     if not isinstance(base, str) or not base or not base.isprintable():
         raise ConfigError(f"{path}: base is {shown(base)}; set it to the name of a YAML file")
     beside = path.parent / base
-    shipped = None if os.path.lexists(beside) else shipped_configuration(base)
-    return values, shipped or beside
+    if os.path.lexists(beside):
+        return values, beside
+    return values, shipped_configuration(base) or (Path(base) if base in variants() else beside)
 
 
 def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] | None:
@@ -116,10 +117,9 @@ def _apply(values: dict[str, Any], override: str) -> None:
         node[parent] = child = {} if child is None else child
         node = child
     try:
-        value = parse_yaml(text)
+        node[last] = parse_yaml(text, comments=False)
     except YamlProblem as error:
         raise ConfigError(f"{where}: {error}") from None
-    node[last] = value
 
 
 def _as_yaml_key(part: str) -> str | int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,17 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path}:{error.line}: {error}") from None
 
 
-def parse_yaml(text: str) -> Any:
-    """The value of a YAML text; an empty text is None. Raises YamlProblem."""
-    return copy.deepcopy(_parsed(text))
+def parse_yaml(text: str, *, comments: bool = True) -> Any:
+    """The value of a YAML text; an empty text is None. Raises YamlProblem.
+
+    Without ``comments``, one is refused: a value of the command line would lose its end.
+    """
+    value = copy.deepcopy(_parsed(text))
+    tokens = [] if comments else [*yaml.scan(text)]
+    for one, other in pairwise(tokens):
+        if "#" in text[one.end_mark.index : other.start_mark.index]:
+            raise YamlProblem("# begins a comment in YAML; put the value into quotes", 1)
+    return value
 
 
 # PyYAML takes 40 ms for a configuration, which the tasks of a run read again.

@@ -17,13 +17,16 @@ EXACT_JUDGES = "{over: {backend: closed-world}, under: {backend: closed-world}}"
 def test_bases_are_merged_key_by_key_and_overrides_come_last(tmp_path):
     (tmp_path / "middle.yaml").write_text(
         f"base: {EMBEDDED}\nretrieval: {{top_k: 3, tau: 0.1}}\ndpo: {{eta: [0.5]}}\n"
+        'sft_data: {sizes: {"2": 9}}\n'
     )
     child = tmp_path / "child.yaml"
-    child.write_text("base: middle.yaml\nretrieval: {top_k: 4}\n")
+    child.write_text("base: middle.yaml\nretrieval: {top_k: 4}\nsft_data: {test_sizes: {}}\n")
     config = load(child, ("retrieval.tau=0.3", "data.root=there"), data="here")
     assert (config.retrieval.top_k, config.retrieval.tau) == (4, 0.3)
     assert config.dpo.eta == (0.5,)  # a list replaces the list below it
     assert config.data.root == "here"
+    # So does a mapping by number of hops, also an empty one.
+    assert (config.sft_data.sizes, config.sft_data.test_sizes) == ({2: 9}, {})
 
 
 def test_the_last_value_of_a_list_is_used_for_all_later_rounds():

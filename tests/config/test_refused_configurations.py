@@ -77,6 +77,7 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
         ("per_round.4={}", "settings for round 4, and rounds is 3; remove them, or set rounds"),
         ("=", r"--set '': expected key\.key=value"),
         ("corpus.files.0.path=x", r"corpus\.files is a list; set corpus\.files as a whole"),
+        ("prompt.system=Answer #1", r"--set prompt\.system: # begins a comment in YAML; put the value"),
         ("rounds=" + "[" * 500, r"--set rounds: .*nesting is out of range"),
         ("rounds=\udcff", r"--set rounds: holds the character U\+DCFF"),
     ],
@@ -139,6 +140,7 @@ def test_numbers_are_read_as_people_write_them() -> None:
     assert config.dpo.learning_rate == 1e-5
     assert config.sft_data.sizes == {3: 7, 4: 280}
     assert isinstance(config.dpo.beta, float)
+    assert load(EMBEDDED, ('prompt.system="Answer #1"',)).prompt.system == "Answer #1"
 
 
 def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
@@ -159,3 +161,15 @@ def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigError, match=problem):
             load(file)
+
+
+def test_a_base_may_be_a_variant_in_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.yaml").write_text("base: tearag-rft\n")
+    (tmp_path / "tearag-rft").mkdir()  # a folder of this name is no configuration
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "run.yaml").write_text("base: tearag-rft\n")
+    monkeypatch.chdir(tmp_path)
+    for file in ("below/run.yaml", "tearag-rft"):
+        assert load(file).dpo.loss == "sft"
