@@ -81,6 +81,7 @@ OVERRIDDEN: Mapping[str, type[Block]] = {"retrieval": Retrieval, "sampling": Sam
 # Settings of sampling that evaluation does not read from there, and what to set instead.
 _ELSEWHERE = {
     "temperature": "set evaluation.temperature",
+    "recorded": "steep submit measures answers of a file; remove it",
     "samples": "an evaluation samples one trajectory per question; remove it",
     "shards": "set shards, the number of the run",
 }

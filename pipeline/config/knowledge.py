@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.config.base import (
     AskedModel,
@@ -130,6 +130,13 @@ class QuestionFile(Block):
         description="the part that is used, by the seed and the text: [0, 0.4] and "
         "[0.4, 1] of one file have no question in common",
     )
+
+    @field_validator("share")
+    @classmethod
+    def _some_questions(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] >= value[1]:
+            raise ValueError(f"{list(value)} has no question; set the second number above the first")
+        return value
 
 
 class CorpusFile(Block):
@@ -302,6 +309,15 @@ class Reranker(Encoder):
     offset: float = Field(0.0, ge=-1e6, le=1e6, description="biencoder: added to the scaled cosine")
     max_length: Positive = Field(512, description="tokens of a pair; the rest is cut off")
 
+    @model_validator(mode="after")
+    def _model_is_read(self) -> Reranker:
+        if self.kind == "biencoder" and self.model is not None:
+            raise ValueError(
+                "model is set, and kind is biencoder, which scores with the embedder alone; set "
+                "kind to flag or cross-encoder, or model to null"
+            )
+        return self
+
 
 def _service_address(value: str) -> str:
     return check_address(value, "http://localhost:8765", "remove the rest").rstrip("/")
@@ -399,6 +415,20 @@ class Retrieval(Block):
     service_patience: Annotated[Seconds, Execution()] = Field(
         60.0, description="seconds after which a silent service stops the stage"
     )
+
+    @model_validator(mode="after")
+    def _enough_are_ranked(self) -> Retrieval:
+        limits = {"top_k": "chunks"} if self.variant == "semantic" else {}
+        if self.variant in ("semantic", "concat", "ppr") and self.chunk_scores == "reranker":
+            limits["chunks"] = "num_candidate_chunks"
+        for name, limit in limits.items():
+            wanted, there = getattr(self, name), getattr(self, limit)
+            if wanted > there:
+                raise ValueError(
+                    f"{name} is {wanted}, and {limit} is {there}, so that variant {self.variant} "
+                    f"has no more; raise {limit}, or lower {name}"
+                )
+        return self
 
     @property
     def over_hypergraph(self) -> bool:

@@ -32,8 +32,22 @@ def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = N
 
     ``path`` is a file or the name of a shipped configuration (`find_configuration`).
     ``overrides`` are ``key.key=value`` with YAML values; ``data`` sets ``data.root``.
-    Raises ConfigError with file, key, value, bound and remedy.
+    Raises ConfigError with file, key, value, bound and remedy, also for ``data`` that a generated
+    world would leave unread.
     """
+    config = load_any(path, overrides, data)
+    if data is not None and config.data.closed_world is not None:
+        raise ConfigError(
+            f"{path}: data.closed_world generates the files, so that those in {data} (--data, "
+            "DATA=) are not read; choose another --config, or set data.closed_world to null"
+        )
+    return config
+
+
+def load_any(
+    path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None
+) -> Config:
+    """`load` for comparisons, also with ``data`` that would not be read."""
     path = find_configuration(path)
     values = _read_with_base(path, ())
     for override in overrides:
@@ -97,7 +111,7 @@ def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path 
 def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] | None:
     """The base of a valid configuration (file and `Config`), or None. Arguments as in `load`."""
     _, base = _read_file(find_configuration(path), ())
-    return None if base is None else (base, load(base, (), data))
+    return None if base is None else (base, load_any(base, (), data))
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

@@ -273,6 +273,11 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _rounds_are_valid(self) -> Config:
+        if self.until == "pair" and not self.rounds:
+            raise ValueError(
+                "until is pair, and rounds is 0, so that no round makes pairs; set rounds to at "
+                "least 1, or until to report"
+            )
         for number in self.per_round:
             if number > self.rounds:
                 raise ValueError(
@@ -300,12 +305,16 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _format_fits(self) -> Config:
-        unread = {"model.thinking": self.model.thinking, "tools": self.tools}
-        for name, value in unread.items():
-            if value is not None and self.format not in CALL_TOOLS:
+        unread = {
+            "model.thinking": (self.model.thinking, None),
+            "tools": (self.tools, None),
+            "sampling.malformed_calls": (self.sampling.malformed_calls, "end"),
+        }
+        for name, (value, default) in unread.items():
+            if value != default and self.format not in CALL_TOOLS:
                 raise ValueError(
                     f"{name} is set, and format is {self.format}, whose trajectories are text "
-                    f"without tool calls; set format to tools, or {name} to null"
+                    f"without tool calls; set format to tools, or {name} to {default or 'null'}"
                 )
         if self.rewards.prograph.outcome == "gated" and self.format in CALL_TOOLS:
             raise ValueError(
@@ -337,7 +346,7 @@ class Config(Block):
         settings = self.model_dump(exclude={PER_ROUND})
         settings["evaluation"] |= {name: {} for name in OVERRIDDEN}
         # The checks for training apply to the run itself only.
-        settings |= {"rounds": 0, "objective": "dpo"}
+        settings |= {"rounds": 0, "objective": "dpo", "until": "report"}
         return Config.model_validate(merged(settings, own))
 
     def of_round(self, number: int) -> Config:

@@ -96,6 +96,7 @@ def test_every_setting_can_be_explained() -> None:
         (["explain", ""], "there is no setting"),
         (["explain", "per_round.9.pairs.margin"], "round is 9, and rounds is 3"),
         (["explain", "per_round.0.pairs.margin"], "round is 0; rounds count from 1"),
+        (["show", "--data", "/"], "so that those in / (--data, DATA=) are not read; choose another"),
         (["show", "-c", ""], ". is a directory; name a YAML file in it"),
         (["show", "-c", "absent"], "absent: no such configuration file"),
         (["show", "--set", "rounds=x"], "rounds is 'x'; set it to a whole number"),

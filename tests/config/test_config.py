@@ -21,7 +21,7 @@ def test_bases_are_merged_key_by_key_and_overrides_come_last(tmp_path):
     )
     child = tmp_path / "child.yaml"
     child.write_text("base: middle.yaml\nretrieval: {top_k: 4}\nsft_data: {test_sizes: {}}\n")
-    config = load(child, ("retrieval.tau=0.3", "data.root=there"), data="here")
+    config = load(child, ("retrieval.tau=0.3", "data={}", "data.root=there"), data="here")
     assert (config.retrieval.top_k, config.retrieval.tau) == (4, 0.3)
     assert config.dpo.eta == (0.5,)  # a list replaces the list below it
     assert config.data.root == "here"
@@ -66,9 +66,10 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
         ("embedded", ["dpo.loss=sft", "dpo.eta=[1, 0]"], r"loss is sft, which is the SFT term alone"),
         ("embedded", ["dpo.loss=sft", "dpo.eta_of=sum"], r"eta_of to mean and reference to previous"),
         ("embedded", ["dpo.loss=sft", "dpo.reference=sft"], r"and eta is \[130\.0\], eta_of mean, ref"),
+        ("embedded", ["rounds=0", "until=pair"], r"until is pair, and rounds is 0, so that no round"),
         ("embedded-hiprag", ["judges=null"], r"the rewards count judged steps; add the block judges"),
         ("embedded-hiprag", ["pairs.terms=outcome"], r"pairs\.terms is outcome, and the reward of"),
-        ("embedded-prograph", ["retrieval.variant=semantic", "graph={source: none}"],
+        ("embedded-prograph", ["retrieval.variant=semantic", "retrieval.chunks=10", "graph={source: none}"],
          r"rewards\.prograph\.structure is 0\.1, and there are no entities to count"),
         ("embedded-prograph", ["graph={source: none}", "hypergraph={source: triplets}"],
          r"retrieval\.variant prograph needs a graph"),
@@ -93,9 +94,9 @@ def test_settings_that_do_not_fit_together_are_refused(name, overrides, message)
     [
         ("embedded-hiprag", []),
         ("embedded-prograph", []),
-        ("embedded-prograph", ["retrieval.variant=semantic", "rewards.prograph.structure=0"]),
-        ("embedded-prograph", ["evaluation.retrieval.variant=semantic"]),
-        ("embedded-prograph", ["retrieval.variant=semantic", "rounds=0"]),
+        ("embedded-prograph", ["retrieval.variant=fused", "index.links=true", "rewards.prograph.structure=0"]),
+        ("embedded-prograph", ["evaluation.retrieval={variant: semantic, top_k: 5}"]),
+        ("embedded-prograph", ["retrieval={variant: semantic, reranker: {kind: biencoder}}", "rounds=0"]),
     ],
 )
 def test_a_method_that_reads_no_triplets_needs_no_graph(name, overrides):

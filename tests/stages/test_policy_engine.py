@@ -66,7 +66,7 @@ def test_every_stage_that_reads_the_template_has_its_content_in_its_fingerprint(
     template = tmp_path / "template.jinja"
     template.write_text(TEMPLATE)
     config = str(CONFIGS / "embedded-hiprag.yaml")
-    report = Report(config=config, overrides=(f"model.chat_template={template}",), data="/data")
+    report = Report(config=config, overrides=(f"model.chat_template={template}",))
     reading = []
     waiting = [report]
     while waiting:

@@ -10,7 +10,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def key(*overrides: str, name: str = "tearag-llama3-8b") -> dict[str, object]:
-    task = SftData(config=str(CONFIGS / f"{name}.yaml"), overrides=overrides, data="/data")
+    task = SftData(config=str(CONFIGS / f"{name}.yaml"), overrides=(*overrides, "data.root=/data"))
     return {**task.slice(), **task.files()}
 
 
