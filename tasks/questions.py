@@ -333,12 +333,14 @@ def read_split(
 ) -> list[Question]:
     """The questions of the files of a split, in order; repeated questions are counted in ``notes``.
 
-    A ``limit`` counts the questions in the file's share that ``without`` leaves. Raises InputError
-    when a file is unusable or a question id is repeated.
+    A ``limit`` counts the questions in the file's share that ``without`` leaves. The id of a
+    question that an earlier file has too ends in its number, as within a file. Raises InputError
+    when a file is unusable or comes twice, or two questions have the same id.
     """
     from pipeline.knowledge.corpus.questions.load import load_questions
 
     by_id: dict[str, Question] = {}
+    read = set[Path]()
     for number, (file, path) in enumerate(files):
         for question in load_questions(
             path,
@@ -352,13 +354,18 @@ def read_split(
             gold={dataset: Path(name) for dataset, name in file.gold.items()},
             notes=notes,
         ):
-            if question.question_id in by_id:
-                raise InputError.at(
-                    path,
-                    f"question id {question.question_id} occurs twice in data.{split}; name each "
-                    "file once per split, or make the ids distinct",
-                )
+            name, times = question.question_id, 1
+            while known := by_id.get(question.question_id):
+                if path in read or known.question != question.question:
+                    raise InputError.at(
+                        path,
+                        f"question id {name} occurs twice in data.{split}; name each file once per "
+                        "split, or make the ids distinct",
+                    )
+                times += 1
+                question.question_id = f"{name}-{times}"
             by_id[question.question_id] = question
+        read.add(path)
     questions = list(by_id.values())
     notes.count_repeats(questions)
     return questions

@@ -94,9 +94,18 @@ def test_training_on_the_test_questions_raises_input_error(tmp_path: Path) -> No
 
 
 def test_repeated_question_in_a_split_raises_input_error(tmp_path: Path) -> None:
-    twice = "data.test=[{dataset: nq, path: test.jsonl}, {dataset: nq, path: test.jsonl}]"
+    twice = "data.test=[{dataset: nq, path: test.jsonl}, {dataset: nq, path: %s}]"
+    chosen = settings(tmp_path, twice % "other.jsonl")
     with pytest.raises(InputError, match=r"occurs twice in data\.test"):
-        run_questions(settings(tmp_path, twice), tmp_path, "test")
+        run_questions(settings(tmp_path, twice % "test.jsonl"), tmp_path, "test")
+    write_questions(tmp_path / "test.jsonl", TEXTS[:1] * 2)
+    write_questions(tmp_path / "other.jsonl", TEXTS[:1])
+    stage, _ = run_questions(chosen, tmp_path, "test")  # repeats in a set are kept
+    first, *repeats = [row.question_id for row in read(stage.output)]
+    assert repeats == [f"{first}-2", f"{first}-3"]
+    (tmp_path / "other.jsonl").write_text(json.dumps({"id": first, "question": "why", "answer": ["x"]}))
+    with pytest.raises(InputError, match=rf"other\.jsonl: question id {first} occurs twice"):
+        run_questions(chosen, tmp_path, "test")
 
 
 FACTS = {
