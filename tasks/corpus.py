@@ -94,9 +94,10 @@ class Corpus(DataTask):
     def notes(self) -> Iterator[str]:
         """A sentence for each reason to skip files."""
         from pipeline.knowledge.corpus.first_records import skipped_documents
+        from pipeline.knowledge.corpus.folders import find_files
 
         for file in self._raw_files():
-            for reason, count in skipped_documents(self._root, file).items():
+            for reason, count in skipped_documents(find_files(self._root, file.path)).items():
                 noun = "file" if count == 1 else "files"
                 yield f"corpus.files: {file.path}: {count:,} {noun} skipped: {reason}"
 

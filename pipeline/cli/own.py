@@ -7,7 +7,7 @@ shipped base and the settings that differ from it.
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import random
 import re
@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from pipeline.config.knowledge import CorpusFile
+from pipeline.config.base import KEY_REMEDY, check_address, check_texts, is_public
 from pipeline.config.presets import Preset, format_prompt, preset_of
 from pipeline.core import gguf
-from pipeline.core.errors import InputError, SteepError, check_name
+from pipeline.core.errors import InputError, SteepError
 from pipeline.core.model_files import PACKAGE, is_hub_name
 from pipeline.core.model_shapes import CONFIG
 from pipeline.core.records import Question
@@ -74,8 +74,17 @@ class Wanted:
         """Raise InputError when the options do not fit together."""
         if not self.docs:
             raise InputError("steep init own needs documents; name a file or a folder with --docs")
+        for path in (*self.docs, *self.questions):
+            _quoted(path)
+        if "/" in map(os.path.realpath, self.docs):
+            raise InputError.at("/", "all files of the machine; name a folder below it with --docs")
         if (self.endpoint is None) != (self.model is None):
             raise InputError("--endpoint and --model belong together; give both, or neither")
+        if self.endpoint is not None:
+            try:
+                check_address(self.endpoint, "http://localhost:8000/v1", KEY_REMEDY)
+            except ValueError as error:
+                raise InputError(f"--endpoint: {error}") from None
         if 0 < self.gpu < _GPU:
             raise InputError(
                 f"--gpu is {self.gpu}; the configurations for one GPU need {_GPU} GB; leave --gpu "
@@ -189,7 +198,7 @@ def _documents(paths: Sequence[Path], found: _Found) -> Iterator[str]:
         if not below or (below[0].named and not below[0].path.exists()):
             raise InputError.at(path, "no such file or folder of documents (--docs)")
         files += [one for one in below if one.problem is None and (one.named or is_read(one.path))]
-        skipped += skipped_documents(Path(), CorpusFile(path=str(path)))
+        skipped += skipped_documents(below)
     read: list[Document] = []
     problems, malformed = [], []
     some = random.Random(SEED).sample(files, min(_READ, len(files)))
@@ -279,8 +288,6 @@ def _decomposed(question: Question) -> bool:
 def _text(wanted: Wanted, found: _Found, method: str, output: Path) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from pipeline.config.base import is_public
-
     root = Path(os.path.commonpath([_placed(path) for path in (*wanted.docs, *wanted.questions)]))
     while not root.is_dir() or root in {_placed(path) for path in wanted.docs}:
         root = root.parent
@@ -331,6 +338,10 @@ def _placed(path: Path) -> Path:
 
 
 def _quoted(value: object) -> str:
-    """A text in quotes, as YAML and JSON have it. Raises InputError for an unusable file name."""
-    check_name(value)
-    return json.dumps(str(value), ensure_ascii=False)
+    """A text in quotes, as YAML has it. Raises InputError for one that no configuration may have."""
+    text = str(value)
+    try:
+        check_texts(text)
+    except ValueError as error:
+        raise InputError.at(text, str(error)) from None
+    return yaml.dump(text, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -79,10 +80,13 @@ def test_it_says_what_it_found_guessed_and_skipped(
     assert [(file.limit, file.select) for file in settings.data.test] == [(2, "random")]
 
 
-@pytest.mark.parametrize("name", ["24", "yes", "1e3", "my run"])
+@pytest.mark.parametrize("name", ["24", "yes", "1e3", "my run", "a\u2028 \N{GRINNING FACE}: #'\"\\"])
 def test_the_name_of_the_file_names_the_run(folder: Path, name: str) -> None:
-    init("--output", f"{name}.yaml")
-    assert load(folder / f"{name}.yaml").name == name.replace(" ", "-")
+    (folder / "my docs").rename(folder / name)
+    finished("init", "own", "--docs", name, "--output", f"{name}.yaml")
+    settings = load(folder / f"{name}.yaml")
+    assert settings.name == re.sub("[^0-9a-z]", "-", name).strip("-")
+    assert [file.path for file in settings.corpus.files] == [name]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +190,9 @@ def test_links_to_files_without_a_suffix_keep_their_names(folder: Path) -> None:
         (["--questions", "absent.jsonl"], "absent.jsonl: no such file"),
         (["--docs", "absent"], "absent: no such file or folder of documents (--docs)"),
         (["--endpoint", "http://localhost:8000/v1"], "--endpoint and --model belong together"),
+        (["--endpoint", "http://me:pw@x", "--model", "m"], "--endpoint: the address has more than"),
+        (["--docs", "/"], "/: all files of the machine; name a folder below it with --docs"),
+        (["--docs", "a\1b"], "a\\x01b: the text holds the character U+0001; remove it"),
         (["--gpu", "8"], "--gpu is 8; the configurations for one GPU need 24 GB"),
         (["--method", "hiprag"], "--method hiprag needs a model that judges searches"),
         (["--method", "ppo"], "expected search-r1, tearag, hiprag"),

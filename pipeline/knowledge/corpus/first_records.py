@@ -16,7 +16,7 @@ from pipeline.core.errors import DependencyError, InputError, missing
 from pipeline.core.records import Question
 from pipeline.core.row_files import ROW_SUFFIXES, BadRows, first_character
 from pipeline.knowledge.corpus.documents import is_read, read_documents, skips
-from pipeline.knowledge.corpus.folders import find_files
+from pipeline.knowledge.corpus.folders import FoundFile, find_files
 from pipeline.knowledge.corpus.prose import missing_package
 from pipeline.knowledge.corpus.questions.load import read_questions
 from pipeline.knowledge.corpus.raw_records import read_rows
@@ -69,10 +69,10 @@ def document_faults(root: Path, file: CorpusFile, *, strict: bool) -> Iterator[s
         )
 
 
-def skipped_documents(root: Path, file: CorpusFile) -> Counter[str]:
-    """The files of a corpus that are certainly not read, by the reason; no file is opened."""
+def skipped_documents(files: Iterable[FoundFile]) -> Counter[str]:
+    """The files that are certainly not read, by the reason; no file is opened."""
     reasons: Counter[str] = Counter()
-    for found in find_files(root, file.path):
+    for found in files:
         package = missing_package(found.path)
         if found.problem is not None:
             reasons[found.problem] += 1
