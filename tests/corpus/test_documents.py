@@ -120,6 +120,11 @@ def test_an_open_quote_costs_its_row_alone(tmp_path: Path) -> None:
             Document("T", "x", source="a.md"),
         ),
         ({"content": "x", "meta": {"url": "http://a", "title": None}}, Document("d", "x", source="http://a")),
+        (
+            {"text": None, "content": "x", "id": "", "doc_id": "d1", "url": None, "source": "a.md"},
+            Document("d", "x", "d1", "a.md"),
+        ),
+        ({"text": "", "contents": "T\nx", "url": " ", "source": "a"}, Document("T", "x", source="a")),
         ({"page_content": "x", "title": "Own", "metadata": {"title": "T"}}, Document("Own", "x")),
     ],
 )  # fmt: skip

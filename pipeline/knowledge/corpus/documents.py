@@ -150,7 +150,7 @@ def _from_row(format: Format, dataset: str | None, name: str, raw: RawRecord) ->
     inside = (part for part in map(row.find, _DESCRIBED) if isinstance(part, dict))
     described = replace(row, value=next(inside, {})).plain().value
     source = _source(row.value) or _source(described)
-    if "contents" in names and "text" not in names:
+    if row.find("contents") is not None and row.find("text") in (None, ""):
         document = titled(row, row.text("contents"), "contents")
         return [replace(document, id=document_id, source=source)]
     titles = (row.find("title"), described.get("title"), name)
@@ -167,8 +167,9 @@ def _plain(row: RawRecord, name: str, value: object) -> str:
 
 
 def _source(fields: dict[str, Any]) -> str:
-    value = fields.get("url", fields.get("source"))
-    return value.strip() if isinstance(value, str) and encodable(value) else ""
+    named = (fields.get(name) for name in ("url", "source"))
+    texts = (one.strip() for one in named if isinstance(one, str) and encodable(one))
+    return next(filter(None, texts), "")
 
 
 def _members(path: Path) -> Iterator[RawRecord]:

@@ -50,12 +50,16 @@ class RawRecord:
         return replace(self, value=folded | exact)
 
     def find(self, *names: str) -> Any:
-        """The value of the first of these fields that exists; None when none does."""
+        """The value of `first`; None when no field exists."""
         return self.first(*names)[1]
 
     def first(self, *names: str) -> tuple[str, Any]:
-        """Name and value of the first of these fields that exists, or the first name and None."""
-        name = next((name for name in names if name in self.value), names[0])
+        """Name and value of the first of these fields that has a value, else of the first field.
+
+        Tables of several sources have null, or in CSV "", in the columns of the others.
+        """
+        there = [name for name in names if name in self.value] or names
+        name = next((name for name in there if self.value.get(name) not in (None, "")), there[0])
         return name, self.value.get(name)
 
     def text(self, *names: str) -> str:
@@ -148,7 +152,7 @@ class RawRecord:
         return ", ".join(plain(name) for name in list(self.value)[:12]) or "no field"
 
     def present(self, *names: str) -> tuple[str, Any]:
-        """Name and value of the first of these fields that exists. Raises InputError for none."""
+        """Name and value as in `first`. Raises InputError when none of these fields exists."""
         if not any(name in self.value for name in names):
             wanted = self.inside + " or ".join(names)
             raise InputError(f"{wanted}: missing; the record has {self.fields()}")
