@@ -20,6 +20,9 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.input_files import read_text
 
 
+_MOST_VALUES = 1_000_000  # of a file; aliases of aliases can stand for more than a machine holds
+
+
 class YamlProblem(ValueError):
     """A refused YAML text; ``line`` counts from 1."""
 
@@ -58,7 +61,10 @@ def parse_yaml(text: str, *, comments: bool = True) -> Any:
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
+        if _size(value, {}) > _MOST_VALUES:
+            raise OverflowError
+        return value
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         cause = ", ".join(part for part in (error.context, error.problem) if part)
@@ -69,8 +75,24 @@ def _parsed(text: str) -> Any:
     except (ValueError, OverflowError, RecursionError, LookupError, AttributeError):
         # PyYAML does not check these, nor a text behind a tag, as in ``!!bool x``.
         raise YamlProblem(
-            "not valid YAML: a number, tag, escape or nesting is out of range", 1
+            "not valid YAML: a number, tag, escape, alias or nesting is out of range", 1
         ) from None
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    """The values in ``value`` with aliases written out; ``known`` has those that were counted.
+
+    Raises RecursionError for a value inside of itself.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    if known.get(id(value)) == 0:
+        raise RecursionError
+    if id(value) not in known:
+        known[id(value)] = 0
+        below = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(one, known) for one in below)
+    return known[id(value)]
 
 
 class _Loader(yaml.SafeLoader):
