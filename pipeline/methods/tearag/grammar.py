@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
@@ -167,7 +168,8 @@ class TeaRag(Grammar):
 
         See `Grammar.next_action`.
         """
-        parsed, open_step, _ = self._scan(output, ())
+        # One step more, because the head of a step beyond the budget is read too.
+        parsed, open_step, _ = replace(self, max_steps=max_steps + 1)._scan(output, ())
         if finish == "eos":
             return Finish("answer" if parsed.format_ok else "malformed")
         if open_step is None or len(parsed.steps) != steps_done:
