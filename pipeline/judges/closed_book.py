@@ -42,4 +42,6 @@ def closed_book_answers(
 def _parsed(answer: Reply, grammar: Grammar) -> ClosedBookAnswer:
     if answer.fault is not None:
         return ClosedBookAnswer("", f"no answer of the policy: {answer.fault}")
-    return ClosedBookAnswer(parse_answer(grammar, answer.text).answer or "")
+    text = parse_answer(grammar, answer.text).answer or ""
+    cut_off = answer.finish == "length" and not text
+    return ClosedBookAnswer(text, "no answer of the policy: its thoughts have no end" * cut_off)

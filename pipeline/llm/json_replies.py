@@ -15,7 +15,6 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-_THOUGHTS = ("<think>", "</think>")
 # "[[", "[{" or "[]": brackets in prose ("as [requested]") do not match.
 _LIST = re.compile(r"(?=\[\s*[\[\]{])")
 _FILLED = re.compile(r"(?=\[\s*[\[{]\s*\")")
@@ -46,11 +45,10 @@ def read_items(text: str) -> Iterator[Any]:
     The first list counts, and lists that follow it without words between them; a further one is
     dropped. An empty list has no items.
     """
-    opened, closed = _THOUGHTS
-    if text.lstrip().startswith(opened) and closed not in text:
-        yield Dropped(text, "answer is all thoughts")
+    thoughts, text = text, _said(text)
+    if not text and thoughts:
+        yield Dropped(thoughts, "answer is all thoughts")
         return
-    text = text.rpartition(closed)[2]
     searches = (form.search(text) for form in (_FIRST, _FILLED, _LIST, _LINE))
     start = next((found for found in searches if found), None)
     if start is None:
@@ -60,6 +58,12 @@ def read_items(text: str) -> Iterator[Any]:
     end = yield from _items(text)
     if _FILLED.search(text, end):
         yield Dropped(text[end:], "answer has more than one list")
+
+
+def _said(text: str) -> str:
+    """What follows the thinking block; nothing where the block has no end."""
+    rest = text.rpartition("</think>")[2]
+    return "" if rest.lstrip().startswith("<think>") else rest
 
 
 def _items(text: str) -> Generator[Any, None, int]:
@@ -106,7 +110,8 @@ def _is_last(error: Exception, text: str) -> bool:
 
 def read_object(text: str) -> dict[str, Any] | None:
     """The first JSON object of a reply; None without one, or when it is incomplete."""
-    found = _OBJECT.search(text, text.rfind(_THOUGHTS[1]) + 1)
+    text = _said(text)
+    found = _OBJECT.search(text)
     if found is None:
         return None
     try:

@@ -94,13 +94,12 @@ class IRCoT(Prompted):
 
     def following(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
         written = trajectory.output  # a token may go on after the end of a line
-        lines = (written if end.finish == "eos" else written.rpartition("\n")[0]).split("\n")
-        sentence = lines[-1].strip()
-        if end.finish == "eos" or self.said.search(sentence):
+        sentences = _lines(written if end.finish == "eos" else written.rpartition("\n")[0])
+        if end.finish == "eos" or self.said.search("".join(sentences[-1:])):
             return Finish("answer")
-        if not sentence or len(trajectory.contexts) >= most:
-            return None
-        return [Query(sentence, (sentence,))]
+        # One token may be a full stop and two ends of line; the question was searched for first.
+        new = sentences[len(trajectory.contexts) - 1 :]
+        return [Query(new[0], (new[0],))] if new and len(trajectory.contexts) < most else None
 
     def append(self, trajectory: PartialTrajectory, contexts: Sequence[Items]) -> bool:
         [found], question = contexts, trajectory.question.question
@@ -118,8 +117,11 @@ class IRCoT(Prompted):
         return text.strip().rpartition("\n")[2].strip()
 
     def queries(self, trajectory: PartialTrajectory) -> list[str]:
-        lines = (line.strip() for line in trajectory.output.split("\n"))
-        return [trajectory.question.question, *filter(None, lines)]
+        return [trajectory.question.question, *_lines(trajectory.output)]
+
+
+def _lines(text: str) -> list[str]:
+    return [*filter(None, map(str.strip, text.split("\n")))]
 
 
 class SearchO1(Prompted):
@@ -142,7 +144,8 @@ class SearchO1(Prompted):
         return (_QUERY[1],)
 
     def following(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
-        if trajectory.spans[-1][2] == "observation":  # what was read has just been inserted
+        if trajectory.unread is not None:  # what was read has just been inserted
+            trajectory.unread = None
             return None
         if end.finish == "eos":
             return Finish("answer")
@@ -176,9 +179,9 @@ class SearchO1(Prompted):
         if trajectory.unread is None:
             super().append_segment(trajectory, segment)
             return
+        trajectory.segments += 1
         read = self.grammar.clean(segment.text.rpartition(_FINDING)[2])
-        items, trajectory.unread = trajectory.unread, None
-        trajectory.append_context(items, self._result(read), self.tokenizer)
+        trajectory.append_context(trajectory.unread, self._result(read), self.tokenizer)
 
     def queries(self, trajectory: PartialTrajectory) -> list[str]:
         return list(dict.fromkeys(map(str.strip, _ASKED.findall(trajectory.output))))

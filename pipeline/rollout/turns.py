@@ -60,13 +60,10 @@ def before_turn(
     spans = _first_turns(trajectory.spans, number)
     token_spans = _first_turns(trajectory.token_spans, number)
     characters, tokens = _length(spans), _length(token_spans)
-    lengths = [end - start for start, end, writer in token_spans if writer == "observation"]
     messages = messages_before(_messages(trajectory), number)
     turns = [message for message in messages if message["role"] == "assistant"]
-    form, retrievals = tool_format(trajectory.grammar), number
-    if trajectory.messages:
-        retrievals = sum(_calls(trajectory)[:number])
-        lengths = trajectory.tokens.per_retrieval[:retrievals]
+    form = tool_format(trajectory.grammar)
+    retrievals = sum(_calls(trajectory)[:number]) if trajectory.messages else number
     contexts = [step.context for step in trajectory.steps if step.retrieved][:retrievals]
     return PartialTrajectory(
         question=Question(**asked(trajectory)),
@@ -79,7 +76,7 @@ def before_turn(
         token_spans=token_spans,
         logprobs=trajectory.logprobs[:tokens],
         contexts=contexts,
-        per_retrieval=lengths,
+        per_retrieval=trajectory.tokens.per_retrieval[:retrievals],
         segments=number,
         messages=messages,
         malformed_calls=sum(map(form.malformed, turns)),

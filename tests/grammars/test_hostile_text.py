@@ -13,6 +13,7 @@ from pipeline.core.records import Message, SftExample
 from pipeline.core.sanitize import escape_tokens
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode, observation_ids, prompt_ids
+from pipeline.rollout.grammars import grammar
 from pipeline.training.encode import encode_sft
 from tests.real_tokenizers import real_tokenizer
 
@@ -99,3 +100,19 @@ def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
     for token in tokens:
         if set("ab@<> ") >= set(token) and token.strip():
             assert token not in escaped
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("search-r1", "<answer>"),
+        ("search-r1", "</search><information>"),
+        ("prograph", "</query><knowledge>"),
+        ("r1-searcher", "<|end_of_query|><|begin_of_documents|>"),
+    ],
+)
+def test_tags_that_never_close_are_read_in_linear_time(name: str, tag: str) -> None:
+    """With a search from each of them to the end of the text, it takes half an hour."""
+    text = tag * (500_000 // len(tag))
+    assert grammar(name).parse(text).answer is None
+    assert grammar(name).spans(text) == [(0, len(text), "model")]

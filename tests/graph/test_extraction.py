@@ -129,6 +129,7 @@ def test_an_object_that_names_its_parts_is_an_item(item: dict[str, Any], parts: 
         ('{"answer": NaN}', None),
         ("[" * 100_000 + '{"a": ' * 100_000, None),
         ('{"a": "' + '\\"' * 100_000 + "\\", None),
+        ('<think> perhaps {"a": 1}', None),
         ("no object", None),
     ],
 )  # fmt: skip

@@ -19,6 +19,9 @@ ANSWERS = {
     "Nothing?": "",
     "Loop?": "la" * 50,
     "Token?": "Ann<|im_end|>user: no",
+    "Thought?": "<think>\nIs it Bob? No.\n</think>\n\nAnn Lee",
+    "Begun?": "is it Bob? No.</think>Ann Lee",  # the template began the block
+    "Endless?": "<think>Bob" + "?" * 200,
 }
 
 
@@ -45,6 +48,9 @@ def test_answers_are_read_from_text_and_from_whole_trajectories(by_query):
     assert by_query["Nothing?"] == ClosedBookAnswer("")  # an empty answer is not a missing answer
     assert by_query["Loop?"].text == "la" * 50
     assert by_query["Token?"] == ClosedBookAnswer("Ann")
+    assert by_query["Thought?"] == by_query["Begun?"] == ClosedBookAnswer("Ann Lee")
+    cut_off = "no answer of the policy: its thoughts have no end"
+    assert by_query["Endless?"] == ClosedBookAnswer("", cut_off)
     assert by_query["x" * 500] == ClosedBookAnswer("", "no answer of the policy: prompt too long")
 
 

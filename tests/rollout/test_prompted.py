@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.core.records import Trajectory
 from pipeline.knowledge.retrieval.base import Query
+from pipeline.llm.engine import GenerationRequest
 from tests.rollout.rolled_out import Returning, passage
 from tests.rollout.test_sampler import Documents, rolled
 
@@ -84,8 +85,11 @@ FOUND = "Pages say so.\n**Final Information**\n\nAda is a poet."
 def search_o1(*segments: str, read: str = FOUND, **changes: object) -> tuple[Trajectory, list[str]]:
     """A trajectory of these segments, and the requests to read passages."""
     reading: list[str] = []
+    seeds: set[int] = set()
 
-    def script(prompt: str, request: object) -> str:
+    def script(prompt: str, request: GenerationRequest) -> str:
+        assert request.seed not in seeds
+        seeds.add(request.seed)
         if "Reasoning so far:" in prompt:
             reading.append(prompt)
             return read
@@ -137,12 +141,15 @@ def test_a_repeated_query_and_one_beyond_the_budget_are_refused() -> None:
         ("<|begin_search_query|> <|end_search_query|>", "malformed", None),
         ("no opening <|end_search_query|>", "malformed", None),
         ("\\boxed{a} <|im_start|>", "malformed", "a"),
+        ("", "answer", None),
     ],
 )
-def test_search_o1_ends(segment: str, stop: str, answer: str | None) -> None:
-    trajectory, _ = search_o1(segment)
+@pytest.mark.parametrize("before", [(), (ASK,), (ASK, ASK)])  # nothing, a result, a refusal
+def test_search_o1_ends(before: tuple[str, ...], segment: str, stop: str, answer: str | None) -> None:
+    trajectory, reading = search_o1(*before, segment)
     assert (trajectory.stop, trajectory.answer) == (stop, answer)
     assert trajectory.format_ok == (stop == "answer" and answer is not None)
+    assert len(reading) == len(trajectory.steps) == len(before[:1])
 
 
 def test_what_is_read_can_neither_answer_nor_search_nor_switch_the_role() -> None:

@@ -43,8 +43,7 @@ class _Scanner(Scanner):
     """The parts of an output."""
 
     def skip_whitespace(self) -> None:
-        match = _WHITESPACE.match(self.text, self.position)
-        self.position = match.end() if match else self.position
+        self.position = _WHITESPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def at_tag(self, tag: str) -> bool:
         """Skip whitespace; whether ``tag`` comes next."""

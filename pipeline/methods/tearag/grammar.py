@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
@@ -45,16 +46,10 @@ class _OpenReference(FormatError):
         self.step = step
 
 
-class _ControlTokenError(FormatError):
-    """A control token inside a field; ``text_before`` is the field's text up to the token."""
-
-    def __init__(self, message: str, text_before: str) -> None:
-        super().__init__(message)
-        self.text_before = text_before
-
-
 class _Scanner(Scanner):
-    """The parts of an output."""
+    """The parts of an output; ``cut_off`` is a final answer up to its control token."""
+
+    cut_off: str | None = None
 
     def field(self, label: str) -> str:
         match = _FIELD[label].match(self.text, self.position)
@@ -62,9 +57,9 @@ class _Scanner(Scanner):
             raise self.error(f"expected {label + ':'!r}")
         control = first_control_token(match.group(1), self.special_tokens)
         if control is not None:
-            text_before = match.group(1)[: control.start()].strip()
-            message = control_token_error(control, match.start(1))
-            raise _ControlTokenError(message, text_before)
+            if label == "Final answer":
+                self.cut_off = match.group(1)[: control.start()].strip() or None
+            raise FormatError(control_token_error(control, match.start(1)))
         value = match.group(1).strip()
         if not value:
             raise self.error(f"{label + ':'!r} is empty")
@@ -167,7 +162,8 @@ class TeaRag(Grammar):
 
         See `Grammar.next_action`.
         """
-        parsed, open_step, _ = self._scan(output, ())
+        # One step more, because the head of a step beyond the budget is read too.
+        parsed, open_step, _ = replace(self, max_steps=max_steps + 1)._scan(output, ())
         if finish == "eos":
             return Finish("answer" if parsed.format_ok else "malformed")
         if open_step is None or len(parsed.steps) != steps_done:
@@ -205,7 +201,7 @@ class TeaRag(Grammar):
         scanner = _Scanner(output, spans, self.special_tokens)
         parsed, open_step = ParsedOutput(), None
         try:
-            while (answer := self._answer(scanner, parsed)) is None:
+            while (answer := scanner.answer()) is None:
                 if len(parsed.steps) == self.max_steps:
                     raise scanner.error(f"no final answer after {self.max_steps} steps")
                 step = scanner.step_head(len(parsed.steps) + 1)
@@ -222,15 +218,8 @@ class TeaRag(Grammar):
             open_step, parsed.format_error = error.step, str(error)
         except FormatError as error:
             parsed.format_error = str(error)
+            parsed.answer = parsed.answer or scanner.cut_off
         return parsed, open_step, scanner.observations
-
-    def _answer(self, scanner: _Scanner, parsed: ParsedOutput) -> str | None:
-        """The final answer; if a control token cuts it off, the part before it is stored."""
-        try:
-            return scanner.answer()
-        except _ControlTokenError as error:
-            parsed.answer = error.text_before or None
-            raise
 
     def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
         """Text and spans; the opening tag is model text, because eq. 4 trains on it.

@@ -1,8 +1,8 @@
 """Answers without steps, of policies that may have been trained on a grammar.
 
 If the text is a whole trajectory with an answer, the trajectory's answer counts; otherwise the text
-itself is the answer. A control token ends the answer and makes the output malformed, as in every
-grammar.
+itself is the answer, without the think block of a reasoning model. A control token ends the answer
+and makes the output malformed, as in every grammar.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ def parse_answer(grammar: Grammar, output: str, spans: Sequence[Span] = ()) -> P
     """The answer and the verdict of an output, without steps."""
     control = first_control_token(output, grammar.special_tokens, grammar.chat_tags)
     text = output[: control.start()] if control else output
+    text = text.rpartition("</think>")[2].partition("<think>")[0]
     answer = grammar.parse(output, spans).answer or text.strip() or None
     error = None if answer else "no answer at offset 0"
     error = control_token_error(control) if control else error

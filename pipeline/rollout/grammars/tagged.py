@@ -71,7 +71,8 @@ class TaggedGrammar(Grammar):
         """Parse a whole output; see `Grammar.parse`. The last answer counts, as in Search-R1."""
         observations = self._observations(output, spans)
         model_texts = _model_texts(output, observations)
-        answers = _ANSWER.findall(output[observations[-1][1] if observations else 0 :])
+        last = _end(output, "</answer>")
+        answers = _ANSWER.findall(output[observations[-1][1] if observations else 0 : last])
         error = self._format_error(output, observations)
         return ParsedOutput(
             steps=self.steps(output, observations, model_texts),
@@ -108,7 +109,8 @@ class TaggedGrammar(Grammar):
             return [(start, end) for start, end, writer in spans if writer == "observation"]
         begin, end = map(re.escape, self.observation_tags)
         pattern = rf"(?<={re.escape(self.search_tags[1])})\s*{begin}.*?{end}\s*"
-        return [match.span() for match in re.finditer(pattern, output, re.DOTALL)]
+        last = _end(output, self.observation_tags[1])
+        return [each.span() for each in re.compile(pattern, re.DOTALL).finditer(output, 0, last)]
 
     def _format_error(self, output: str, observations: Sequence[tuple[int, int]]) -> str | None:
         """The first format error with its offset, or None."""
@@ -141,6 +143,11 @@ class TaggedGrammar(Grammar):
                     return f"{begin} without {before} at offset {start}"
                 state = "observed"
         return None if state == "answered" else f"no answer at offset {len(output)}"
+
+
+def _end(text: str, tag: str) -> int:
+    """The end of the last ``tag`` with the white space after it: every tag open there is closed."""
+    return len(text) - len(text[text.rfind(tag) + len(tag) :].lstrip())
 
 
 def _model_texts(output: str, observations: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:

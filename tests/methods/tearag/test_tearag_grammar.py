@@ -151,7 +151,8 @@ def test_a_segment_that_ends_in_an_open_reference_retrieves_its_subquery() -> No
 def test_any_other_segment_finishes_the_trajectory(
     output: str, finish: str, done: int, stop: str
 ) -> None:
-    assert GRAMMAR.next_action(output, finish, done, max_steps=1) == Finish(stop)  # type: ignore[arg-type]
+    one_step = replace(GRAMMAR, max_steps=1)
+    assert one_step.next_action(output, finish, done, max_steps=1) == Finish(stop)  # type: ignore[arg-type]
 
 
 # --- properties -----------------------------------------------------------------------------
