@@ -6,23 +6,27 @@ corpus. Output: the questions and, for data sets with a decomposition, the sub-q
 
 A gold passage has a title and a text. It is matched to the document whose chunks are in that text.
 If there is none, it is matched to the chunks of its title that contain its text (a sentence), and
-else to all documents of its title. A passage that matches several documents counts as retrieved
-with any of them. A question without gold passages has one: any document that states an answer.
+else to all documents of its title, if it has one. A passage that matches several documents counts
+as retrieved with any of them, and passages that match the same documents count once. A question
+without gold passages has one: any document that states an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Chunk, ContextItem, Question
-from pipeline.knowledge.corpus.questions.load import dataset_of, read_questions
-from pipeline.knowledge.corpus.questions.passages import gold_passages, hop_passages
-from pipeline.knowledge.corpus.raw_records import Document
+from pipeline.knowledge.corpus.questions.load import Notes, dataset_of, read_questions
+from pipeline.knowledge.corpus.questions.passages import (
+    Readings,
+    gold_passages,
+    hop_passages,
+)
 from pipeline.knowledge.graph.locate import Locator
 from pipeline.training.sft_data.templates import fill, fluent
 
@@ -44,7 +48,7 @@ class RecallQuestions:
 
     ``skipped`` is the number of questions with a gold passage that is not in the corpus, and
     ``by_answer`` the number of questions without gold passages, of which no document states an
-    answer of ``unstated``.
+    answer of ``unstated``. ``notes`` has the rows of the file that were left out.
     """
 
     dataset: str
@@ -53,6 +57,7 @@ class RecallQuestions:
     skipped: int
     by_answer: int = 0
     unstated: int = 0
+    notes: Notes = field(default_factory=Notes)
 
 
 def read_recall_questions(
@@ -68,11 +73,11 @@ def read_recall_questions(
     by_answer = unstated = 0
     questions: list[RecallQuery] = []
     sub_questions: list[RecallQuery] = []
-    skipped = 0
-    for row, question in read_questions(path, dataset):
+    skipped, notes = 0, Notes()
+    for row, question in read_questions(path, dataset, notes=notes):
         with Place(path, row.place):
             passages = gold_passages(row, question)
-        gold = tuple(_matching_documents(passage, locator) for passage in passages)
+        gold = tuple(dict.fromkeys(_matching_documents(passage, locator) for passage in passages))
         if not passages:
             gold = (texts.stating(question.answers),)
             by_answer += 1
@@ -90,7 +95,7 @@ def read_recall_questions(
             f"the corpus lacks gold passages of all {skipped} questions; give the corpus of these "
             "questions",
         )
-    return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated)
+    return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated, notes)
 
 
 class _Texts:
@@ -120,20 +125,23 @@ def _sub_questions(question: Question, locator: Locator) -> list[RecallQuery]:
     for part, passage in zip(question.decomposition, hop_passages(question), strict=True):
         text = fill(part.question, answers)
         answers.append(part.answer)
-        if text is None or not (gold := _matching_documents(passage, locator)):
+        if text is None or not (gold := _matching_documents((passage,), locator)):
             return []
         queries.append(RecallQuery(question.question_id, fluent(text), (gold,)))
     return queries
 
 
-def _matching_documents(passage: Document, locator: Locator) -> GoldPassage:
-    same_title = locator.by_title(passage.title)
-    text = " ".join(passage.text.split())
-    chunks = (
-        (locator.of_text(passage.title, passage.text) if text else [])
-        or [chunk for chunk in same_title if text and text in chunk.text]
-        or same_title
-    )
+def _matching_documents(readings: Readings, locator: Locator) -> GoldPassage:
+    chunks: list[Chunk] = []
+    for reading in readings:
+        if text := " ".join(reading.text.split()):
+            same_title = locator.by_title(reading.title)
+            chunks += locator.of_text(reading.title, reading.text) or [
+                chunk for chunk in same_title if text in chunk.text
+            ]
+    # Without its text, the longest title that the corpus has is the likeliest.
+    titles = [reading.title for reading in reversed(readings) if reading.title and not chunks]
+    chunks = chunks or next(filter(None, map(locator.by_title, titles)), [])
     return frozenset(chunk.doc_id for chunk in chunks)
 
 

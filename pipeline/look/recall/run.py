@@ -99,6 +99,7 @@ def run_recall(
         rows = measure_retrievers(
             questions, variants, _document_of(chunks, built), _token_counter(embedder.directory)
         )
+    notes += questions.notes.lines("questions")
     if questions.skipped:
         notes.append(
             f"{questions.skipped} questions are left out: the corpus lacks some gold passages"
