@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.knowledge.retrieval.base import ScoredChunk, ScoredTriplet
 from pipeline.knowledge.retrieval.kag import Candidates, rank, rank_all
+from pipeline.knowledge.retrieval.pagerank import personalized_pagerank
 
 NAMES = ["Rome", "ROME", '"Rome"', "Tiber", "Italy", "river", " Italy ", ""]
 SCORES = st.sampled_from([-40.0, -3.0, math.log(0.25), -1.0, 0.0, 0.5, 4.0, 800.0])
@@ -75,15 +76,25 @@ def reference(step, tau, alpha):
     return dict(zip(nodes, mass.tolist(), strict=True))
 
 
-@given(st.lists(candidates(), min_size=1, max_size=3), st.sampled_from([0.0, 0.2, 0.5]))
-def test_masses_equal_two_hundred_iterations_of_the_definition(steps, tau):
-    for step, ranking in zip(steps, rank_all(steps, tau=tau, alpha=0.5), strict=True):
-        expected = reference(step, tau, 0.5)
+@given(
+    st.lists(candidates(), min_size=1, max_size=3),
+    st.sampled_from([0.0, 0.2, 0.5]),
+    st.sampled_from([0.15, 0.5, 0.85]),
+)
+def test_masses_equal_two_hundred_iterations_of_the_definition(steps, tau, alpha):
+    for step, ranking in zip(steps, rank_all(steps, tau=tau, alpha=alpha), strict=True):
+        expected = reference(step, tau, alpha)
         assert len(ranking) == len(step.chunks) + len(step.triplets)
         for node in ranking:
             assert node.mass == pytest.approx(expected[node.kind[0], node.id], abs=1e-9)
         rounded = [round(node.mass, 9) for node in ranking]
         assert rounded == sorted(rounded, reverse=True)
+
+
+def test_chain_of_three_nodes_solved_by_hand():
+    path = np.array([[[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]])
+    mass = personalized_pagerank(path, np.array([[1.0, 0, 0]]), 0.5)
+    np.testing.assert_allclose(mass, [[7 / 12, 1 / 3, 1 / 12]], rtol=0, atol=1e-15)
 
 
 def test_ties_go_to_the_higher_score_then_to_input_order():
