@@ -71,18 +71,21 @@ def test_a_question_without_its_gold_passages_in_the_corpus_is_skipped_and_count
 
 
 def test_a_question_without_gold_passages_wants_a_document_that_states_an_answer(tmp_path):
-    """ "king" is in both documents of Lothair II, as a whole word; "Rom" is in none."""
+    """ "king" is in both documents of Lothair II, as a whole word, "Rom" in none.
+
+    "No" may be in any.
+    """
     path = tmp_path / "questions.jsonl"
     path.write_text(
         '{"question": "What was he?", "answers": ["emperor", "the King"]}\n'
-        '{"question": "Who?"}\n{bad\n{"question": "Where?", "answer": "Rom"}\n{bad\n'
+        '{"question": "Is he?", "answer": "No."}\n{"question": "Who?"}\n{bad\n{"question": "Where?", "answer": "Rom"}\n{bad\n'
     )
     result = read_recall_questions(path, None, CHUNKS, limit=2)
     malformed, unanswered = reversed(list(result.notes.lines("f")))
     assert unanswered.startswith("f: 1 rows without an answer, which are left out")
-    assert malformed.startswith(f"f: 1 malformed rows, which are left out; the first: {path}:3:")
+    assert malformed.startswith(f"f: 1 malformed rows, which are left out; the first: {path}:4:")
     assert [query.gold for query in result.questions] == [gold("l1 l2"), (frozenset(),)]
-    assert (result.by_answer, result.unstated, result.skipped) == (2, 1, 0)
+    assert (result.by_answer, result.unstated, result.skipped) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ A gold passage has a title and a text. It is matched to the document whose chunk
 If there is none, it is matched to the chunks of its title that contain its text (a sentence), and
 else to all documents of its title, if it has one. A passage that matches several documents counts
 as retrieved with any of them, and passages that match the same documents count once. A question
-without gold passages has one: any document that states an answer.
+without gold passages has one: any document that states an answer, unless that is yes or no.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Chunk, ContextItem, Question
+from pipeline.knowledge.corpus.coverage import wanted_texts
 from pipeline.knowledge.corpus.questions.load import Notes, dataset_of, read_questions
 from pipeline.knowledge.corpus.questions.passages import (
     Readings,
@@ -46,9 +47,10 @@ class RecallQuery:
 class RecallQuestions:
     """Questions whose gold passages are all in the corpus, and their sub-questions.
 
-    ``skipped`` is the number of questions with a gold passage that is not in the corpus, and
-    ``by_answer`` the number of questions without gold passages, of which no document states an
-    answer of ``unstated``. ``notes`` has the rows of the file that were left out.
+    ``skipped`` is the number of questions with a gold passage that is not in the corpus, or without
+    any and answered by yes or no. ``by_answer`` is the number of questions without gold passages,
+    of which no document states an answer of ``unstated``. ``notes`` has the rows of the file that
+    were left out.
     """
 
     dataset: str
@@ -78,11 +80,12 @@ def read_recall_questions(
         with Place(path, row.place):
             passages = gold_passages(row, question)
         gold = tuple(dict.fromkeys(_matching_documents(passage, locator) for passage in passages))
-        if not passages:
-            gold = (texts.stating(question.answers),)
+        wanted = () if passages else wanted_texts(question)
+        if wanted:
+            gold = (texts.stating(wanted),)
             by_answer += 1
             unstated += not gold[0]
-        elif not all(gold):
+        elif not gold or not all(gold):
             skipped += 1
             continue
         questions.append(RecallQuery(question.question_id, question.question, gold))
@@ -92,8 +95,8 @@ def read_recall_questions(
     if not questions:
         raise InputError.at(
             path,
-            f"the corpus lacks gold passages of all {skipped} questions; give the corpus of these "
-            "questions",
+            f"the corpus lacks gold passages of all {skipped} questions, or they have none and the "
+            "answer yes or no; give the corpus of these questions",
         )
     return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated, notes)
 
@@ -109,12 +112,12 @@ class _Texts:
         return [f" {normalize(f'{chunk.title} {chunk.text}')} " for chunk in self._chunks]
 
     def stating(self, answers: Sequence[str]) -> GoldPassage:
-        """The documents with an answer in title or text, as cover exact match finds it."""
-        wanted = [f" {text} " for text in map(normalize, answers) if text]
+        """The documents with a normalized answer in title or text, as cover exact match finds
+        it."""
         return frozenset(
             chunk.doc_id
             for chunk, text in zip(self._chunks, self._normalized, strict=True)
-            if any(answer in text for answer in wanted)
+            if any(f" {answer} " in text for answer in answers)
         )
 
 

@@ -102,7 +102,8 @@ def run_recall(
     notes += questions.notes.lines("questions")
     if questions.skipped:
         notes.append(
-            f"{questions.skipped} questions are left out: the corpus lacks some gold passages"
+            f"{questions.skipped} questions are left out: the corpus lacks some gold passages, or "
+            "they have none and the answer yes or no"
         )
     if questions.by_answer:
         notes.append(
