@@ -81,7 +81,7 @@ class Questions(DataTask, LightTask):
         """
         questions, notes = self.small
         if questions is not None:
-            yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
+            yield from notes.lines(f"data.{self.split}", for_training=self.split in TRAINED)
             if self.held_out is not None:
                 yield from self.held_out.lines(self.split, questions)
         yield from self.about(questions)
@@ -301,7 +301,7 @@ def run(context: StageContext) -> dict[str, int]:
         held = HeldOut({name: read_records(path, Question) for name, path in outputs.items()})
     without = None if held is None else held.without
     questions = read_split(split, _with_paths(context, files), context.seed, notes, without)
-    for line in lines_of(f"data.{split}", notes, for_training=split in TRAINED):
+    for line in notes.lines(f"data.{split}", for_training=split in TRAINED):
         print(line)
     context.notes["questions"] = {name: count for name, count in notes.counts.items() if count}
     if held is not None:
@@ -405,26 +405,6 @@ def question_files(config: Config) -> list[QuestionFile]:
         for file in (one, *(QuestionFile(dataset=d, path=path) for d, path in one.gold.items()))
     )
     return list({file.path: file for file in named}.values())
-
-
-def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator[str]:
-    """A sentence for each reason to leave out or notice questions of the set ``name``."""
-    from pipeline.knowledge.corpus.questions.load import REPEATED, UNANSWERABLE
-    from pipeline.knowledge.corpus.questions.native import NO_FACT_FOUND
-
-    for reason, count in notes.counts.items():
-        if not count:
-            continue
-        line = f"{name}: {count:,} {reason}"
-        if reason in (NO_FACT_FOUND, UNANSWERABLE) and for_training:
-            line += "; left out"
-        elif reason == UNANSWERABLE:
-            line += "; every prediction scores 0"
-        line += notes.first(reason)
-        if reason == REPEATED:
-            repeat, first = next(iter(notes.repeated.items()))
-            line += f"; all are kept; the first: {repeat}, as {first}"
-        yield line
 
 
 def supply_notes(config: Config, questions: Sequence[Question], *, whole: bool) -> Iterator[str]:

@@ -79,10 +79,9 @@ def told_questions(file: Path, dataset: str, **choice: Any) -> list[Question]:
     Prints a line for each reason to leave out or notice some. Raises what `load_questions` raises.
     """
     from pipeline.knowledge.corpus.questions.load import Notes, load_questions
-    from tasks.questions import lines_of
 
     questions = load_questions(file, dataset, notes=(notes := Notes()), **choice)
     notes.count_repeats(questions)
-    for line in lines_of(file.name, notes, for_training=choice.get("for_training", False)):
+    for line in notes.lines(file.name, for_training=choice.get("for_training", False)):
         print(visible(line))
     return questions

@@ -45,10 +45,20 @@ EVIDENCE = {
         (HOTPOTQA, "2wiki", [("Up", "A film. By Ann."), ("Down", "")]),
         (EVIDENCE, "2wiki", [("Lothair II", "")]),
         ({"question": "Who?", "answer": ["Ann"]}, "nq", []),
+        (
+            {"question": "Who?", "answer": "Ann", "evidence": ["Up: Two: By Ann.", "Bo: Sings."]},
+            "nq",
+            [[("Up", "Two: By Ann."), ("Up: Two", "By Ann.")], [("Bo", "Sings.")]],
+        ),
+        ({"question": "Who?", "answer": "Ann", "evidence": ["By Ann.", "Bo: Sings."]}, "nq", []),
+        ({"question": "Who?", "answer": "Ann", "evidence": [": By Ann."]}, "nq", []),
     ],
 )
 def test_gold_passages_of_a_record(tmp_path, record, dataset, gold):
     path = tmp_path / "questions.json"
     path.write_text(json.dumps([record]))
     row, question = next(iter(read_questions(path, dataset)))
-    assert gold_passages(row, question) == [Document(title, text) for title, text in gold]
+    readings = [passage if isinstance(passage, list) else [passage] for passage in gold]
+    assert gold_passages(row, question) == [
+        tuple(Document(title, text) for title, text in passage) for passage in readings
+    ]

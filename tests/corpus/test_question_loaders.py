@@ -181,7 +181,7 @@ def test_answers_evidence_and_gold_passages_of_other_records(
     (question,) = load(tmp_path, dataset, record)
     assert (question.question, question.answers, question.evidence) == ("q", answers, evidence)
     [(row, read)] = read_questions(tmp_path / "file.json", dataset)
-    assert [f"{gold.title}: {gold.text}" for gold in gold_passages(row, read)] == evidence
+    assert [f"{gold.title}: {gold.text}" for (gold,) in gold_passages(row, read)] == evidence
 
 
 def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import DependencyError
+from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.knowledge.index.embed import Embedder
 from pipeline.knowledge.index.packed import PACK, SIZES, PackedTexts
 from tests.retrieval.small_encoders import write_bi_encoder
@@ -49,6 +49,16 @@ def test_new_vectors_are_stored_on_disk_unless_store_is_false(model, tmp_path):
     stored = ContentCache(tmp_path / "cache.sqlite").get(keys)
     assert set(stored) == set(keys[:2])
     assert stored[keys[0]] == vectors[0].tobytes()
+
+
+def test_a_vector_without_numbers_is_an_error_that_names_its_text(model, tmp_path):
+    """An index never returns such a vector, and a cache keeps it."""
+    item = embedder(model, cache=ContentCache(tmp_path / "cache.sqlite"))
+    weights = item._model[0].auto_model.embeddings.word_embeddings.weight.data
+    weights[item._model.tokenizer.convert_tokens_to_ids("river")] = float("nan")
+    for text in TEXTS[1:2] * 2:
+        with pytest.raises(ConfigError, match=f"gives no numbers for '{text}'; its files"):
+            item.encode([text, TEXTS[0]], "passage")
 
 
 def test_changed_weights_under_the_same_path_change_the_identity(model, tmp_path):

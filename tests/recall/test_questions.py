@@ -17,6 +17,8 @@ CORPUS = [
     Document("Ann", "Of Rome.", "ann"),
     Document("Lothair II", "King.", "l1"),
     Document("Lothair II", "Still king.", "l2"),
+    Document("Up: Two", "Again by Ann.", "two"),
+    Document("", "Untitled.", "no"),
 ]
 CHUNKS = list(chunk_documents(CORPUS, 100))
 
@@ -44,6 +46,22 @@ def test_a_gold_passage_with_only_a_title_matches_all_documents_of_that_title(tm
     assert read(tmp_path, EVIDENCE).questions[0].gold == gold("l1 l2")
 
 
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        (["Up: Two: Again by Ann.", "Ann: Of Rome.", "Ann: Of"], gold("two", "ann")),
+        (["Up: Two: Other words."], gold("two")),
+        (["Up: Another film."], gold("up2")),
+        ([": Nothing."], (frozenset(),)),
+        (["Untitled."], (frozenset(),)),
+    ],
+)
+def test_evidence_is_read_with_every_title_and_counts_a_document_once(tmp_path, evidence, expected):
+    """Without a title there is no gold passage, and no document states "Bo"."""
+    record = {"question_id": "q", "question": "Who?", "answers": ["Bo"], "evidence": evidence}
+    assert read(tmp_path, record, dataset="questions").questions[0].gold == expected
+
+
 def test_a_question_without_its_gold_passages_in_the_corpus_is_skipped_and_counted(tmp_path):
     with pytest.raises(InputError, match="lacks gold passages of all 1 questions"):
         read(tmp_path, HOTPOTQA, dataset="hotpotqa")
@@ -53,15 +71,21 @@ def test_a_question_without_its_gold_passages_in_the_corpus_is_skipped_and_count
 
 
 def test_a_question_without_gold_passages_wants_a_document_that_states_an_answer(tmp_path):
-    """ "king" is in both documents of Lothair II, as a whole word; "Rom" is in none."""
+    """ "king" is in both documents of Lothair II, as a whole word, "Rom" in none.
+
+    "No" may be in any.
+    """
     path = tmp_path / "questions.jsonl"
     path.write_text(
         '{"question": "What was he?", "answers": ["emperor", "the King"]}\n'
-        '{"question": "Where?", "answer": "Rom"}\n'
+        '{"question": "Is he?", "answer": "No."}\n{"question": "Who?"}\n{bad\n{"question": "Where?", "answer": "Rom"}\n{bad\n'
     )
-    result = read_recall_questions(path, None, CHUNKS)
+    result = read_recall_questions(path, None, CHUNKS, limit=2)
+    malformed, unanswered = reversed(list(result.notes.lines("f")))
+    assert unanswered.startswith("f: 1 rows without an answer, which are left out")
+    assert malformed.startswith(f"f: 1 malformed rows, which are left out; the first: {path}:4:")
     assert [query.gold for query in result.questions] == [gold("l1 l2"), (frozenset(),)]
-    assert (result.by_answer, result.unstated, result.skipped) == (2, 1, 0)
+    assert (result.by_answer, result.unstated, result.skipped) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from pipeline.core.errors import ConfigError, InputError, RetrievalError, Retrie
 from pipeline.core.records import ContextItem
 from pipeline.core.text import visible
 from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.remote import client as client_module
 from pipeline.knowledge.retrieval.remote.client import RemoteRetriever
 from pipeline.knowledge.retrieval.remote.server import bind_socket
 from pipeline.knowledge.retrieval.remote.wire import (
     HEADER,
+    MAX_BODY,
     MAX_QUERIES,
     MAX_TEXT,
     PART,
@@ -220,8 +222,15 @@ def test_concurrent_requests_are_batched_and_deduplicated():
     assert [len(batch) for batch in retriever.batches] == [1, 5]
 
 
-def test_the_client_divides_what_exceeds_the_limit_of_a_request():
-    queries = [Query(f"q{number}") for number in range(PART + 9)]
+@pytest.mark.parametrize(
+    ("most", "queries"),
+    [
+        (MAX_BODY, [Query(f"q{number}") for number in range(PART + 9)]),
+        (2 * MAX_TEXT, [Query("a" * MAX_TEXT), Query("b" * MAX_TEXT)]),
+    ],
+)
+def test_the_client_divides_what_exceeds_the_limits_of_a_request(most, queries, monkeypatch):
+    monkeypatch.setattr(client_module, "MAX_BODY", most)
     with served(FakeRetriever()) as running:
         client = RemoteRetriever(running.url, IDENTITY)
         assert client.retrieve(queries) == FakeRetriever().retrieve(queries)

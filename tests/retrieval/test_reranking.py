@@ -52,7 +52,7 @@ class LengthModel:
 
     def compute(self, pairs):
         self.seen += pairs
-        return [float(len(text)) for _, text in pairs]
+        return [float(len(text) or "nan") for _, text in pairs]
 
 
 def test_flag_reranker_gives_the_raw_logit_of_each_pair_in_input_order(cross_encoder):
@@ -137,6 +137,14 @@ def test_equal_pairs_reach_the_model_once_across_processes(tmp_path):
     assert second.seen == []
     CachedReranker(other, ContentCache(path)).score(pairs)
     assert other.seen == pairs[:2]
+
+
+def test_scores_that_are_no_numbers_are_an_error_and_not_stored(tmp_path):
+    model, cache = LengthModel(), ContentCache(tmp_path / "scores.sqlite")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="scores that are not numbers"):
+            CachedReranker(model, cache).score([("q", "text"), ("q", "")])
+    assert model.seen == [("q", "text"), ("q", "")] * 2
 
 
 def test_bi_encoder_score_is_scale_times_cosine_plus_offset():

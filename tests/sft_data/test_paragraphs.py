@@ -85,7 +85,7 @@ def test_real_wikipedia_passages_stand_for_paragraphs_of_musique(real_data: Path
     hops = {
         (passage.title, passage.text, answer)
         for row, question in rows
-        for passage in gold_passages(row, question)
+        for (passage,) in gold_passages(row, question)
         for answer in question.answers[:1]
         if locator.by_title(passage.title)
     }

@@ -86,7 +86,7 @@ class GoldCoverage:
                 for title, text in readings:
                     gold = (number, f" {normalize(text)} ")
                     self._by_title.setdefault(_key(title), []).append(gold)
-        texts = tuple(t for t in map(normalize, question.answers) if t not in ("", "yes", "no"))
+        texts = wanted_texts(question)
         if texts and not passages:
             row.by_answer += 1
             known = len(self._numbers)
@@ -164,6 +164,11 @@ def gold_readings(question: Question) -> list[tuple[Passage, ...]]:
         return [((part.support_title or "", part.support_text or ""),) for part in parts]
     readings = [tuple(_splits(piece)) for piece in question.evidence]
     return readings if all(readings) else []
+
+
+def wanted_texts(question: Question) -> tuple[str, ...]:
+    """The normalized answers that a passage can state: those with a word besides yes and no."""
+    return tuple(t for t in map(normalize, question.answers) if t not in ("", "yes", "no"))
 
 
 def _splits(piece: str) -> Iterator[Passage]:

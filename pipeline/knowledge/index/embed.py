@@ -24,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.content_cache import ContentCache, LruCache, digest
+from pipeline.core.errors import ConfigError
 from pipeline.core.model_files import model_hash
 from pipeline.core.progress import Progress
+from pipeline.core.text import one_line
 from pipeline.knowledge.index.packed import PackedTexts, supports_packing
 from pipeline.llm.locate import loading, locate, resolve_device
 
@@ -48,7 +50,7 @@ _BATCH_INVARIANT = "packed where possible, 2"  # part of the cache key of vector
 class Embedder:
     """A sentence-transformers bi-encoder with a cache; safe for threads.
 
-    Raises DependencyError when the model is missing.
+    Raises DependencyError when the model is missing, ConfigError when a vector is not finite.
     """
 
     model: str
@@ -112,6 +114,11 @@ class Embedder:
             block = missing[start : start + size]
             loaded = self._load_or_compute(block, store) if self.cache else self._compute(block)
             for text, vector in loaded.items():
+                if not np.isfinite(vector).all():  # an index would never return it
+                    raise ConfigError(
+                        f"{KEY}: {self.directory} gives no numbers for {one_line(text, 60)!r}; its "
+                        "files may be damaged; download them again, or name another model"
+                    )
                 self._recent.put(text, vector)
             vectors.update(loaded)
             progress.advance(len(block))

@@ -59,13 +59,13 @@ class KagBatch:
     """The graphs of B steps in one layout of N nodes.
 
     Node 0 is the subquery, nodes 1 to C are chunks, then come T triplets, then entities. A step
-    with fewer of them has nodes without edges.
+    with fewer entities has nodes without edges.
     """
 
     chunks: int  # C
     adjacency_BNN: Doubles  # symmetric edge weights
     restart_BN: Doubles  # p of eq. 3
-    score_BI: Doubles  # raw scores of chunks and triplets, I = C + T; NaN where a step has none
+    score_BI: Doubles  # raw scores of chunks and triplets, I = C + T
 
 
 def rank(
@@ -120,21 +120,10 @@ def _solve(
         yield _ranking(step, mass, order, graphs.chunks)
 
 
-def build(steps: Sequence[Candidates], tau: float) -> KagBatch:
-    """The graphs of one or more steps (4.2.4). Raises InputError as `rank` does."""
-    entities = [_entities(step) for step in steps]
-    layout = _Layout(
-        max((len(step.chunks) for step in steps), default=0),
-        max((len(step.triplets) for step in steps), default=0),
-        max((of_step.distinct for of_step in entities), default=0),
-    )
-    return _build(steps, entities, layout, tau)
-
-
 def _build(
     steps: Sequence[Candidates], entities: Sequence[_Entities], layout: _Layout, tau: float
 ) -> KagBatch:
-    """The graphs of steps in a layout that has room for each.
+    """The graphs of steps (4.2.4), which have the same layout. Raises InputError as `rank` does.
 
     Python numbers every name once; NumPy then writes the edges of all steps at once. Edges to a
     missing node (an entity without a name, or the chunk of a triplet when it was not retrieved) go
@@ -183,7 +172,7 @@ def _build(
     restart_BN = np.zeros((len(steps), nodes + 1))
     restart_BN[:, 0] = 1
     restart_BN[step_K, key_K] = KEY_ENTITY_RESTART
-    score_BI = np.full((len(steps), first_entity - 1), np.nan)
+    score_BI = np.empty((len(steps), first_entity - 1))
     score_BI[step_C, place_C] = score_C
     score_BI[step_T, triplet_T - 1] = score_T
     return KagBatch(
@@ -268,9 +257,8 @@ def _ranking(
     ranking = []
     for node in order:
         if node < chunks:
-            if node < len(step.chunks):
-                ranking.append(RankedNode("chunk", step.chunks[node].id, mass[node], node))
-        elif node - chunks < len(step.triplets):
+            ranking.append(RankedNode("chunk", step.chunks[node].id, mass[node], node))
+        else:
             position = node - chunks
             ranking.append(RankedNode("triplet", step.triplets[position].id, mass[node], position))
     return ranking

@@ -140,7 +140,7 @@ class CachedReranker:
         self._lock = threading.Lock()
 
     def score(self, pairs: Sequence[Pair]) -> Doubles:
-        """Raw scores [n]."""
+        """Raw scores [n]. Raises ConfigError for scores that are not numbers."""
         scores: dict[Pair, float] = {}
         missing: list[Pair] = []
         with self._lock:
@@ -165,6 +165,11 @@ class CachedReranker:
         new = [pair for pair in pairs if pair not in scores]
         if new:
             scores |= zip(new, map(float, self._model.compute(new)), strict=True)
+            if any(score != score for score in scores.values()):  # any order would be wrong
+                raise ConfigError(
+                    f"{KEY}: the reranker gives scores that are not numbers; its files may be "
+                    "damaged; download them again, or name another model"
+                )
             if self._cache:
                 self._cache.put((keys[pair], np.float64(scores[pair]).tobytes()) for pair in new)
         for pair, score in scores.items():

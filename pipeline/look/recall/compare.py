@@ -31,8 +31,7 @@ import numpy as np
 
 from pipeline.config import Config, Reranker
 from pipeline.core.columns import Columns
-from pipeline.core.record_io import read_records
-from pipeline.core.records import ContextItem, Hyperedge, Triplet
+from pipeline.core.records import ContextItem
 from pipeline.engine.context import StageContext
 from pipeline.engine.process.worker import call_stage
 from pipeline.evaluation.compare import paired_test
@@ -268,16 +267,12 @@ def _rerankers(config: Config) -> list[tuple[str | None, Reranker]]:
 
 @dataclass(frozen=True, slots=True)
 class BuiltStages:
-    """The directory of the stages' outputs, with the triplets and hyperedges read from them.
-
-    Attributes:
-        entities: number of entities in the index.
-    """
+    """The directory of the stages' outputs, and their numbers of rows."""
 
     folder: Path
-    triplets: list[Triplet]
-    hyperedges: list[Hyperedge]
     entities: int
+    triplets: int
+    hyperedges: int
 
     def knowledge(self, *, over_hypergraph: bool) -> tuple[Path, Path, Path]:
         """The corpus, the graph or hypergraph, and its index."""
@@ -300,15 +295,13 @@ def build_stages(config: Config, folder: Path, corpus: Path) -> BuiltStages:
     Raises the errors of the stages.
     """
     graph, hypergraph = folder / "graph", folder / "hypergraph"
-    hyperedges: list[Hyperedge] = []
+    hyperedges = 0
     _make(config, folder, "graph", corpus=corpus)
     counts = _make(config, folder, "index", corpus=corpus, graph=graph)
     if counts["triplets"]:
-        _make(config, folder, "hypergraph", corpus=corpus, graph=graph)
+        hyperedges = _make(config, folder, "hypergraph", corpus=corpus, graph=graph)["hyperedges"]
         _make(config, folder, "hyper-index", graph=hypergraph)
-        hyperedges = read_records(hypergraph / "hyperedges.parquet", Hyperedge)
-    triplets = read_records(graph / "triplets.parquet", Triplet)
-    return BuiltStages(folder, triplets, hyperedges, counts["entities"])
+    return BuiltStages(folder, counts["entities"], counts["triplets"], hyperedges)
 
 
 def _make(config: Config, folder: Path, stage: str, **inputs: Path) -> dict[str, int]:

@@ -6,23 +6,28 @@ corpus. Output: the questions and, for data sets with a decomposition, the sub-q
 
 A gold passage has a title and a text. It is matched to the document whose chunks are in that text.
 If there is none, it is matched to the chunks of its title that contain its text (a sentence), and
-else to all documents of its title. A passage that matches several documents counts as retrieved
-with any of them. A question without gold passages has one: any document that states an answer.
+else to all documents of its title, if it has one. A passage that matches several documents counts
+as retrieved with any of them, and passages that match the same documents count once. A question
+without gold passages has one: any document that states an answer, unless that is yes or no.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError, Place
 from pipeline.core.records import Chunk, ContextItem, Question
-from pipeline.knowledge.corpus.questions.load import dataset_of, read_questions
-from pipeline.knowledge.corpus.questions.passages import gold_passages, hop_passages
-from pipeline.knowledge.corpus.raw_records import Document
+from pipeline.knowledge.corpus.coverage import wanted_texts
+from pipeline.knowledge.corpus.questions.load import Notes, dataset_of, read_questions
+from pipeline.knowledge.corpus.questions.passages import (
+    Readings,
+    gold_passages,
+    hop_passages,
+)
 from pipeline.knowledge.graph.locate import Locator
 from pipeline.training.sft_data.templates import fill, fluent
 
@@ -42,9 +47,10 @@ class RecallQuery:
 class RecallQuestions:
     """Questions whose gold passages are all in the corpus, and their sub-questions.
 
-    ``skipped`` is the number of questions with a gold passage that is not in the corpus, and
-    ``by_answer`` the number of questions without gold passages, of which no document states an
-    answer of ``unstated``.
+    ``skipped`` is the number of questions with a gold passage that is not in the corpus, or without
+    any and answered by yes or no. ``by_answer`` is the number of questions without gold passages,
+    of which no document states an answer of ``unstated``. ``notes`` has the rows of the file that
+    were left out.
     """
 
     dataset: str
@@ -53,6 +59,7 @@ class RecallQuestions:
     skipped: int
     by_answer: int = 0
     unstated: int = 0
+    notes: Notes = field(default_factory=Notes)
 
 
 def read_recall_questions(
@@ -68,16 +75,17 @@ def read_recall_questions(
     by_answer = unstated = 0
     questions: list[RecallQuery] = []
     sub_questions: list[RecallQuery] = []
-    skipped = 0
-    for row, question in read_questions(path, dataset):
+    skipped, notes = 0, Notes()
+    for row, question in read_questions(path, dataset, notes=notes):
         with Place(path, row.place):
             passages = gold_passages(row, question)
-        gold = tuple(_matching_documents(passage, locator) for passage in passages)
-        if not passages:
-            gold = (texts.stating(question.answers),)
+        gold = tuple(dict.fromkeys(_matching_documents(passage, locator) for passage in passages))
+        wanted = () if passages else wanted_texts(question)
+        if wanted:
+            gold = (texts.stating(wanted),)
             by_answer += 1
             unstated += not gold[0]
-        elif not all(gold):
+        elif not gold or not all(gold):
             skipped += 1
             continue
         questions.append(RecallQuery(question.question_id, question.question, gold))
@@ -87,10 +95,10 @@ def read_recall_questions(
     if not questions:
         raise InputError.at(
             path,
-            f"the corpus lacks gold passages of all {skipped} questions; give the corpus of these "
-            "questions",
+            f"the corpus lacks gold passages of all {skipped} questions, or they have none and the "
+            "answer yes or no; give the corpus of these questions",
         )
-    return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated)
+    return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated, notes)
 
 
 class _Texts:
@@ -104,12 +112,12 @@ class _Texts:
         return [f" {normalize(f'{chunk.title} {chunk.text}')} " for chunk in self._chunks]
 
     def stating(self, answers: Sequence[str]) -> GoldPassage:
-        """The documents with an answer in title or text, as cover exact match finds it."""
-        wanted = [f" {text} " for text in map(normalize, answers) if text]
+        """The documents with a normalized answer in title or text, as cover exact match finds
+        it."""
         return frozenset(
             chunk.doc_id
             for chunk, text in zip(self._chunks, self._normalized, strict=True)
-            if any(answer in text for answer in wanted)
+            if any(f" {answer} " in text for answer in answers)
         )
 
 
@@ -120,20 +128,23 @@ def _sub_questions(question: Question, locator: Locator) -> list[RecallQuery]:
     for part, passage in zip(question.decomposition, hop_passages(question), strict=True):
         text = fill(part.question, answers)
         answers.append(part.answer)
-        if text is None or not (gold := _matching_documents(passage, locator)):
+        if text is None or not (gold := _matching_documents((passage,), locator)):
             return []
         queries.append(RecallQuery(question.question_id, fluent(text), (gold,)))
     return queries
 
 
-def _matching_documents(passage: Document, locator: Locator) -> GoldPassage:
-    same_title = locator.by_title(passage.title)
-    text = " ".join(passage.text.split())
-    chunks = (
-        (locator.of_text(passage.title, passage.text) if text else [])
-        or [chunk for chunk in same_title if text and text in chunk.text]
-        or same_title
-    )
+def _matching_documents(readings: Readings, locator: Locator) -> GoldPassage:
+    chunks: list[Chunk] = []
+    for reading in readings:
+        if text := " ".join(reading.text.split()):
+            same_title = locator.by_title(reading.title)
+            chunks += locator.of_text(reading.title, reading.text) or [
+                chunk for chunk in same_title if text in chunk.text
+            ]
+    # Without its text, the longest title that the corpus has is the likeliest.
+    titles = [reading.title for reading in reversed(readings) if reading.title and not chunks]
+    chunks = chunks or next(filter(None, map(locator.by_title, titles)), [])
     return frozenset(chunk.doc_id for chunk in chunks)
 
 

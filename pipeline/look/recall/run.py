@@ -22,13 +22,13 @@ from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.content_cache import open_cache
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
-from pipeline.core.records import Chunk, ContextItem
+from pipeline.core.records import Chunk
 from pipeline.evaluation.comparison_tables import Table
 from pipeline.knowledge.corpus.questions.load import DATASETS
 from pipeline.knowledge.index.embed import open_embedder
+from pipeline.knowledge.retrieval.origins import passage_id
 from pipeline.llm.tokenizer import model_tokenizer
 from pipeline.look.recall.compare import (
-    BuiltStages,
     CountTokens,
     RetrievalMetrics,
     build_corpus,
@@ -97,11 +97,13 @@ def run_recall(
         embedder = open_embedder(settings.index.embedder, open_cache(settings.cache_dir))
         variants, notes = retriever_variants(settings, built, embedder)
         rows = measure_retrievers(
-            questions, variants, _document_of(chunks, built), _token_counter(embedder.directory)
+            questions, variants, _document_of(chunks), _token_counter(embedder.directory)
         )
+    notes += questions.notes.lines("questions")
     if questions.skipped:
         notes.append(
-            f"{questions.skipped} questions are left out: the corpus lacks some gold passages"
+            f"{questions.skipped} questions are left out: the corpus lacks some gold passages, or "
+            "they have none and the answer yes or no"
         )
     if questions.by_answer:
         notes.append(
@@ -114,8 +116,8 @@ def run_recall(
         "documents": len({chunk.doc_id for chunk in chunks}),
         "chunks": len(chunks),
         "entities": built.entities,
-        "triplets": len(built.triplets),
-        "hyperedges": len(built.hyperedges),
+        "triplets": built.triplets,
+        "hyperedges": built.hyperedges,
         "questions": len(questions.questions),
         "sub_questions": len(questions.sub_questions),
     }
@@ -180,15 +182,9 @@ def _corpus_of(config: Config, files: InputFiles) -> Corpus:
     return Corpus(files=corpus_files, chunk_words=config.corpus.chunk_words)
 
 
-def _document_of(chunks: Sequence[Chunk], built: BuiltStages) -> DocumentOf:
-    chunk_of = {triplet.id: triplet.chunk_id for triplet in built.triplets}
-    chunk_of.update((hyperedge.id, hyperedge.chunk_id) for hyperedge in built.hyperedges)
+def _document_of(chunks: Sequence[Chunk]) -> DocumentOf:
     document_by_chunk = {chunk.id: chunk.doc_id for chunk in chunks}
-
-    def document_of(item: ContextItem) -> str:
-        return document_by_chunk[item.id if item.kind == "chunk" else chunk_of[item.id]]
-
-    return document_of
+    return lambda item: document_by_chunk[passage_id(item)]
 
 
 def _token_counter(directory: Path) -> CountTokens:

@@ -73,6 +73,22 @@ class Notes:
         places = {MALFORMED: self.malformed, UNANSWERABLE: self.unanswerable}.get(reason)
         return f"; the first: {places[0]}" if places else ""
 
+    def lines(self, name: str, *, for_training: bool = False) -> Iterator[str]:
+        """A sentence for each reason to leave out or notice questions of the set ``name``."""
+        for reason, count in self.counts.items():
+            if not count:
+                continue
+            line = f"{name}: {count:,} {reason}"
+            if reason in (native.NO_FACT_FOUND, UNANSWERABLE) and for_training:
+                line += "; left out"
+            elif reason == UNANSWERABLE:
+                line += "; every prediction scores 0"
+            line += self.first(reason)
+            if reason == REPEATED:
+                repeat, first = next(iter(self.repeated.items()))
+                line += f"; all are kept; the first: {repeat}, as {first}"
+            yield line
+
 
 def read_questions(
     path: Path,
@@ -108,15 +124,17 @@ def read_questions(
                     notes.counts.update(part.notes)
                     yield part, question
 
-    for row, question in parsed_rows(path, islice(read_rows(path, bad), rows), bad, found):
-        name, times = question.question_id, 1
-        while question.question_id in ids:  # files without ids may repeat a question
-            times += 1
-            question.question_id = f"{name}-{times}"
-        ids.add(question.question_id)
-        yield row, question
-    notes.counts[MALFORMED] += bad.count
-    notes.malformed += [] if bad.first is None else [str(bad.first)]
+    try:
+        for row, question in parsed_rows(path, islice(read_rows(path, bad), rows), bad, found):
+            name, times = question.question_id, 1
+            while question.question_id in ids:  # files without ids may repeat a question
+                times += 1
+                question.question_id = f"{name}-{times}"
+            ids.add(question.question_id)
+            yield row, question
+    finally:  # a caller may stop before the last row
+        notes.counts[MALFORMED] += bad.count
+        notes.malformed += [] if bad.first is None else [str(bad.first)]
 
 
 def load_questions(

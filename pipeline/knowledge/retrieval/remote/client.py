@@ -33,6 +33,7 @@ from pipeline.knowledge.retrieval.base import Query
 from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
 from pipeline.knowledge.retrieval.remote.wire import (
     HEADER,
+    MAX_BODY,
     PART,
     TOKEN,
     decode_answers,
@@ -106,7 +107,11 @@ class RemoteRetriever:
         self._http.close()
 
     def _items(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
-        response = self._request("POST", "/retrieve", encode_queries(queries))
+        body = encode_queries(queries)
+        if len(body) > MAX_BODY and len(queries) > 1:
+            half = len(queries) // 2
+            return self._items(queries[:half]) + self._items(queries[half:])
+        response = self._request("POST", "/retrieve", body)
         try:
             answers = decode_answers(response.content)
         except InputError as error:

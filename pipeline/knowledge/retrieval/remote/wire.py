@@ -102,7 +102,7 @@ def decode_search_r1(body: bytes) -> SearchR1Request | None:
 
 def encode_queries(queries: Sequence[Query]) -> bytes:
     """A JSON list of {subquery, entities, later}."""
-    return json.dumps([asdict(query) for query in queries]).encode()
+    return json.dumps([asdict(_cut(query)) for query in queries]).encode()
 
 
 def decode_queries(body: bytes) -> list[Query]:
@@ -110,14 +110,12 @@ def decode_queries(body: bytes) -> list[Query]:
 
     A position reads ``queries[3].subquery``.
     """
-    return [
-        Query(
-            query.subquery[:MAX_TEXT],
-            tuple(entity[:MAX_TEXT] for entity in query.entities[:MAX_ENTITIES]),
-            query.later,
-        )
-        for query in _decode(_QUERIES, body, "queries")
-    ]
+    return [_cut(query) for query in _decode(_QUERIES, body, "queries")]
+
+
+def _cut(query: Query | _WireQuery) -> Query:
+    entities = tuple(entity[:MAX_TEXT] for entity in query.entities[:MAX_ENTITIES])
+    return Query(query.subquery[:MAX_TEXT], entities, query.later)
 
 
 def encode_answers(answers: Sequence[Sequence[ContextItem]]) -> bytes:
