@@ -224,7 +224,7 @@ def test_a_ceiling_on_cost_ends_the_run_and_keeps_the_answers(tmp_path, serve):
         "concurrency": 1,
     }
     message = (
-        r"^graph\.endpoint: http\S+: new answers cost 0\.000132; cost_ceiling is 0\.0001, and 3 "
+        r"^graph\.endpoint: http\S+: new replies cost 0\.000132; cost_ceiling is 0\.0001, and 3 "
         r"prompts are not answered; raise the ceiling and run again: finished answers are kept$"
     )
     with pytest.raises(EngineError, match=message) as caught:
@@ -248,3 +248,12 @@ def test_a_ceiling_needs_numbers_of_tokens(tmp_path, serve):
         asked(tmp_path, server, *"abc", token_ceiling=99, concurrency=1)
     asked(tmp_path, server, *"abc")
     assert set(server.request_counts.values()) == {1}
+
+
+@pytest.mark.parametrize(("retries", "sent"), [(0, {"a": 2, "Say yes.": 1}), (4, {"a": 3})])
+def test_unusable_replies_and_probes_count_toward_a_ceiling(tmp_path, serve, retries, sent):
+    half = Response(body=completion("half", "error"))
+    server = serve(lambda text, before: "yes" if text == "Say yes." else half)
+    with pytest.raises(EngineError, match="new replies took 39 tokens; token_ceiling is 30"):
+        asked(tmp_path, server, *"ab", token_ceiling=30, concurrency=1, retries=retries)
+    assert server.request_counts == sent
