@@ -172,6 +172,17 @@ def test_a_row_without_a_prediction_does_not_take_the_gold_answer_for_it(tmp_pat
         assert f"system.jsonl:{max(number, 1) + 1}: " in error
 
 
+def test_a_year_of_a_column_with_nulls_is_a_whole_number(tmp_path: Path) -> None:
+    """pandas writes it as 1912.0, which without its punctuation is 19120."""
+    golds, given = ["1912", 1913.0, "3.5", "1915"], [1912.0, 1913, 3.5, None]
+    questions, path = tmp_path / "questions.jsonl", tmp_path / "system.jsonl"
+    for file, answers in ((questions, golds), (path, given)):
+        rows = ({"id": f"q{n}", "question": f"{n}?", "answer": a} for n, a in enumerate(answers))
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads(accepted("submit", path, "--split", questions, "--json"))
+    assert found["rows"][-1]["em"] == 0.75
+
+
 def test_a_run_is_tested_under_the_name_of_the_file_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
