@@ -128,6 +128,22 @@ def test_the_identity_of_a_model_is_its_content(settings: Config, tmp_path: Path
     assert str(tmp_path) not in str(identities)
 
 
+@pytest.mark.parametrize(("adapted", "answers"), [(True, 2), (False, 1)])
+def test_the_identity_of_a_policy_has_the_way_its_adapter_is_loaded(
+    settings: Config, tmp_path: Path, adapted: bool, answers: int
+) -> None:
+    """Merging rounds the weights."""
+    (tmp_path / "adapter_config.json").write_text("{}")
+    keys = set()
+    for way in ("merged", "loaded"):
+        settings = settings.model_copy(
+            update={"engine": settings.engine.model_copy(update={"adapters": way})}
+        )
+        with models(settings).policy_chat(tmp_path if adapted else None) as chat:
+            keys.add(chat.key([Message("user", "a")], 9))
+    assert len(keys) == answers
+
+
 def modes(folder: Path) -> set[str]:
     return {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
 
