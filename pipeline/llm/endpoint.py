@@ -77,10 +77,7 @@ class EndpointChat(Chat):
         async def work() -> None:
             nonlocal unsent, last
             for key, messages in waiting:  # shared by all workers
-                if shared.spent():
-                    unsent += 1
-                    continue
-                reply = await self._reply(client, messages, max_tokens)
+                reply = None if shared.spent() else await self._reply(client, messages, max_tokens)
                 if reply is None:
                     unsent += 1
                     continue

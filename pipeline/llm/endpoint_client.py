@@ -336,15 +336,13 @@ def stated_error(body: bytes) -> tuple[int, dict[str, Any]] | None:
 
 def token_counts(body: Any) -> tuple[int, int]:
     """Prompt and completion tokens of a reply; 0 unless both are plausible counts."""
-    usage = body.get("usage") if isinstance(body, dict) else None
-    if not isinstance(usage, dict):
-        return 0, 0
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    # isinstance would accept True.
-    if type(prompt) is not int or type(completion) is not int:
-        return 0, 0
-    plausible = min(prompt, completion) >= 0 and max(prompt, completion) <= _MOST_TOKENS
-    return (prompt, completion) if plausible else (0, 0)
+    match body:
+        case {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}:
+            # isinstance would accept True.
+            whole = type(prompt) is type(completion) is int
+            if whole and min(prompt, completion) >= 0 and max(prompt, completion) <= _MOST_TOKENS:
+                return prompt, completion
+    return 0, 0
 
 
 def _any_form(character: str) -> str:
