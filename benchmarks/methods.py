@@ -330,7 +330,7 @@ def _difference(first: Sequence[Point], other: Sequence[Point]) -> str:
 
 
 def _equals(p: float | None) -> str:
-    text = p_text(p)
+    text = p_text(p) or "unknown"
     return text if text.startswith("<") else f"= {text}"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -86,20 +87,19 @@ def run(context: StageContext) -> dict[str, int]:
     trajectories = write_parquet(
         context.output / "funnel.parquet", funnel.counted(outcomes), PairingOutcome
     )
-    counts_of_pairs = {"pairs": 0}
-    if config.pairs.step_margin is not None:
-        counts_of_pairs["step_pairs"] = 0
+    kinds: Counter[PairKind] = Counter()
 
     def counted() -> Iterator[records.Pair]:
         for pair in itertools.chain(scored.pairs(), scored.step_pairs()):
-            counts_of_pairs["pairs"] += 1
-            if pair.kind == "step":
-                counts_of_pairs["step_pairs"] += 1
+            kinds[pair.kind] += 1
             yield pair
 
-    types = dict.fromkeys(("chosen_rewards", "rejected_rewards"), method(config.grammar).terms)
-    write_parquet(context.output / "pairs.parquet", counted(), records.Pair, types)
-    reason = {} if counts_of_pairs["pairs"] else {"shortage": scored.shortage()}
+    types = dict.fromkeys(("chosen_rewards", "rejected_rewards"), trained.terms)
+    pairs = write_parquet(context.output / "pairs.parquet", counted(), records.Pair, types)
+    counts_of_pairs = {"pairs": pairs}
+    if config.pairs.step_margin is not None:
+        counts_of_pairs["step_pairs"] = kinds["step"]
+    reason = {} if pairs else {"shortage": scored.shortage()}
     if reason:
         context.warn(f"no pairs: {reason['shortage']}")
         warn_of_malformed(context, scored.source)

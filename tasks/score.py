@@ -128,7 +128,7 @@ class Score(RoundTask, DivisibleTask):
 
 
 COST = "progress.json"
-
+_COUNTED = ["dataset", "hop", "rewards"]  # columns
 
 _BATCH = 512  # trajectories scored at once, which a kill can lose
 
@@ -160,8 +160,8 @@ def merge(context: StageContext) -> dict[str, int]:
     sampled = iterate_parquet(context.inputs["sample"] / FILE, ["question_id", "sample"])
     expected = [(row["question_id"], row["sample"]) for row in sampled]
     join_trajectories(context, expected, {"rewards": method(context.config.grammar).terms})
-    for row in iterate_parquet(context.output / FILE, ["dataset", "hop", "rewards"]):
-        statistics.add(row["dataset"], row["rewards"], row["hop"])
+    for row in iterate_parquet(context.output / FILE, _COUNTED):
+        statistics.add(**row)
     statistics.write(context.output)
     shards = shard_directories(context)
     if (shards[0] / COST).exists():
@@ -309,8 +309,8 @@ def _join_batches(parts: Sequence[Path], output: Path, terms: type) -> dict[str,
     def tables() -> Iterator[pa.Table]:
         for part in parts:
             table = read_checkpoint(part)
-            for row in table.select(["dataset", "rewards"]).to_pylist():
-                statistics.add(row["dataset"], row["rewards"])
+            for row in table.select(_COUNTED).to_pylist():
+                statistics.add(**row)
             yield table
 
     write_tables(output / FILE, tables(), Trajectory, {"rewards": terms})
@@ -326,7 +326,7 @@ class _Statistics:
         self._sums: dict[str, dict[str, float]] = {}
         self._unmeasured = 0
 
-    def add(self, dataset: str, rewards: Mapping[str, Any] | None, hop: str = "") -> None:
+    def add(self, dataset: str, hop: str, rewards: Mapping[str, Any] | None) -> None:
         from pipeline.methods.tearag.evidence_match import has_evidence
 
         self.counts["trajectories"] += 1

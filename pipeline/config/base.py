@@ -279,10 +279,10 @@ class Endpoint(Block):
         None,
         gt=0,
         le=1e9,
-        description="a stage stops once its new answers cost this much; needs prices",
+        description="a stage stops once its new replies cost this much; needs prices",
     )
     token_ceiling: Annotated[Positive | None, Execution()] = Field(
-        None, description="a stage stops once its new answers took this many tokens"
+        None, description="a stage stops once its new replies took this many tokens"
     )
 
     @property

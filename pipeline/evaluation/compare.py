@@ -19,6 +19,7 @@ from pipeline.evaluation.policy_names import policy_in_text, policy_title
 
 LEVEL = 0.95
 SIGNIFICANT = 0.05
+_ROUNDING = 1e-9  # differences below it are none: means over seeds may differ by rounding
 _BATCH_CELLS = 20_000_000  # resampled numbers in memory at a time (160 MB)
 
 
@@ -57,20 +58,20 @@ def paired_test(differences: Sequence[np.ndarray]) -> dict[str, Any]:
     each group, such as a data set. Groups have equal weight, each with its own variance, and the
     degrees of freedom are Welch's; one group is the ordinary paired t-test. Returns the mean
     difference, its 95 % interval, t and p. With fewer than two questions in a group only the
-    difference is set. If no group varies, p is 1 for a difference of zero and 0 otherwise, and t
-    and the interval are None.
+    difference is set. If no group varies, there is no t, no interval and no p either, except that p
+    is 1 if nothing differs: without a spread, two questions would say as much as a million.
     """
     from scipy.stats import t
 
-    groups = [group for group in differences if len(group)]
+    groups = [np.where(abs(group) < _ROUNDING, 0, group) for group in differences if len(group)]
     result: dict[str, Any] = {"difference": None, "interval": None, "t": None, "p": None}
     if groups:
         result["difference"] = float(np.mean([group.mean() for group in groups]))
     if not groups or min(map(len, groups)) < 2:
         return result
-    varying = [group for group in groups if np.ptp(group) > 0]
+    varying = [group for group in groups if np.ptp(group) > _ROUNDING]
     if not varying:
-        return {**result, "p": 1.0 if result["difference"] == 0 else 0.0}
+        return {**result, "p": None if any(map(np.any, groups)) else 1.0}
     variances = np.array([group.var(ddof=1) / len(group) for group in varying]) / len(groups) ** 2
     freedom = variances.sum() ** 2 / sum(
         variance**2 / (len(group) - 1) for variance, group in zip(variances, varying, strict=True)

@@ -88,8 +88,9 @@ class AuditRow:
 def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth) -> Audited:
     """The rewards and truths of trajectories, each given with its rewards, and of their steps.
 
-    Every number among the rewards is one, and every number or verdict of ``steps``; verdicts on
-    over- and under-search are apart. Raises InputError for a question of another world.
+    Every number among the rewards is one, and every number of ``steps``. So are the verdicts on
+    over- and under-search, each kind by itself; other texts are none. Raises InputError for a
+    question of another world.
     """
     questions: dict[str, dict[str, list[Item]]] = {}
     for trajectory, rewards in scored:
@@ -104,8 +105,7 @@ def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth
         for step, terms in itertools.zip_longest(found.steps, of_steps):
             terms = terms or {}
             if "kind" in terms and "verdict" in terms:
-                terms = {**terms, str(terms["kind"]): terms["verdict"]}
-                del terms["verdict"]
+                terms = {**terms, str(terms["kind"]): _RIGHT.get(str(terms["verdict"]))}
             values = {f"step.{term}": value for term, value in _numbers(terms).items()}
             items["step"].append(
                 (own | values, {part: getattr(step, part) for part in TRUTHS["step"]})
@@ -117,8 +117,7 @@ def audited(scored: Iterable[tuple[Trajectory, Mapping[str, Any]]], truth: Truth
 
 
 def _numbers(terms: Mapping[str, Any]) -> dict[str, float]:
-    numbers = {name: _RIGHT.get(v) if isinstance(v, str) else v for name, v in terms.items()}
-    return {name: float(v) for name, v in numbers.items() if isinstance(v, int | float)}
+    return {name: float(v) for name, v in terms.items() if isinstance(v, int | float)}
 
 
 def audit(items: Audited) -> list[AuditRow]:

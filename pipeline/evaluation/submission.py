@@ -14,6 +14,7 @@ from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.records import Question, Trajectory
 from pipeline.evaluation.metrics import Outcome, measure
+from pipeline.knowledge.corpus.questions.answers import answer_texts
 from pipeline.knowledge.corpus.questions.load import ids_of_files
 from pipeline.knowledge.corpus.raw_records import RawRecord, read_rows
 
@@ -91,7 +92,7 @@ def _answer(row: RawRecord) -> str | None:
     name, value = row.present(*_ANSWER)
     if isinstance(value, bool | list | dict):
         raise row.expected(name, "a text", value, "write yes or no, and one answer")
-    return None if value is None else str(value)
+    return value if isinstance(value, str) else next(answer_texts(value))
 
 
 def _count(row: RawRecord, *names: str) -> int | None:

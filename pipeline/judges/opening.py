@@ -47,9 +47,7 @@ class Judging:
 
     def _judge(self, kind: str, model: JudgeModel) -> Judge:
         judge = self._noiseless_judge(kind, model)
-        if model.noisy is None:
-            return judge
-        return NoisyJudge(judge, model.noisy.share)
+        return judge if model.noisy is None else NoisyJudge(judge, model.noisy.share)
 
     def _noiseless_judge(self, kind: str, model: JudgeModel) -> Judge:
         if model.backend == "closed-world":

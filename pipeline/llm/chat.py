@@ -77,7 +77,7 @@ class Usage:
     """Counts of distinct answers and their tokens; ``reused`` answers came from the cache.
 
     ``prompt_price`` and ``completion_price`` are per million tokens. ``tries`` are requests sent;
-    the ``paid`` tokens exclude reused answers.
+    the ``paid`` tokens are of all their replies, probes and unusable replies included.
     """
 
     prompt_price: float = 0.0
@@ -95,13 +95,14 @@ class Usage:
         if not reply.kept:
             return
         self.answers += 1
+        self.reused += reused
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
-        if reused:
-            self.reused += 1
-        else:
-            self.paid_prompt_tokens += reply.prompt_tokens
-            self.paid_completion_tokens += reply.completion_tokens
+
+    def pay(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count the tokens of a reply that a request got."""
+        self.paid_prompt_tokens += prompt_tokens
+        self.paid_completion_tokens += completion_tokens
 
     def total(self) -> dict[str, Any]:
         """Totals over all answers, including reused ones, so that reruns report the same."""
@@ -126,7 +127,7 @@ class Usage:
 
     @property
     def paid(self) -> float:
-        """The cost of the answers that did not come from the cache."""
+        """The cost of the requests of this process."""
         return self._cost(self.paid_prompt_tokens, self.paid_completion_tokens)
 
     def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
@@ -338,13 +339,9 @@ class EngineChat(Chat):
             if engine.unfinished():
                 for result in engine.step():
                     finish: Finish = "length" if result.finish == "length" else "stop"
-                    reply = Reply(
-                        result.text,
-                        finish,
-                        raw=result.text,
-                        prompt_tokens=lengths.pop(result.id),
-                        completion_tokens=len(result.token_ids),
-                    )
+                    tokens = lengths.pop(result.id), len(result.token_ids)
+                    self.usage.pay(*tokens)
+                    reply = Reply(result.text, finish, result.text, *tokens)
                     on_reply(bytes.fromhex(result.id), reply)
 
 

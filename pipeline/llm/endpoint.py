@@ -21,14 +21,13 @@ from pipeline.core.input_files import parse_json
 from pipeline.core.records import Message
 from pipeline.core.sanitize import escape_all
 from pipeline.llm.chat import Chat, Finish, OnReply, Reply, Usage
-from pipeline.llm.endpoint_client import KEPT, EndpointClient, NoReplyError
+from pipeline.llm.endpoint_client import KEPT, EndpointClient, NoReplyError, token_counts
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 PROBE = (Message("user", "Say yes."),)  # any answer shows that the endpoint works
 _PROBE_TOKENS = 16
-_MOST_TOKENS = 10**7  # a larger number cannot be a token count: no context is that long
 _ALL = 5  # prompts without any answer that point to the endpoint
 # Values of ``finish_reason``: of the API, and of services that imitate it.
 _FINISHES: dict[str, Finish] = {
@@ -78,10 +77,10 @@ class EndpointChat(Chat):
         async def work() -> None:
             nonlocal unsent, last
             for key, messages in waiting:  # shared by all workers
-                if shared.spent():
+                reply = None if shared.spent() else await self._reply(client, messages, max_tokens)
+                if reply is None:
                     unsent += 1
                     continue
-                reply = await self._reply(client, messages, max_tokens)
                 on_reply(key, reply)
                 shared.check_counted(reply)
                 last = reply.raw
@@ -103,11 +102,13 @@ class EndpointChat(Chat):
 
     async def _reply(
         self, client: AsyncOpenAI, messages: Sequence[Message], max_tokens: int
-    ) -> Reply:
+    ) -> Reply | None:
+        """The reply to one prompt; None if unusable replies were paid for up to the ceiling."""
         try:
             return await self._send(client, messages, max_tokens)
         except NoReplyError:
-            pass
+            if self._client.spent():
+                return None
         try:
             await self._send(client, PROBE, _PROBE_TOKENS)
         except NoReplyError as error:
@@ -190,8 +191,7 @@ def read_completion(body: bytes, clean: Callable[[str], str]) -> Reply:
     finish = reason
     if reason == "filter" or (not text and message.get("refusal")):
         text, finish = "", "filter"
-    usage = completion.get("usage")
-    return Reply(text, finish, raw, *token_counts(usage if isinstance(usage, dict) else {}))
+    return Reply(text, finish, raw, *token_counts(completion))
 
 
 def first_choice(completion: Any) -> tuple[Any, Finish]:
@@ -204,13 +204,3 @@ def first_choice(completion: Any) -> tuple[Any, Finish]:
     if completion.get("error") or choice.get("error") or reason in _BROKEN:
         raise LookupError("error")
     return choice, _FINISHES.get(reason, "stop") if isinstance(reason, str) else "stop"
-
-
-def token_counts(usage: Mapping[str, object]) -> tuple[int, int]:
-    """Prompt and completion tokens; 0 unless both are plausible counts."""
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    # isinstance would accept True.
-    if type(prompt) is not int or type(completion) is not int:
-        return 0, 0
-    plausible = min(prompt, completion) >= 0 and max(prompt, completion) <= _MOST_TOKENS
-    return (prompt, completion) if plausible else (0, 0)

@@ -12,7 +12,8 @@ and for each error whether it concerns one request or all of them.
   holds an error, such as a rate limit, counts as one with the status of this error; a reply that
   cannot be read counts as an error of the server. Another model's name in a reply is noted once.
 - ``requests_per_minute`` spaces all requests, retries too. ``cost_ceiling`` and ``token_ceiling``
-  end the stage before more is spent; requests in flight still finish.
+  end the stage before more is spent, on probes and unusable replies too; requests in flight still
+  finish.
 - The API key is read from its environment variable when the client is opened, and removed from all
   text that the endpoint returns. The variables of ``openai`` are not sent.
 """
@@ -25,6 +26,7 @@ import logging
 import os
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.base import Endpoint
@@ -41,6 +43,7 @@ KEPT = "run again: finished answers are kept"
 _CONNECT_SECONDS = 30.0
 _SECRET = 8  # characters; a shorter key is a placeholder such as "EMPTY", which answers may contain
 _SHOWN = 300  # characters of the server's words in a message
+_MOST_TOKENS = 10**7  # a larger number cannot be a token count: no context is that long
 _MOST_BYTES = 16 * 2**20  # of a reply, decompressed: an answer of 100,000 tokens has half a MiB
 _TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|maximum (?:context|model|input)|reduce the length"
@@ -199,10 +202,13 @@ class EndpointClient:
             if response is not None:
                 await response.aclose()
         status, body = response.status_code, bytes(content)
+        with suppress(InputError, UnicodeDecodeError):
+            found = parse_json(body.decode("utf-8-sig"), "the reply")
+            self._usage.pay(*token_counts(found))
         if response.is_success:
             try:
                 read(body)
-                self._note_model(parse_json(body.decode("utf-8-sig"), "the reply").get("model"))
+                self._note_model(found.get("model"))
             except NoReplyError as error:
                 status, stated = stated_error(body) or (502, {"message": str(error)})
                 body = json.dumps({"error": stated}).encode()
@@ -211,6 +217,8 @@ class EndpointClient:
             for name, value in response.headers.multi_items()
             if not name.startswith(("content-", "transfer-"))
         ]
+        if status >= 500 and self.spent():
+            headers.append(("x-should-retry", "false"))
         return type(response)(
             status, headers=headers, content=body, request=request,
             extensions={"sent": response.status_code},
@@ -278,9 +286,9 @@ class EndpointClient:
         cost, most = settings.cost_ceiling, settings.token_ceiling
         each = f" for {parts} shards together" if parts > 1 else ""
         if cost is not None and usage.paid * parts >= cost:
-            return f"new answers cost {usage.paid:g}; cost_ceiling is {cost:g}{each}"
+            return f"new replies cost {usage.paid:g}; cost_ceiling is {cost:g}{each}"
         if most is not None and tokens * parts >= most:
-            return f"new answers took {tokens:,} tokens; token_ceiling is {most:,}{each}"
+            return f"new replies took {tokens:,} tokens; token_ceiling is {most:,}{each}"
         return ""
 
     def check_counted(self, reply: Reply) -> None:
@@ -324,6 +332,17 @@ def stated_error(body: bytes) -> tuple[int, dict[str, Any]] | None:
     message = stated.get("message") if isinstance(stated, dict) else stated
     code = stated.get("code") if isinstance(stated, dict) else None
     return status, {"code": code, "message": message if isinstance(message, str) else words}
+
+
+def token_counts(body: Any) -> tuple[int, int]:
+    """Prompt and completion tokens of a reply; 0 unless both are plausible counts."""
+    match body:
+        case {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}:
+            # isinstance would accept True.
+            whole = type(prompt) is type(completion) is int
+            if whole and min(prompt, completion) >= 0 and max(prompt, completion) <= _MOST_TOKENS:
+                return prompt, completion
+    return 0, 0
 
 
 def _any_form(character: str) -> str:

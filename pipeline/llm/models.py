@@ -78,6 +78,8 @@ class Models:
             "adapter": adapter and model_hash(adapter),
             "chat_template": self._template(),
         }
+        if adapter and self.engine.adapters != "merged":  # the default, which is not named
+            identity["adapters"] = self.engine.adapters
         return EngineChat(lambda: self.policy_engine(adapter), identity, chat_cache(self.cache_dir))
 
     def _template(self) -> str | None:

@@ -77,13 +77,12 @@ def _rejected(kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds
     outcome = f"outcome {_number(rejected.outcome)}"
     if kind == "format":
         return "It fails the format."
+    form = "is well-formed" if rejected.format >= 1 else "fails the format, which does not count"
     if kind == "easy":
-        return (
-            f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
-        )
+        return f"It {form}, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
     text = (
-        f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by "
-        f"at least {_setting(thresholds, 'hard_margin')}"
+        f"It {form}, and {outcome} is lower than the chosen {_number(chosen.outcome)} by at least "
+        f"{_setting(thresholds, 'hard_margin')}"
     )
     if counts_process(chosen, thresholds):
         text += f"; process {_number(rejected.process)} is not above {_number(chosen.process)}"

@@ -206,7 +206,8 @@ def _select_by_margin(
     for candidate in sorted(
         candidates, key=lambda candidate: (round(candidate.total, 9), candidate.sample)
     ):
-        qualifies = at_least(best - thresholds.margin, candidate.total)
+        lower = not at_least(candidate.total, best)  # a margin may be smaller than the tolerance
+        qualifies = lower and at_least(best - thresholds.margin, candidate.total)
         bins[candidate.id] = "not-reached" if qualifies else "passed-over"
         if not qualifies:
             continue

@@ -18,6 +18,7 @@ from pipeline.core.shipped import ROOT
 from tests.cli.malformed_inputs import accepted, finished, refused, steep
 
 DEMO = ROOT / "data" / "demo"
+[QUESTIONS] = DEMO.glob("store/questions-test/*/questions.parquet")
 Rows = list[dict[str, Any]]
 
 
@@ -112,12 +113,11 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
     ],
 )
 def test_a_malformed_row_is_named(row: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
     path = tmp_path / "system.jsonl"
     path.write_text(json.dumps(row), encoding="utf-8")
-    error = refused("submit", path, "--split", questions)
+    error = refused("submit", path, "--split", QUESTIONS)
     assert "system.jsonl" in error
-    [first] = next(iter(iterate_parquet(questions, ["question_id"]))).values()
+    [first] = next(iter(iterate_parquet(QUESTIONS, ["question_id"]))).values()
     assert problem.format(first=first) in error
 
 
@@ -134,14 +134,13 @@ def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> 
             foreign = shutil.copytree(output, run / "store/evaluate-policy" / ("0" * 16))
             manifest["key"]["round"] = 9
             (foreign / "manifest.json").write_text(json.dumps(manifest))
-    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
     path = tmp_path / "twin.jsonl"
     tested = {}
     for output in DEMO.glob("store/evaluate-policy/*"):
         number = json.loads((output / "manifest.json").read_text())["key"]["round"]
         rows = iterate_parquet(output / "trajectories.parquet", ["question_id", "answer"])
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        options = ("--split", questions, "--against", run, "--json")
+        options = ("--split", QUESTIONS, "--against", run, "--json")
         found = json.loads(finished("submit", path, *options))
         tested[number] = {
             (test["difference"], test["p"]) for test in found["tests"] if test["measure"] == "em"
@@ -156,20 +155,30 @@ def test_answers_of_a_run_s_own_policy_do_not_differ_from_it(tmp_path: Path) -> 
 
 def test_a_row_without_a_prediction_does_not_take_the_gold_answer_for_it(tmp_path: Path) -> None:
     """A system leaves the field out where it failed, and copies the gold answer into its rows."""
-    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
-    asked = list(iterate_parquet(questions, ["question_id", "answers"]))
+    asked = list(iterate_parquet(QUESTIONS, ["question_id", "answers"]))
     rows = [{"id": one["question_id"], "answer": one["answers"][0], "pred": "x"} for one in asked]
     path = tmp_path / "system.jsonl"
     for number in (0, len(rows) - 1):
         lines = [json.dumps(row) for row in rows]
         lines[number] = json.dumps({**rows[number], "pred": None})
         path.write_text("\n".join(lines))
-        found = json.loads(finished("submit", path, "--split", questions, "--json"))
+        found = json.loads(finished("submit", path, "--split", QUESTIONS, "--json"))
         assert [row["em"] for row in found["rows"]][-1] == 0
         lines[number] = json.dumps({key: rows[number][key] for key in ("id", "answer")})
         path.write_text("\n".join(lines))
-        error = refused("submit", path, "--split", questions)
+        error = refused("submit", path, "--split", QUESTIONS)
         assert f"system.jsonl:{max(number, 1) + 1}: " in error
+
+
+def test_a_year_of_a_column_with_nulls_is_a_whole_number(tmp_path: Path) -> None:
+    """pandas writes it as 1912.0, which without its punctuation is 19120."""
+    golds, given = ["1912", 1913.0, "3.5", "1915"], [1912.0, 1913, 3.5, None]
+    questions, path = tmp_path / "questions.jsonl", tmp_path / "system.jsonl"
+    for file, answers in ((questions, golds), (path, given)):
+        rows = ({"id": f"q{n}", "question": f"{n}?", "answer": a} for n, a in enumerate(answers))
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads(accepted("submit", path, "--split", questions, "--json"))
+    assert found["rows"][-1]["em"] == 0.75
 
 
 def test_a_run_is_tested_under_the_name_of_the_file_too(
@@ -178,11 +187,10 @@ def test_a_run_is_tested_under_the_name_of_the_file_too(
     """``steep submit twin.jsonl --against twin`` names the run runs/twin."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DEMO, tmp_path / "runs/twin")
-    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
-    rows = iterate_parquet(questions, ["question_id", "answers"])
+    rows = iterate_parquet(QUESTIONS, ["question_id", "answers"])
     answers = [{"id": row["question_id"], "answer": row["answers"][0]} for row in rows]
     Path("twin.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
-    command = ("submit", "twin.jsonl", "--split", questions, "--against", "twin", "--json")
+    command = ("submit", "twin.jsonl", "--split", QUESTIONS, "--against", "twin", "--json")
     tests = json.loads(accepted(*command))["tests"]
     assert {(test["before"], test["after"]) for test in tests} == {("twin", "twin")}
     metrics = json.loads(next(DEMO.glob("store/evaluate/*/metrics.json")).read_text())
@@ -194,7 +202,6 @@ def test_a_run_is_tested_under_the_name_of_the_file_too(
 
 def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
     """Tokens are tested where both files have them, here also of trajectories as stages write them."""
-    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
     of_round = {
         json.loads((output / "manifest.json").read_text())["key"]["round"]: output
         for output in DEMO.glob("store/evaluate-policy/*")
@@ -205,7 +212,7 @@ def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
         rows = list(iterate_parquet(file, ["answer", "answers", "tokens"]))
         counts = [row["tokens"]["thinking"] + row["tokens"]["retrieved"] for row in rows]
         means.append((fmean(exact_match(r["answer"], r["answers"]) for r in rows), fmean(counts)))
-    command = ("submit", files[1], "--split", questions, "--json", "--against")
+    command = ("submit", files[1], "--split", QUESTIONS, "--json", "--against")
     tests = {
         test["measure"]: test["difference"]
         for test in json.loads(finished(*command, files[0]))["tests"]
@@ -239,11 +246,10 @@ def test_cover_exact_match_of_two_rules_is_not_tested(tmp_path: Path) -> None:
         facts = json.loads(manifest.read_text())
         facts["key"]["settings"]["evaluation.cem"] = "substring"
         manifest.write_text(json.dumps(facts))
-    [questions] = DEMO.glob("store/questions-test/*/questions.parquet")
-    rows = iterate_parquet(questions, ["question_id"])
+    rows = iterate_parquet(QUESTIONS, ["question_id"])
     path = tmp_path / "system.jsonl"
     path.write_text("".join(json.dumps(row | {"answer": "x"}) + "\n" for row in rows))
-    command = ["submit", str(path), "--split", str(questions), "--json", "--against"]
+    command = ["submit", str(path), "--split", str(QUESTIONS), "--json", "--against"]
     measured = {}
     for against in (str(DEMO), str(run)):
         status, printed, error = steep([*command, against])

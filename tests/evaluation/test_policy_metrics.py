@@ -165,10 +165,16 @@ def test_the_paired_test_over_varying_data_sets_is_welchs() -> None:
     assert (found["t"], found["p"]) == pytest.approx((expected.statistic, expected.pvalue))
 
 
-@pytest.mark.parametrize(("shift", "p"), [(0.0, 1.0), (0.5, 0.0)])
-def test_equal_differences_have_p_but_no_t(shift: float, p: float) -> None:
-    test = paired_test([np.full(3, shift)])
-    assert test == {"difference": shift, "interval": None, "t": None, "p": p}
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [([0.0] * 3, 1.0), ([1e-17, 0.0], 1.0), ([0.5] * 3, None), ([0.8 - 0.6, 0.7 - 0.5], None)],
+)
+def test_equal_differences_show_no_spread_to_test_by(
+    differences: list[float], p: float | None
+) -> None:
+    test = paired_test([np.array(differences)])
+    shift = round(differences[0], 9)
+    assert test == {"difference": pytest.approx(shift), "interval": None, "t": None, "p": p}
 
 
 def test_merge_tests_consecutive_policies_and_the_last_against_the_first(tmp_path: Path) -> None:

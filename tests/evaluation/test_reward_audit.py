@@ -91,7 +91,9 @@ def test_a_reward_of_the_process_tells_a_lucky_answer_where_the_outcome_cannot()
 def test_verdicts_on_over_and_under_search_are_apart_and_unknown_ones_left_out() -> None:
     over = [{"kind": "over", "verdict": "no"}, {"kind": "under", "verdict": "no"}]
     mixed = [{"kind": "over", "verdict": "yes"}, {"kind": "under", "verdict": "unknown"}]
-    rows = rows_of(scored(solved(*GOLD), steps=over), scored(LUCKY, steps=mixed))
+    gold = scored(solved(*GOLD), steps=over, good="yes")  # a text of one's own is no verdict
+    rows = rows_of(gold, scored(LUCKY, steps=mixed, good="no"))
+    assert {reward for *_, reward in rows} == {"em", "f1", "step.over", "step.under"}
     assert (rows["step", "right", "step.over"].n, rows["step", "right", "step.under"].n) == (2, 1)
     assert rows["step", "right", "step.over"].auc.value == 1.0
     assert rows["step", "right", "step.over"].calibration_error == 0.0

@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.config import Endpoint
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import EngineError
 from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, SoundnessCase
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.endpoint import EndpointChat
@@ -55,15 +54,6 @@ def test_a_case_is_requested_once_over_all_runs_and_kept_verbatim(tmp_path: Path
     assert {call.model for call in first} == {"judge-1"}
     assert json.loads(first[0].prompt) in [request["messages"] for request in server.requests]
     assert json.loads(first[0].reply)["choices"][0]["message"]["content"] == TRUE
-
-
-def test_an_outage_is_an_error_and_no_verdict_is_cached(tmp_path: Path, serve):
-    server = serve(lambda text, before: refusal(503, "down"))
-    cases = [EquivalenceCase("Who?", "Ann", f"{number}") for number in range(20)]
-    with pytest.raises(EngineError, match="neither a prompt nor a short question"):
-        decide(tmp_path, server, *cases, retries=0)
-    server.script = lambda text, before: FALSE
-    assert {call.verdict for call in decide(tmp_path, server, *cases)} == {"no"}
 
 
 UNREADABLE = (

@@ -128,6 +128,20 @@ def test_the_identity_of_a_model_is_its_content(settings: Config, tmp_path: Path
     assert str(tmp_path) not in str(identities)
 
 
+def test_the_identity_of_a_policy_has_the_way_its_adapter_is_loaded(tmp_path: Path) -> None:
+    """Merging rounds the weights."""
+    (tmp_path / "adapter_config.json").write_text("{}")
+
+    def key(way: str, adapter: Path | None) -> bytes:
+        folders = (f"runs_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache")
+        settings = load(EMBEDDED, (*folders, f"engine.adapters={way}"))
+        with models(settings).policy_chat(adapter) as chat:
+            return chat.key([], 9)
+
+    assert key("merged", tmp_path) != key("loaded", tmp_path)
+    assert key("merged", None) == key("loaded", None)
+
+
 def modes(folder: Path) -> set[str]:
     return {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
 

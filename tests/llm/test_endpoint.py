@@ -1,19 +1,15 @@
 """The endpoint client against an HTTP server that fails on demand."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import ConfigError, EngineError
 from pipeline.core.records import Message
 from pipeline.llm.endpoint import without_control
 from tests.llm.fake_endpoint import Response, asked, completion, open_chat, refusal
-from tests.waiting import LIMIT, ending, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-test/0123456789abcdef"
 
 
@@ -188,32 +184,19 @@ def test_token_totals_and_cost_include_cached_answers(tmp_path, serve):
         )
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from pipeline.llm.endpoint import EndpointChat
-from pipeline.config import Endpoint
-from pipeline.core.content_cache import ContentCache
-from pipeline.core.records import Message
-endpoint = Endpoint(base_url=sys.argv[2], model="fake", concurrency=2, retries=1)
-with EndpointChat(endpoint, ContentCache(Path(sys.argv[1])), block="graph") as chat:
-    chat.ask([(str(n), [Message("user", str(n))]) for n in range(12)], max_tokens=16)
-"""
-
-
 def test_a_killed_run_loses_at_most_the_requests_in_flight(tmp_path, serve):
-    hang = Response(body=completion("late"), delay=LIMIT)
-    server = serve(
-        lambda text, before: hang if text in ("6", "7") and not before else f"answer {text}"
-    )
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "chat.sqlite"), server.url]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with ending(subprocess.Popen(command, cwd=ROOT, env=environment)) as child:
-        wait_until(lambda: len(server.request_counts) == 8 or child.poll() is not None)
-    numbers = [str(number) for number in (*range(6, 12), *range(6))]
-    replies = asked(tmp_path, server, *numbers, concurrency=2)
-    assert [replies[str(number)].text for number in range(6)] == [f"answer {n}" for n in range(6)]
-    assert [server.request_counts[str(number)] for number in range(8)] == [1] * 6 + [2, 2]
+    """Each answer is in the file, for every process, before the next prompt is sent."""
+    stored = []
+
+    def script(text: str, before: int) -> str:
+        with closing(ContentCache(tmp_path / "chat.sqlite")) as cache:
+            stored.append(len(cache.get([chat.key(messages, 16) for _, messages in prompts])))
+        return f"answer {text}"
+
+    server, prompts = serve(script), [(str(n), [Message("user", str(n))]) for n in range(6)]
+    with open_chat(tmp_path, server, concurrency=1) as chat:
+        chat.ask(prompts, max_tokens=16)
+    assert stored == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_ceiling_on_cost_ends_the_run_and_keeps_the_answers(tmp_path, serve):
@@ -224,7 +207,7 @@ def test_a_ceiling_on_cost_ends_the_run_and_keeps_the_answers(tmp_path, serve):
         "concurrency": 1,
     }
     message = (
-        r"^graph\.endpoint: http\S+: new answers cost 0\.000132; cost_ceiling is 0\.0001, and 3 "
+        r"^graph\.endpoint: http\S+: new replies cost 0\.000132; cost_ceiling is 0\.0001, and 3 "
         r"prompts are not answered; raise the ceiling and run again: finished answers are kept$"
     )
     with pytest.raises(EngineError, match=message) as caught:
@@ -248,3 +231,12 @@ def test_a_ceiling_needs_numbers_of_tokens(tmp_path, serve):
         asked(tmp_path, server, *"abc", token_ceiling=99, concurrency=1)
     asked(tmp_path, server, *"abc")
     assert set(server.request_counts.values()) == {1}
+
+
+@pytest.mark.parametrize(("retries", "sent"), [(0, {"a": 2, "Say yes.": 1}), (4, {"a": 3})])
+def test_unusable_replies_and_probes_count_toward_a_ceiling(tmp_path, serve, retries, sent):
+    half = Response(body=completion("half", "error"))
+    server = serve(lambda text, before: "yes" if text == "Say yes." else half)
+    with pytest.raises(EngineError, match="new replies took 39 tokens; token_ceiling is 30"):
+        asked(tmp_path, server, *"ab", token_ceiling=30, concurrency=1, retries=retries)
+    assert server.request_counts == sent

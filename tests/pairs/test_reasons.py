@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
+from pipeline.config.policy import Pairs
 from pipeline.pairs.reasons import reasons
 from pipeline.pairs.select import PAPER, Candidate, select
 
@@ -22,18 +25,20 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize(
-    ("sides", "chosen", "rejected"),
+    ("terms", "sides", "chosen", "rejected"),
     [
-        (("best", "broken-off"), "pairs.multi_outcome)", "fails the format"),
-        (("good", "wrong"), "pairs.multi_outcome_relaxed)", "pairs.easy_outcome)"),
+        ("all", ("best", "broken-off"), "pairs.multi_outcome)", "fails the format."),
+        ("all", ("good", "wrong"), "pairs.multi_outcome_relaxed)", "pairs.easy_outcome)"),
+        ("outcome", ("best", "broken-off"), "pairs.multi_outcome)", "which does not count, and"),
     ],
 )
 def test_the_condition_that_held_is_named_by_its_setting(
-    sides: tuple[str, str], chosen: str, rejected: str
+    terms: Literal["all", "outcome"], sides: tuple[str, str], chosen: str, rejected: str
 ) -> None:
-    pairs, _ = select(SAMPLES, PAPER)
+    thresholds = Pairs(terms=terms)
+    pairs, _ = select(SAMPLES, thresholds)
     [pair] = [pair for pair in pairs if (pair.chosen.id, pair.rejected.id) == sides]
-    found = reasons(pair.kind, pair.chosen, pair.rejected, PAPER)
+    found = reasons(pair.kind, pair.chosen, pair.rejected, thresholds)
     assert chosen in found.chosen
     assert rejected in found.rejected
 

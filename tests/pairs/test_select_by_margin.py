@@ -102,7 +102,7 @@ candidates = st.lists(
 )
 
 
-@given(candidates, st.sampled_from([0.05, 0.1, 0.3]), st.sampled_from([1, 2, 6]))
+@given(candidates, st.sampled_from([1e-10, 0.05, 0.1, 0.3]), st.sampled_from([1, 2, 6]))
 def test_pairs_of_any_rewards_keep_the_rules(rewards, margin, decisions):
     candidates = []
     for n, (reward, right, well_formed) in enumerate(rewards):
@@ -117,7 +117,7 @@ def test_pairs_of_any_rewards_keep_the_rules(rewards, margin, decisions):
     assert not chosen & set(rejected)
     for pair in pairs:
         assert pair.chosen.format == pair.chosen.outcome == 1
-        assert pair.chosen.total - pair.rejected.total >= margin - 1e-9
+        assert pair.chosen.total - pair.rejected.total >= max(margin, 2e-9) - 1e-9
         assert all(
             pair.chosen.total >= candidate.total
             for candidate in candidates

@@ -117,6 +117,7 @@ def test_the_stage_adds_step_pairs_and_training_reads_them(tmp_path: Path) -> No
     output = run_stage(tmp_path, trajectories, method="prograph", step_margin=0.1)
     pairs = read_records(output / "pairs.parquet", Pair)
     assert [pair.kind for pair in pairs] == ["margin", "step"]
+    assert "ProGraph-R1's mean step reward" in (output / "README.md").read_text()
     trajectory_pair, step_pair = encode_pairs(byte_tokenizer(), pairs)
     assert sum(trajectory_pair.chosen_mask) == len(ask("a") + answer("x"))
     assert (step_pair.chosen_mask, step_pair.rejected_mask) == (

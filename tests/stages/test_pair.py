@@ -101,27 +101,6 @@ def test_the_funnel_counts_every_trajectory_by_data_set(tmp_path: Path) -> None:
     }
 
 
-def test_search_r1s_pairs_differ_in_the_answer_or_the_format(tmp_path: Path) -> None:
-    def sampled(sample: int, answer: float, well_formed: float) -> Trajectory:
-        total = 0.8 * answer + 0.2 * well_formed
-        rewards = {"answer": answer, "format": well_formed, "total": total}
-        return scored(0, sample, good=True, rewards=rewards, grammar="search-r1")
-
-    trajectories = [
-        sampled(0, 0.0, 1.0),
-        sampled(1, 1.0, 1.0),
-        sampled(2, 1.0, 0.0),
-        sampled(3, 1.0, 1.0),
-    ]
-    output = run_stage(tmp_path, trajectories, method="search-r1")
-    pairs = read_records(output / "pairs.parquet", Pair)
-    assert [(pair.chosen_id, pair.rejected_id, pair.kind) for pair in pairs] == [
-        ("q0/1", "q0/0", "easy"),
-        ("q0/3", "q0/2", "format"),
-    ]
-    assert "Search-R1's outcome reward" in (output / "README.md").read_text()
-
-
 def test_trajectories_without_rewards_and_repeated_ids_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="q0/0 has no rewards to pair by"):
         run_stage(tmp_path, [scored(0, 0, good=True, rewards=None)])

@@ -34,8 +34,8 @@ def _sampled(path: Path, count: int = 7) -> Path:
         small_trajectory(
             trajectory_id=f"t{number}",
             dataset="nq" if number % 2 else "musique",
-            hop="multi",
-            evidence=[f"fact {number}"],
+            hop="multi" if number else "unknown",
+            evidence=[f"fact {number}"] if number else [],
             output=str(number),
             steps=[Step(["x"], f"x fact {number}", [], "s")],
             answer="x",
@@ -103,7 +103,9 @@ def _run(tmp_path: Path, similarity: Similarity, name: str) -> Path:
     return output
 
 
-def test_a_killed_run_continues_from_its_checkpoints_with_the_same_result(tmp_path: Path) -> None:
+def test_a_killed_run_continues_from_its_checkpoints_with_the_same_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         _run(tmp_path, DyingSimilarity(2), "killed")
     resumed = _run(tmp_path, DyingSimilarity(2), "resumed")  # 4 batches: 2 were done
@@ -112,6 +114,8 @@ def test_a_killed_run_continues_from_its_checkpoints_with_the_same_result(tmp_pa
     whole = _run(tmp_path, lexical, "whole")
     assert _bytes(resumed) == _bytes(whole)
     assert (resumed / "statistics.json").read_text() == (whole / "statistics.json").read_text()
+    unmeasured = "1 of 7 trajectories answer questions with neither hops nor evidence"
+    assert capsys.readouterr().out.count(unmeasured) == 2
 
 
 def _bytes(output: Path) -> bytes:
