@@ -161,11 +161,11 @@ def merge(context: StageContext) -> dict[str, int]:
     expected = [(row["question_id"], row["sample"]) for row in sampled]
     join_trajectories(context, expected, {"rewards": method(context.config.grammar).terms})
     for row in iterate_parquet(context.output / FILE, ["dataset", "hop", "rewards"]):
-        statistics.add(row["dataset"], row["rewards"], row["hop"])
+        statistics.add(**row)
     statistics.write(context.output)
-    shards = shard_directories(context)
-    if (shards[0] / COST).exists():
-        write_json(context.output / COST, added([read_json(shard / COST) for shard in shards]))
+    costs = [shard / COST for shard in shard_directories(context)]
+    if known := [read_json(cost) for cost in costs if cost.exists()]:  # a shard may have no row
+        write_json(context.output / COST, added(known))
     return statistics.counts
 
 
@@ -309,8 +309,8 @@ def _join_batches(parts: Sequence[Path], output: Path, terms: type) -> dict[str,
     def tables() -> Iterator[pa.Table]:
         for part in parts:
             table = read_checkpoint(part)
-            for row in table.select(["dataset", "rewards"]).to_pylist():
-                statistics.add(row["dataset"], row["rewards"])
+            for row in table.select(["dataset", "rewards", "hop"]).to_pylist():
+                statistics.add(**row)
             yield table
 
     write_tables(output / FILE, tables(), Trajectory, {"rewards": terms})
@@ -326,7 +326,7 @@ class _Statistics:
         self._sums: dict[str, dict[str, float]] = {}
         self._unmeasured = 0
 
-    def add(self, dataset: str, rewards: Mapping[str, Any] | None, hop: str = "") -> None:
+    def add(self, dataset: str, rewards: Mapping[str, Any] | None, hop: str) -> None:
         from pipeline.methods.tearag.evidence_match import has_evidence
 
         self.counts["trajectories"] += 1

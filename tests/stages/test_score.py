@@ -29,13 +29,13 @@ from tasks.score import score_file, with_rewards
 from tests.smallest import small_config, small_trajectory
 
 
-def _sampled(path: Path, count: int = 7) -> Path:
+def _sampled(path: Path, count: int = 7, *, hop: str = "multi", evidence: bool = True) -> Path:
     trajectories = [
         small_trajectory(
             trajectory_id=f"t{number}",
             dataset="nq" if number % 2 else "musique",
-            hop="multi",
-            evidence=[f"fact {number}"],
+            hop=hop,
+            evidence=[f"fact {number}"] * evidence,
             output=str(number),
             steps=[Step(["x"], f"x fact {number}", [], "s")],
             answer="x",
@@ -116,6 +116,14 @@ def test_a_killed_run_continues_from_its_checkpoints_with_the_same_result(tmp_pa
 
 def _bytes(output: Path) -> bytes:
     return (output / "trajectories.parquet").read_bytes()
+
+
+def test_questions_with_neither_hops_nor_evidence_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _sampled(tmp_path / "sampled" / "trajectories.parquet", hop="unknown", evidence=False)
+    _run(tmp_path, lexical, "scored")
+    assert "6 of 7 trajectories answer questions with neither" in capsys.readouterr().out
 
 
 def test_a_damaged_or_foreign_checkpoint_is_scored_again(
