@@ -80,9 +80,9 @@ def roll_out_models(task: StageTask) -> Iterator[Opened]:
     yield from retrieval(task.settings, "evaluation.retrieval" if own else "retrieval")
 
 
-def sampled(task: StageTask, clock: Clock) -> float:
+def sampled(task: RoundTask, clock: Clock) -> float:
     """The trajectories of a round."""
-    return clock.sizes.questions["sampling"] * task.settings.sampling.samples
+    return clock.sizes.in_round(task.round) * task.settings.sampling.samples
 
 
 class RollOutTask(DivisibleTask):
