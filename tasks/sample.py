@@ -167,6 +167,14 @@ class Sample(RoundTask, RollOutTask):
         return sampled(self, clock)
 
 
+class Sampled(Sample):
+    """A round that is sampled although ``sampling.recorded`` names a file; no stage of a run."""
+
+    @property
+    def recorded(self) -> None:
+        return None
+
+
 class SftSample(RollOutTask):
     """Trajectories for the cold start by rejection sampling (``sft_data.rejection_sampling``)."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.api import Policy, Run
-from pipeline.core.atomic import write_json
+from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question
@@ -208,9 +208,22 @@ def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
     assert (greedy.question, greedy.answers) == ("Who founded Vell?", [])
     with pytest.raises(InputError, match="occurs twice"):
         run.roll_out(["Who?", "Who?"], policy)
+    for asked in (run.roll_out, run.ask):
+        with pytest.raises(InputError, match="the questions are the text 'Who'; pass a list"):
+            asked("Who", policy)
     for samples in (0, -1):
         with pytest.raises(InputError, match=f"samples is {samples}; expected at least 1"):
             run.roll_out(["Who?"], policy, samples=samples)
+
+
+def test_a_policy_searches_where_the_stage_reads_recorded_trajectories(
+    overrides: list[str], tmp_path: Path
+) -> None:
+    write_text(tmp_path / "recorded.jsonl", "{}")
+    more = ["retrieval.variant=semantic", f"sampling.recorded={tmp_path}/recorded.jsonl"]
+    run = Run.open("embedded", overrides=[*overrides, *more])
+    with pytest.raises(StoreError, match=r"stage corpus of .* is not complete"):
+        run.roll_out(["Who?"], Policy(0, tmp_path, "policy-0"))
 
 
 def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
