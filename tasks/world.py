@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +57,17 @@ class DataTask(StageTask):
     def files(self) -> dict[str, Path | str]:
         root = Path(self.settings.data.root or ".")
         return {path: root / path for path in self.paths if path not in self._of_world}
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for each file that the closed world will not have."""
+        if not self._of_world:
+            return
+        from pipeline.closed_world.write import file_names
+
+        made = file_names(dict(self.settings.data.closed_world or ()))
+        for path in self._of_world:
+            if not glob.has_magic(path) and str(Path(path)) not in (".", *made):
+                yield f"{path}: the closed world has no such file; it has {', '.join(made)}"
 
     @property
     def _of_world(self) -> list[str]:

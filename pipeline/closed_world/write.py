@@ -36,6 +36,13 @@ FILE_NAMES = {
 }
 
 
+def file_names(sizes: Mapping[str, float]) -> list[str]:
+    """The files of documents, facts and questions of a world with these settings."""
+    parts = (name.partition("_") for name, size in sizes.items() if size)
+    questions = (FILE_NAMES[part].format(split) for part, _, split in parts if part in FILE_NAMES)
+    return ["corpus.jsonl", "triplets.jsonl", "hyperedges.jsonl", *questions]
+
+
 def corpus_records(world: World) -> Iterator[dict[str, Any]]:
     """One record {"id", "title", "text"} per document."""
     for document in world.documents:
