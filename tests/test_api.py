@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -153,7 +154,9 @@ def test_of_two_outputs_of_a_stage_the_newest_runs_inputs_are_taken(
     folder = run.directory / "written" / "changed"
     folder.mkdir()
     write_trajectories(folder, changed, run.directory)
-    changed.store.commit(changed.key, folder, {"counts": {"rows": 1}})
+    started = {"started": "2026-11-30T12:00:00Z"}
+    changed.store.commit(changed.key, folder, {"counts": {"rows": 1}, **started})
+    os.utime(run.stage("sample-1") / "manifest.json", (2**31, 2**31))  # as in a copy
     newest = Run.from_directory(run.directory)
     assert newest.stage("sample-1") == changed.directory
     assert newest.stage("sft") == run.stage("sft")
