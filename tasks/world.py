@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.closed_world.file_names import FACT_FILES, question_files
 from pipeline.core.errors import ConfigError
 from pipeline.engine.stage import LightTask, StageTask
 
@@ -60,11 +61,7 @@ class DataTask(StageTask):
 
     def faults(self) -> Iterator[str]:
         """A sentence for each file that the closed world will not have."""
-        if not self._of_world:
-            return
-        from pipeline.closed_world.write import file_names
-
-        made = file_names(dict(self.settings.data.closed_world or ()))
+        made = *FACT_FILES, *question_files(dict(self.settings.data.closed_world or ()))
         for path in self._of_world:
             if not glob.has_magic(path) and str(Path(path)) not in (".", *made):
                 yield f"{path}: the closed world has no such file; it has {', '.join(made)}"

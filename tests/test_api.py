@@ -170,6 +170,14 @@ def test_a_stage_that_is_not_complete_is_named(overrides: list[str], tmp_path: P
         list(run.pairs(round=1))
     with pytest.raises(StoreError, match=r"stage train-1 .* is not complete"):
         run.roll_out(["Who?"], 1)
+    write_text(
+        tmp_path / "recorded.jsonl", "{}"
+    )  # takes the place of sampling, and not of a search
+    more = ["retrieval.variant=semantic", f"sampling.recorded={tmp_path}/recorded.jsonl"]
+    with pytest.raises(StoreError, match=r"stage corpus of .* is not complete"):
+        Run.open("embedded", overrides=[*overrides, *more]).roll_out(
+            ["?"], Policy(0, tmp_path, "p")
+        )
     with pytest.raises(StoreError, match="no completed stages"):
         Run.from_directory(tmp_path)
 
@@ -217,16 +225,6 @@ def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
     for samples in (0, -1):
         with pytest.raises(InputError, match=f"samples is {samples}; expected at least 1"):
             run.roll_out(["Who?"], policy, samples=samples)
-
-
-def test_a_policy_searches_where_the_stage_reads_recorded_trajectories(
-    overrides: list[str], tmp_path: Path
-) -> None:
-    write_text(tmp_path / "recorded.jsonl", "{}")
-    more = ["retrieval.variant=semantic", f"sampling.recorded={tmp_path}/recorded.jsonl"]
-    run = Run.open("embedded", overrides=[*overrides, *more])
-    with pytest.raises(StoreError, match=r"stage corpus of .* is not complete"):
-        run.roll_out(["Who?"], Policy(0, tmp_path, "policy-0"))
 
 
 def test_a_round_has_its_own_settings(overrides: list[str]) -> None:

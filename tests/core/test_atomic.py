@@ -150,16 +150,12 @@ def test_a_read_only_file_is_kept(tmp_path):
 def test_a_directory_takes_its_place_after_all_its_files_are_on_the_disk(tmp_path, monkeypatch):
     (tmp_path / "made" / "below").mkdir(parents=True)
     (tmp_path / "made" / "below" / "weights").write_text("1")
-    flushed, fsync = [], os.fsync
-
-    def recorded(descriptor):
-        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", recorded)
-    place(tmp_path / "made", tmp_path / "there")
+    flushed, made = [], tmp_path / "made"
+    monkeypatch.setattr(
+        os, "fsync", lambda n: flushed.append(Path(f"/proc/self/fd/{n}").readlink())
+    )
+    place(made, tmp_path / "there")
     assert (tmp_path / "there" / "below" / "weights").read_text() == "1"
-    made = tmp_path / "made"
     assert flushed == [made / "below", made / "below/weights", made, tmp_path, tmp_path]
 
 

@@ -12,9 +12,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+from pipeline.closed_world.file_names import question_files
 from pipeline.config import Config
 from pipeline.config.knowledge import CorpusFile, QuestionFile
 from pipeline.core.errors import InputError
@@ -39,7 +40,6 @@ TRAJECTORY_BYTES = 12_000  # of 1,100 tokens: ids, log-probabilities, text and p
 _WORDS_OF_PARAGRAPH = 80
 _CHUNK_TEXT = 600  # bytes of running text for each passage of 100 words
 _RECORDS = 20  # from which the size of a record is estimated
-_WORLD = {"2wiki_test": "wiki2_test"}  # the file of a size of the closed world
 _SPLITS = ("sft", "sampling", "validation", "test")
 
 
@@ -122,8 +122,7 @@ def _records(settings: Config, path: str) -> float | None:
     """The records of a file by its name, None when they are unknown."""
     world = settings.data.closed_world
     if world is not None and not Path(path).is_absolute():
-        stem = PurePosixPath(path).stem
-        return world.model_dump(mode="json").get(_WORLD.get(stem, stem))
+        return question_files(dict(world)).get(str(Path(path)))
     file = Path(settings.data.root or ".") / path
     return estimated_records(file) or PUBLISHED_RECORDS.get(path)
 
