@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.input_files import read_json
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pipeline.engine.stage import StageTask
 
 Rewards = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ class Run:
         from tasks.sample import roll_out_policy
 
         policy = self._policy(policy)
-        records = [_question(question) for question in questions]
+        records = [_question(question) for question in _listed(questions)]
         with TemporaryDirectory(prefix="steep-roll-out-") as name:
             inputs = {"policy": policy.directory}
             context = self._context("sample", policy.number + 1, Path(name), inputs)
@@ -301,7 +302,7 @@ class Run:
         from pipeline.serving.asking import asked_policies
         from pipeline.serving.opening import open_answering
 
-        records = [question_record(question) for question in questions]
+        records = [question_record(question) for question in _listed(questions)]
         [asked] = asked_policies(self._opened(), [] if policy is None else [str(policy)])
         distinct = {record.question_id: record for record in records}
         with open_answering(asked.context, asked.policy) as opened:
@@ -431,9 +432,11 @@ class Run:
         """
         from pipeline.engine.context import StageContext
         from tasks import STAGES
+        from tasks.sample import Sampled
 
         config, report = self._settings(round), self._opened()
-        task: StageTask = report.clone(STAGES[stage], round=round)
+        kind = Sampled if stage == Sampled.stage else STAGES[stage]
+        task: StageTask = report.clone(kind, round=round)
         inputs = {
             name: self.stage(needed.label)
             for name, needed in task.needed().items()
@@ -452,6 +455,13 @@ class Run:
             seed=config.seed,
             key=task.key,
         )
+
+
+def _listed(questions: Iterable[T]) -> Iterable[T]:
+    """The questions; raises InputError for one text, whose letters would be questions."""
+    if isinstance(questions, str):
+        raise InputError(f"the questions are the text {questions!r}; pass a list of questions")
+    return questions
 
 
 def _question(question: Question | str) -> Question:

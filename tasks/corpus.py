@@ -88,6 +88,7 @@ class Corpus(DataTask):
     def faults(self) -> Iterator[str]:
         from pipeline.knowledge.corpus.first_records import document_faults
 
+        yield from super().faults()
         for file in self._raw_files():
             yield from document_faults(self._root, file, strict=self.settings.corpus.strict)
 

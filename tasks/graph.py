@@ -79,6 +79,7 @@ class FactsTask(DataTask, DivisibleTask):
     def faults(self) -> Iterator[str]:
         from pipeline.knowledge.corpus.first_records import source_faults
 
+        yield from super().faults()
         listed = self.source.source == "annotated"
         for path in super().files().values():
             yield from source_faults(Path(path), f"{self.block}.path", listed=listed)

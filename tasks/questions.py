@@ -66,6 +66,7 @@ class Questions(DataTask, LightTask):
     def faults(self) -> Iterator[str]:
         from pipeline.knowledge.corpus.first_records import question_faults
 
+        yield from super().faults()
         if not self._question_files and self.needed_split:
             yield f"data.{self.split} has no files, and the run needs its questions; add one"
         for file, path in self._raw_questions():

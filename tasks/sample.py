@@ -44,7 +44,7 @@ from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
 from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import RoundTask, StageTask
-from tasks.index import searched
+from tasks.index import needed_here, searched
 from tasks.policy import GivenPolicy, check_lineage, policy, policy_files
 from tasks.questions import QUESTIONS, QUESTIONS_READ, input_questions, questions
 
@@ -80,9 +80,9 @@ def roll_out_models(task: StageTask) -> Iterator[Opened]:
     yield from retrieval(task.settings, "evaluation.retrieval" if own else "retrieval")
 
 
-def sampled(task: StageTask, clock: Clock) -> float:
+def sampled(task: RoundTask, clock: Clock) -> float:
     """The trajectories of a round."""
-    return clock.sizes.questions["sampling"] * task.settings.sampling.samples
+    return clock.sizes.in_round(task.round) * task.settings.sampling.samples
 
 
 class RollOutTask(DivisibleTask):
@@ -97,13 +97,7 @@ class RollOutTask(DivisibleTask):
         return {**QUESTIONS_READ, "policy": policy_files(self.inputs["policy"])}
 
     def needed(self) -> dict[str, StageTask]:
-        """The inputs that a roll-out needs in this store.
-
-        With a retrieval service the corpus, the graph and the index may be on its machine. The
-        client compares their fingerprints with the fingerprints of this task.
-        """
-        remote = ("corpus", "graph", "index") if self.settings.retrieval.service else ()
-        return {name: needed for name, needed in self.inputs.items() if name not in remote}
+        return needed_here(self, "corpus", "graph", "index")
 
     def files(self) -> dict[str, Path | str]:
         return roll_out_files(self.settings)
@@ -165,6 +159,14 @@ class Sample(RoundTask, RollOutTask):
 
     def trajectories(self, clock: Clock) -> float:
         return sampled(self, clock)
+
+
+class Sampled(Sample):
+    """A round that is sampled although ``sampling.recorded`` names a file; no stage of a run."""
+
+    @property
+    def recorded(self) -> None:
+        return None
 
 
 class SftSample(RollOutTask):

@@ -33,7 +33,7 @@ from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
 from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import TRAJECTORIES, RoundTask, StageTask
-from tasks.index import knowledge
+from tasks.index import knowledge, needed_here
 from tasks.judge import Judge
 from tasks.policy import policy, policy_files
 from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_models, sampled
@@ -84,6 +84,10 @@ class Score(RoundTask, DivisibleTask):
             # Scoring continues trajectories (policy, retrieval) and reads their entities (graph).
             needs |= {**knowledge(self), "policy": policy(self, self.round - 1)}
         return needs
+
+    def needed(self) -> dict[str, StageTask]:
+        """Scoring reads the entities of the graph itself."""
+        return needed_here(self, "corpus", "index")
 
     def reading(self) -> tuple[str, ...]:
         """Only the part of the block ``rewards`` that the method uses."""
@@ -163,9 +167,9 @@ def merge(context: StageContext) -> dict[str, int]:
     for row in iterate_parquet(context.output / FILE, _COUNTED):
         statistics.add(**row)
     statistics.write(context.output)
-    shards = shard_directories(context)
-    if (shards[0] / COST).exists():
-        write_json(context.output / COST, added([read_json(shard / COST) for shard in shards]))
+    costs = [shard / COST for shard in shard_directories(context)]
+    if known := [read_json(cost) for cost in costs if cost.exists()]:  # a shard may have no row
+        write_json(context.output / COST, added(known))
     return statistics.counts
 
 

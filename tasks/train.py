@@ -94,7 +94,7 @@ class Train(RoundTask):
 
     def work(self, clock: Clock) -> Work:
         settings, a = self.settings, clock.rates
-        questions = clock.sizes.questions["sampling"]
+        questions = clock.sizes.in_round(self.round)
         grpo, chosen_alone = settings.objective == "grpo", settings.dpo.loss == "sft"
         if grpo:
             records = questions * settings.sampling.samples

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.closed_world.file_names import FACT_FILES, question_files
 from pipeline.core.errors import ConfigError
 from pipeline.engine.stage import LightTask, StageTask
 
@@ -57,6 +58,13 @@ class DataTask(StageTask):
     def files(self) -> dict[str, Path | str]:
         root = Path(self.settings.data.root or ".")
         return {path: root / path for path in self.paths if path not in self._of_world}
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for each file that the closed world will not have."""
+        made = *FACT_FILES, *question_files(dict(self.settings.data.closed_world or ()))
+        for path in self._of_world:
+            if not glob.has_magic(path) and str(Path(path)) not in (".", *made):
+                yield f"{path}: the closed world has no such file; it has {', '.join(made)}"
 
     @property
     def _of_world(self) -> list[str]:

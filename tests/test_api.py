@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.api import Policy, Run
-from pipeline.core.atomic import write_json
+from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question
@@ -153,7 +154,9 @@ def test_of_two_outputs_of_a_stage_the_newest_runs_inputs_are_taken(
     folder = run.directory / "written" / "changed"
     folder.mkdir()
     write_trajectories(folder, changed, run.directory)
-    changed.store.commit(changed.key, folder, {"counts": {"rows": 1}})
+    started = {"started": "2026-11-30T12:00:00Z"}
+    changed.store.commit(changed.key, folder, {"counts": {"rows": 1}, **started})
+    os.utime(run.stage("sample-1") / "manifest.json", (2**31, 2**31))  # as in a copy
     newest = Run.from_directory(run.directory)
     assert newest.stage("sample-1") == changed.directory
     assert newest.stage("sft") == run.stage("sft")
@@ -167,6 +170,14 @@ def test_a_stage_that_is_not_complete_is_named(overrides: list[str], tmp_path: P
         list(run.pairs(round=1))
     with pytest.raises(StoreError, match=r"stage train-1 .* is not complete"):
         run.roll_out(["Who?"], 1)
+    write_text(
+        tmp_path / "recorded.jsonl", "{}"
+    )  # takes the place of sampling, and not of a search
+    more = ["retrieval.variant=semantic", f"sampling.recorded={tmp_path}/recorded.jsonl"]
+    with pytest.raises(StoreError, match=r"stage corpus of .* is not complete"):
+        Run.open("embedded", overrides=[*overrides, *more]).roll_out(
+            ["?"], Policy(0, tmp_path, "p")
+        )
     with pytest.raises(StoreError, match="no completed stages"):
         Run.from_directory(tmp_path)
 
@@ -208,6 +219,9 @@ def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
     assert (greedy.question, greedy.answers) == ("Who founded Vell?", [])
     with pytest.raises(InputError, match="occurs twice"):
         run.roll_out(["Who?", "Who?"], policy)
+    for asked in (run.roll_out, run.ask):
+        with pytest.raises(InputError, match="the questions are the text 'Who'; pass a list"):
+            asked("Who", policy)
     for samples in (0, -1):
         with pytest.raises(InputError, match=f"samples is {samples}; expected at least 1"):
             run.roll_out(["Who?"], policy, samples=samples)

@@ -46,13 +46,17 @@ def plan(
     The data may be missing; then the plan covers the whole run. What does not fit the machine, and
     a paid endpoint without a ceiling, is a line on standard error, and the exit status is 2.
     """
+    from pipeline.config.machine_choices import resolve_dtypes
     from pipeline.engine.check.machine import machine_of
     from pipeline.engine.plan.plan import make_plan
     from pipeline.engine.plan.sizes import sizes_of
 
-    task = chosen.task(stage, round)
+    gpus = machine_of(machine).gpus
+    there = None if machine is None else bool(gpus)
+    dtypes = resolve_dtypes(chosen.load(), gpus=there).dtypes  # as on the machine of the plan
+    task = chosen.task(stage, round, [f"{name}={dtype}" for name, dtype in dtypes.items()])
     running, unknown = _running(task)
-    made = make_plan(running, sizes_of(task.run_settings), machine_of(machine).gpus)
+    made = make_plan(running, sizes_of(task.run_settings), gpus)
     faults = list(made.faults())
     if as_json:
         labels = [needed.label for needed in running]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.closed_world.fact_generation import NO_NEAR_MISSES, NearMisses
+from pipeline.closed_world.file_names import FACT_FILES, FILE_NAMES
 from pipeline.closed_world.formats import Formatter
 from pipeline.closed_world.oracle import Oracle
 from pipeline.closed_world.questions import Question
@@ -28,12 +29,6 @@ from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 
 _MAX_DOCUMENTS = 10**7  # of a description on disk
-FILE_NAMES = {
-    "musique": "musique_{}.jsonl",
-    "nq": "nq_{}.jsonl",
-    "hotpotqa": "hotpotqa_{}.json",
-    "wiki2": "2wiki_{}.json",
-}
 
 
 def corpus_records(world: World) -> Iterator[dict[str, Any]]:
@@ -174,10 +169,10 @@ def write_closed_world(
     )  # fmt: skip
     formatter, oracle = Formatter(world), Oracle(world)
     directory.mkdir(parents=True, exist_ok=True)
+    facts = corpus_records(world), triplet_records(world), hyperedge_records(world)
     counts = {
-        "corpus": _write_lines(directory / "corpus.jsonl", corpus_records(world)),
-        "triplets": _write_lines(directory / "triplets.jsonl", triplet_records(world)),
-        "hyperedges": _write_lines(directory / "hyperedges.jsonl", hyperedge_records(world)),
+        Path(name).stem: _write_lines(directory / name, records)
+        for name, records in zip(FACT_FILES, facts, strict=True)
     }
     notes = {}
     for (dataset, split), drawn in sorted(questions.items()):

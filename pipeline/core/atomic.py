@@ -62,6 +62,22 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_all(folder: Path) -> None:
+    """Flush a directory, everything in it and its name to the disk."""
+    for path in (*folder.rglob("*"), folder, folder.parent):
+        sync(path)
+
+
+def place(made: Path, target: Path) -> None:
+    """Rename a new directory once everything in it is on the disk.
+
+    Its name would otherwise outlive a power failure, and the content of its files would not.
+    """
+    sync_all(made)
+    made.replace(target)
+    sync(target.parent)
+
+
 @contextmanager
 def text_output(path: Path | str) -> Iterator[Callable[[str], None]]:
     """A function that writes UTF-8 text, which reaches ``path`` only when the block ends normally.

@@ -15,6 +15,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.core.atomic import place
 from pipeline.core.errors import DependencyError, InputError, model_problem
 from pipeline.core.language_models import load_language_model
 
@@ -49,7 +50,7 @@ def converted(file: Path) -> Path:
             raise InputError.at(file, f"the GGUF file cannot be converted: {problem}")
         try:
             Path(made).chmod(0o755)
-            Path(made).rename(target)
+            place(Path(made), target)
         except OSError:
             if not target.is_dir():
                 raise

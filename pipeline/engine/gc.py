@@ -16,7 +16,6 @@ from pathlib import Path
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.engine.removal import Stored, remove, size_and_time, stored
 from pipeline.engine.resolved import RESOLVED
-from pipeline.engine.shards import ShardTask
 from pipeline.engine.stage import STAGES, PolicyTask, RoundTask, StageTask, left_by, walk
 from pipeline.engine.store import StageKey, Store, differences
 
@@ -82,8 +81,9 @@ class Names:
     @property
     def stages(self) -> set[str]:
         """The stages whose outputs are examined; a store may hold others, which stay."""
-        known = {name for name, kind in STAGES.items() if kind.named or issubclass(kind, ShardTask)}
-        return {*known, *(key.stage for key in self.keys)}
+        known = {name for name, kind in STAGES.items() if kind.named}
+        known |= {key.stage for key in self.keys}
+        return known | {f"{stage}-shard" for stage in known}
 
     def cover(self, output: Stored) -> bool:
         """Whether an output is named."""

@@ -445,15 +445,17 @@ def outputs_of(root: Path, stage: str = "*") -> list[Path]:
     """The complete outputs in the store ``root``, damaged ones included, newest first.
 
     A directory with the manifest of another output is none: a user has copied it, or the process
-    that was removing it was killed.
+    that was removing it was killed. The start of the stage counts before the time of the file,
+    which a copy of the run changes.
     """
     dated = []
     for file in root.glob(f"{stage}/*/{MANIFEST}"):
         manifest = manifest_of(file.parent)
         if manifest is None or manifest["fingerprint"] == file.parent.name:
             with suppress(FileNotFoundError):  # removed in the meantime
-                dated.append((file.stat().st_mtime_ns, file.parent))
-    return [path for _, path in sorted(dated, reverse=True)]
+                started = (manifest or {}).get("started", "")
+                dated.append((started, file.stat().st_mtime_ns, file.parent))
+    return [path for *_, path in sorted(dated, reverse=True)]
 
 
 def set_aside(path: Path) -> Path:

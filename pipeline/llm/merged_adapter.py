@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.config.base import EngineConfig
+from pipeline.core.atomic import place
 from pipeline.core.errors import ConfigError, EngineError, InputError, SteepError, model_problem
 from pipeline.core.language_models import load_language_model
 from pipeline.core.model_files import model_hash
@@ -149,7 +150,7 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
     temporary.mkdir(parents=True)
     try:
         save_merged(base, adapter, temporary, dtype)
-        temporary.replace(target)
+        place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

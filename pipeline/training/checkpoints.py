@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.core.atomic import sync, write_json
+from pipeline.core.atomic import sync_all, write_json
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import file_hash
@@ -77,10 +77,7 @@ def checkpoint_callback(checkpoint_dir: Path) -> TrainerCallback:
             PartialState().wait_for_everyone()  # every process writes its random state
             if state.is_world_process_zero:
                 path = checkpoint_dir / CHECKPOINTS / f"checkpoint-{state.global_step}"
-                for file in path.rglob("*"):
-                    sync(file)
-                sync(path)
-                sync(path.parent)
+                sync_all(path)
                 write_json(path / COMPLETE, _hashes(path))
                 delete_others(checkpoint_dir, kept=path)
 

@@ -129,6 +129,27 @@ def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):
     assert f"{left_out}{data}/popqa/test.jsonl:101: possible_answers: missing" in printed
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("sampling.recorded=/absent.parquet", "/absent.parquet: no such file, and sample-1 reads"),
+        (
+            "sft_data.rejection_sampling={teacher: /absent.jsonl}",
+            "/absent.jsonl: no such file, and",
+        ),
+        (
+            "data.test=[{dataset: nq, path: nq_tset.jsonl}]",
+            "nq_tset.jsonl: the closed world has no",
+        ),
+        ("data.closed_world.nq_dev=0", "nq_dev.jsonl: the closed world has no such file; it has c"),
+        ("corpus.files=[{path: ./corpus.txt}]", "./corpus.txt: the closed world has no such file"),
+        ("graph.path=triples.jsonl", "triples.jsonl: the closed world has no such file"),
+    ],
+)
+def test_a_file_that_a_stage_would_not_find_is_a_fault(folder, setting, words):
+    assert refused("check", "--set", setting).startswith(words)
+
+
 def test_every_fault_is_named_on_a_line_of_its_own(folder):
     data = write_published_files(folder / "data_files", decomposed=10)
     (data / "nq/test.jsonl").unlink()

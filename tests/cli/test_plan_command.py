@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipeline.config.machine_choices import resolve_dtypes
 from tasks import task_for
 from tests.cli.malformed_inputs import accepted, steep
 from tests.tasks.small_run import commit
@@ -33,6 +34,13 @@ def test_a_run_is_planned_without_its_data_and_for_another_machine(folder):
     assert made["plan"]["gpu_hours"] == pytest.approx(374.1, abs=0.1)
     assert len(made["running"]) == 28
     assert not list(folder.iterdir())
+
+
+def test_numbers_have_the_types_of_the_described_machine(monkeypatch):
+    """As in `steep check`, where this machine computes in float32."""
+    monkeypatch.setitem(resolve_dtypes.__kwdefaults__, "cpu", lambda engine: "float32")
+    options = ["plan", "sft", "--machine", "1x80", "--json"]
+    assert accepted(*options) == accepted(*options, "--set", "sft.dtype=bfloat16")
 
 
 def test_a_machine_that_does_not_fit_is_a_fault(folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.atomic import check_distinct, text_output, write_text
+from pipeline.core.atomic import check_distinct, place, text_output, write_text
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_jsonl
 from tests.waiting import LIMIT
@@ -145,6 +145,18 @@ def test_a_read_only_file_is_kept(tmp_path):
     path.chmod(0o444)
     with pytest.raises(InputError, match="is read-only"):
         write(path)
+
+
+def test_a_directory_takes_its_place_after_all_its_files_are_on_the_disk(tmp_path, monkeypatch):
+    (tmp_path / "made" / "below").mkdir(parents=True)
+    (tmp_path / "made" / "below" / "weights").write_text("1")
+    flushed, made = [], tmp_path / "made"
+    monkeypatch.setattr(
+        os, "fsync", lambda n: flushed.append(Path(f"/proc/self/fd/{n}").readlink())
+    )
+    place(made, tmp_path / "there")
+    assert (tmp_path / "there" / "below" / "weights").read_text() == "1"
+    assert flushed == [made / "below", made / "below/weights", made, tmp_path, tmp_path]
 
 
 def test_an_interrupted_replacement_keeps_the_old_file(tmp_path, monkeypatch):

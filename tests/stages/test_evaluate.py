@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import StoreError
-from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.engine.context import StageContext
 from pipeline.evaluation.measured import merge_policies
 from pipeline.rollout.sampler import roll_out
-from pipeline.training.lineage import policy_fingerprint
 from tasks.evaluate_policy import run
 from tests.llm.small_models import small_adapter, small_model
 from tests.smallest import small_config
@@ -68,32 +66,6 @@ def test_every_question_has_one_measured_trajectory_and_keeps_its_part(tmp_path:
         ("Ime", "unseen", 0.0, trajectories[1].tokens.thinking),
     ]
     assert 0 < trajectories[0].tokens.thinking <= 24
-
-
-def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> None:
-    """The base model without an adapter, and a bare adapter without a lineage, which write other tokens."""
-    base = small_model(tmp_path / "base")
-    adapter = small_adapter(base, tmp_path / "from elsewhere")
-    stage = context(tmp_path, [], base)
-    write_parquet(tmp_path / "questions.parquet", [question("Vell", "unseen")], Question)
-    tokens = {}
-    for name, policy in (("base", {}), ("adapter", {"policy": adapter})):
-        one = replace(
-            stage,
-            stage="evaluate-any",
-            output=tmp_path / f"{name} evaluated",
-            checkpoint_dir=tmp_path / f"{name}.partial",
-            inputs={"questions": tmp_path, **policy},
-        )
-        one.output.mkdir(exist_ok=True)
-        assert run(one) == {"questions": 1, "trajectories": 1}
-        [sampled] = read_records(one.output / "trajectories.parquet", Trajectory)
-        tokens[sampled.policy] = sampled.token_ids
-        rows = json.loads((one.output / "rows.json").read_text())
-        assert [(o["question_id"], o["part"]) for o in rows["outcomes"]] == [("Vell", "unseen")]
-    sha = model_hash(base)
-    assert list(tokens) == [sha, policy_fingerprint(adapter, sha)]
-    assert tokens[sha] != tokens[policy_fingerprint(adapter, sha)]
 
 
 def test_several_samples_are_the_same_after_a_kill(

@@ -78,15 +78,6 @@ def test_an_adapter_is_copied_so_that_its_origin_may_disappear(tmp_path: Path, b
     )
 
 
-def test_a_policy_of_a_run_keeps_its_lineage(tmp_path: Path, base: Path) -> None:
-    small_adapter(base, tmp_path / "first")
-    first = context(tmp_path / "a", base, tmp_path / "first")
-    run_policy(as_teacher(first))
-    again = context(tmp_path / "b", base, first.output)
-    run_policy(as_teacher(again))
-    assert read_lineage(again.output) == read_lineage(first.output)
-
-
 def test_an_adapter_of_another_shape_than_lora_is_refused_as_a_start(
     tmp_path: Path, base: Path
 ) -> None:

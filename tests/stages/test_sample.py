@@ -20,7 +20,7 @@ from pipeline.engine.context import StageContext
 from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.knowledge.graph.build import Extracted, Graph
 from pipeline.knowledge.graph.tables import write_triplets
-from pipeline.rollout.policy import Policy, read_policy
+from pipeline.rollout.policy import read_policy
 from tasks.sample import roll_out_policy, run
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
@@ -216,10 +216,3 @@ def test_a_checkpoint_holds_finite_log_probabilities(tmp_path: Path):
     broken = small_trajectory(trajectory_id="q/0", logprobs=[None, float("nan")])
     with pytest.raises(EngineError, match="token 1 of q/0 has log-probability nan"):
         written.add(broken, RolloutTimer(0.0, None, None, {}))
-
-
-def test_a_repeated_question_id_is_an_error(context: StageContext):
-    with pytest.raises(InputError, match="q0 occurs twice"):
-        roll_out_policy(
-            context, [*QUESTIONS, QUESTIONS[0]], Policy(None, "base"), temperature=0.0, samples=1
-        )

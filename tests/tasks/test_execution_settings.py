@@ -15,6 +15,7 @@ from pipeline.engine.status import status, why
 from pipeline.engine.store import read_manifest
 from tasks import task_for
 from tests.tasks.counting_tasks import ROOT, First, executions, task
+from tests.tasks.declared import stages
 from tests.tasks.small_run import commit_text
 
 ENDPOINT = "{base_url: http://localhost:1/v1, model: m, prices: {prompt: 1}, cost_ceiling: 2}"
@@ -87,6 +88,16 @@ def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
         assert stage.complete(), stage.label
     elsewhere = report(config, *overrides, "runs_dir=other")
     assert {needed.label: needed.key for needed in walk(elsewhere)} == keys
+
+
+def test_no_stage_needs_the_index_of_a_retrieval_service() -> None:
+    more = ("retrieval.service=http://localhost:8765", "sft_data.context=retrieved")
+    found = stages("embedded-prograph", ("sft-data", "sample", "score"), (*more, "rounds=1"))
+    assert {task.stage: sorted(task.needed()) for task in found} == {
+        "sft-data": ["corpus", "graph", "questions"],
+        "sample": ["policy", "questions"],
+        "score": ["graph", "policy", "sample"],
+    }
 
 
 class Samples(First):

@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
+from pipeline.core.atomic import write_text
 from pipeline.core.errors import InputError
 from pipeline.engine.gc import collect
 from pipeline.engine.removal import clean
@@ -177,6 +178,19 @@ def test_shards_are_named_until_their_stage_is_complete():
     }
     fabricate(*divided)
     assert removed(gc(report)) == ["sample-shard"] * 2 + ["score-shard"] * 2
+
+
+def test_shards_of_an_evaluation_beside_the_run_are_kept():
+    report = completed(task_for("report", "embedded", ("name=a", "rounds=0", "sampling.shards=1")))
+    Path("questions").mkdir()
+    write_text(Path("questions/questions.parquet"), "")
+    beside = {
+        "questions": "questions",
+        "title": "base",
+        "overrides": (*report.overrides, "shards=2"),
+    }
+    commit_text(report.clone(STAGES["evaluate-any"], **beside).shard(0), "the first of two")
+    assert "evaluate-any-shard" not in [row.stage for row in gc(report, removing=False).rows]
 
 
 def test_a_world_is_kept_while_another_run_may_use_it():

@@ -11,9 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.core.atomic import write_text
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import listed
-from pipeline.engine.execution.leases import LOCK_DIR, Capacity, Lease, Request, held, lock_dir
+from pipeline.engine.execution.leases import (
+    LOCK_DIR,
+    Capacity,
+    Lease,
+    Request,
+    held,
+    lock_dir,
+    quota,
+)
 from pipeline.engine.run import run
 from tests.tasks.counting_tasks import ROOT, background, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, given
@@ -64,6 +73,22 @@ def test_eight_stages_on_four_devices_never_share_one(place, monkeypatch):
     last = given(pair)
     assert last["CUDA_VISIBLE_DEVICES"] == ""  # so that it cannot take a card
     assert last["MKL_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("texts", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, sys.maxsize),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, sys.maxsize),
+        ({}, sys.maxsize),
+    ],
+)
+def test_a_container_has_the_cores_of_its_quota(tmp_path, texts, cores):
+    for name, text in texts.items():
+        write_text(tmp_path / name, text)
+    assert quota(tmp_path) == cores
 
 
 def test_exported_threads_are_an_upper_bound():

@@ -8,6 +8,7 @@ the checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -142,7 +143,9 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
         lambda: plan.faults(),
         lambda: space_faults(settings, plan, space, held) if machine.here else (),
     )
-    return Checked(tuple(dict.fromkeys(faults)), plan, fetched)
+    told = tuple(dict.fromkeys(faults))
+    absent = _absent_files(tasks, told) if machine.here else ()
+    return Checked((*told, *absent), plan, fetched)
 
 
 def distinct(tasks: Iterable[StageTask]) -> list[Opened]:
@@ -161,6 +164,18 @@ def _each(*checks: Callable[[], Iterable[str]]) -> Iterator[str]:
             yield from check()
         except (SteepError, OSError) as error:
             yield str(error)
+
+
+def _absent_files(tasks: Iterable[StageTask], told: Collection[str]) -> Iterator[str]:
+    """A sentence for each missing file that a stage reads and that no fault in ``told`` names."""
+    labels: dict[Path, str] = {}
+    for task in tasks:
+        with suppress(SteepError):  # a fault of the task
+            paths = (path for path in task.files().values() if isinstance(path, Path))
+            labels = {path: task.label for path in paths if not path.exists()} | labels
+    for path, label in labels.items():
+        if not any(str(path) in fault for fault in told):
+            yield f"{path}: no such file, and {label} reads it; correct the setting that names it"
 
 
 def _keys(opened: Iterable[Opened]) -> Iterator[str]:

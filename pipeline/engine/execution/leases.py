@@ -12,7 +12,9 @@ written; ``STEEP_LOCK_DIR`` names another one, for example for containers that s
 from __future__ import annotations
 
 import fcntl
+import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -154,7 +156,18 @@ class Capacity:
 def cores() -> int:
     """The processor cores of this process; two hardware threads of a core count once."""
     cpus = os.sched_getaffinity(0)
-    return len({_siblings(cpu) for cpu in cpus})
+    return min(len({_siblings(cpu) for cpu in cpus}), quota())
+
+
+def quota(folder: Path = Path("/sys/fs/cgroup")) -> int:
+    """The cores whose time a container may use, rounded up; without a limit more than there are."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):  # another version of cgroups, or no limit: max
+            texts = " ".join((folder / name).read_text() for name in names)
+            allowed, period = map(int, texts.split())
+            if allowed > 0:
+                return math.ceil(allowed / period)
+    return sys.maxsize
 
 
 def _siblings(cpu: int) -> str:

@@ -12,9 +12,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+from pipeline.closed_world.file_names import question_files
 from pipeline.config import Config
 from pipeline.config.knowledge import CorpusFile, QuestionFile
 from pipeline.core.errors import InputError
@@ -39,13 +40,14 @@ TRAJECTORY_BYTES = 12_000  # of 1,100 tokens: ids, log-probabilities, text and p
 _WORDS_OF_PARAGRAPH = 80
 _CHUNK_TEXT = 600  # bytes of running text for each passage of 100 words
 _RECORDS = 20  # from which the size of a record is estimated
-_WORLD = {"2wiki_test": "wiki2_test"}  # the file of a size of the closed world
 _SPLITS = ("sft", "sampling", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Numbers of records; ``questions`` are by split, at most the limits, before filters.
+
+    A round with its own questions has a split of its own, such as ``sampling-2``.
 
     The graph has triplets of ``extracted`` chunks. With ``graph.scope: candidates``, ``queries``
     choose ``reached`` of them, and searches of policy 0 the others.
@@ -60,11 +62,19 @@ class Sizes:
     entities: float = 0.0
     hyperedges: float = 0.0
 
+    def in_round(self, number: int) -> float:
+        """The questions that a round samples."""
+        return self.questions.get(f"sampling-{number}", self.questions["sampling"])
+
 
 def sizes_of(settings: Config) -> Sizes:
     """The sizes of the data of a run; a published file that is missing counts as published."""
     world = settings.data.closed_world
-    questions = {split: _questions(settings, getattr(settings.data, split)) for split in _SPLITS}
+    files = {split: getattr(settings.data, split) for split in _SPLITS}
+    for number in settings.per_round:
+        if (own := settings.of_round(number).data.sampling) != settings.data.sampling:
+            files[f"sampling-{number}"] = own
+    questions = {name: _questions(settings, of_split) for name, of_split in files.items()}
     if world is None:
         chunks = sum(_chunks(settings, file) for file in settings.corpus.files)
     else:
@@ -94,8 +104,9 @@ def sizes_of(settings: Config) -> Sizes:
 def _questions(settings: Config, files: Sequence[QuestionFile]) -> float:
     total = 0.0
     for file in files:
-        limits = [n for n in (_records(settings, file.path), file.limit) if n is not None]
-        total += min(limits, default=0.0) * (file.share[1] - file.share[0])
+        records, width = _records(settings, file.path), file.share[1] - file.share[0]
+        limits = (None if records is None else records * width, file.limit)
+        total += min((n for n in limits if n is not None), default=0.0)
     return total
 
 
@@ -111,8 +122,7 @@ def _records(settings: Config, path: str) -> float | None:
     """The records of a file by its name, None when they are unknown."""
     world = settings.data.closed_world
     if world is not None and not Path(path).is_absolute():
-        stem = PurePosixPath(path).stem
-        return world.model_dump(mode="json").get(_WORLD.get(stem, stem))
+        return question_files(dict(world)).get(str(Path(path)))
     file = Path(settings.data.root or ".") / path
     return estimated_records(file) or PUBLISHED_RECORDS.get(path)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.core.atomic import json_text
+from pipeline.core.atomic import json_text, place
 from pipeline.core.errors import InputError
 
 
@@ -27,7 +27,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)
-        temporary.replace(path)
+        place(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

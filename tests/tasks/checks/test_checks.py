@@ -226,21 +226,22 @@ def test_targets_that_cannot_be_trained_are_a_fault(targets: str, problem: str |
     ]
 
 
-def test_a_missing_shard_of_the_weights_is_a_fault(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model")
-    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    (model / shards["a"]).write_bytes(b"x")
-    (fault,) = models_of(f"model.base={model}")
-    assert "lacks model-00002-of-00002.safetensors" in fault
+PARTS = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+NO_FILE = "model.safetensors.index.json names no file of weights; copy the model again"
 
 
-@pytest.mark.parametrize("shards", [None, [], {}])
-def test_an_index_without_files_is_a_fault(tmp_path: Path, shards: object) -> None:
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [(PARTS, f"lacks {PARTS['b']}"), (None, NO_FILE), ([], NO_FILE), ({}, NO_FILE)],
+)
+def test_an_index_whose_files_are_missing_is_a_fault(
+    tmp_path: Path, parts: object, words: str
+) -> None:
     model = write_model(tmp_path / "model")
-    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": parts}))
+    (model / PARTS["a"]).write_bytes(b"x")
     (fault,) = models_of(f"model.base={model}")
-    assert "model.safetensors.index.json names no file of weights; copy the model again" in fault
+    assert words in fault
 
 
 def test_an_index_of_a_format_that_is_not_read_is_no_fault(tmp_path: Path) -> None:

@@ -131,10 +131,23 @@ def test_published_sizes_are_those_of_the_paper() -> None:
     )  # fmt: skip
 
 
-def test_a_share_of_a_file_counts_as_a_share() -> None:
-    whole = sizes_of(load("embedded")).questions["sft"]
-    file = "data.sft=[{dataset: musique, path: musique_train.jsonl, share: [0, 0.25]}]"
-    assert sizes_of(load("embedded", (file,))).questions["sft"] == whole / 4
+@pytest.mark.parametrize(("limit", "count"), [("null", 600), ("700", 600), ("400", 400)])
+def test_the_limit_of_a_file_counts_what_its_share_leaves(limit: str, count: int) -> None:
+    file = f"{{dataset: musique, path: musique_train.jsonl, share: [0, 0.25], limit: {limit}}}"
+    assert sizes_of(load("embedded", (f"data.sft=[{file}]",))).questions["sft"] == count
+
+
+def test_a_round_is_planned_with_its_own_questions() -> None:
+    own = "per_round={2: {data: {sampling: [{dataset: nq, path: nq_dev.jsonl}]}}}"
+    before, after = (
+        plan("embedded", None, "sample", "train", overrides=more).stages for more in ((), (own,))
+    )
+    sample, train = (
+        new.work.seconds / old.work.seconds for old, new in zip(before, after, strict=True)
+    )
+    assert sample == pytest.approx((63 + 100 + 63) / (3 * 63))
+    first, later = 0.876 * (6 * 2 + 2), 0.285 * (6 + 2)  # two epochs and one; the reference's pass
+    assert train == pytest.approx((63 * (first + later) + 100 * later) / (63 * (first + 2 * later)))
 
 
 def test_records_of_a_file_are_estimated_from_the_first(tmp_path) -> None:
