@@ -93,7 +93,7 @@ ifeq ($(LOCK),gpu)
 	@$(or $(wildcard $(VENV)/bin/python),$(PYTHON)) -c 'import sys; from pipeline.core.gpus import compiler_fault; \
 	  fault = compiler_fault(); sys.exit(fault and "error: " + fault)'
 endif
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)  # without python3-venv it ends before pip is there
 	@echo $(LOCK) > $(KIND)
 ifeq ($(LOCK),cpu)
 	@t=$$(grep '^torch==' requirements/cpu.lock); \

@@ -23,7 +23,7 @@ from pipeline.training.export.directory import new_directory
 
 STAGES = ("corpus", "graph", "questions-sampling", "questions-test", "score", "pair",
           "evaluate-policy", "evaluate")  # fmt: skip
-FILES = ("config.yaml", "report.html", "report.json")
+FILES = ("config.yaml", "report.html", "report.json", "metrics.json")
 LARGEST = 3_000_000  # bytes
 
 

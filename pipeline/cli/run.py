@@ -85,7 +85,7 @@ def result_lines(run_dir: Path) -> Iterator[str]:
     yield f"report:  {run_dir / 'report.html'}"
     yield f"browser: steep browse --config {shlex.quote(str(run_dir / 'config.yaml'))}"
     if figures["control"]:
-        yield f"control: {figures['control']} (outcome and format rewards alone)"
+        yield f"control (outcome and format rewards alone): {figures['control']}"
 
 
 def _results(rows: Sequence[Mapping[str, Any]], average: str) -> Iterator[str]:

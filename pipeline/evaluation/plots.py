@@ -3,7 +3,7 @@
 Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or URLs.
 matplotlib draws with placeholder colors, which are then replaced by CSS variables of the page
 (``--ink``, ``--muted``, ``--line``, and one per series). A series is identified by its number:
-policies and rounds count from 0, and `EM` and `F1` have fixed numbers.
+policies and rounds count from 0, and `EM`, `F1` and `SFT` have fixed numbers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 # Placeholder colors that do not occur elsewhere in matplotlib's output.
 INK, MUTED, LINE = "#010203", "#010204", "#010205"
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
-EM, F1 = 0xFFFE, 0xFFFF  # series with fixed colors; a run has up to 1,000 rounds
-_NAMED = {EM: "--em", F1: "--f1"}
+# Series with fixed colors; a run has up to 1,000 rounds.
+EM, F1, SFT = 0xFFFE, 0xFFFF, 0xFFFD
+_NAMED = {EM: "--em", F1: "--f1", SFT: "--ink"}
 
 Bounds = tuple[float, float] | None
 

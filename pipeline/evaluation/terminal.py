@@ -118,22 +118,20 @@ def print_rule(console: Console, title: str) -> None:
 
 
 def _panel(title: str, pieces: Iterable[Segment], rewards: Mapping[str, Any]) -> Any:
+    from rich.console import Group
     from rich.panel import Panel
+    from rich.rule import Rule
     from rich.text import Text
 
     # Text objects, because rich interprets bracket markup in plain strings.
     body = Text(overflow="fold")
     for piece in pieces:
         body.append(printable(piece.text), style=STYLES[piece.writer])
-    return Panel(body, title=Text(printable(title)), subtitle=_terms(rewards), title_align="left")
-
-
-def _terms(rewards: Mapping[str, Any]) -> Text:
-    from rich.text import Text
-
     numbers = {name: v for name, v in rewards.items() if isinstance(v, int | float)}
-    terms = " ".join(f"{name} {value:.2f}" for name, value in numbers.items())
-    return Text(printable(terms))
+    # Below the text, not on the frame, which cuts what is longer than the terminal is wide.
+    terms = Text(printable(" ".join(f"{name} {value:.2f}" for name, value in numbers.items())))
+    content = Group(body, Rule(), terms) if numbers else body
+    return Panel(content, title=Text(printable(title)), title_align="left")
 
 
 def beside(console: Console, panels: Sequence[Any]) -> None:

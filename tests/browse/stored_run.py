@@ -99,6 +99,7 @@ def _evaluated(store: Path, name: str) -> None:
             dataclasses.replace(
                 trajectory(f"t{n}", "Ostar" if policy or n == 0 else "Vell", name=f"t{n}@{policy}"),
                 policy=f"p{policy}",
+                answers=["Ostar"] if n or name == NAME else ["Ostar", "Os"],
             )
             for n in range(3)
         ]
@@ -135,6 +136,7 @@ def _scored(number: int, index: int, better: bool) -> Trajectory:
         },
     )
     record.policy, record.sample = f"p{number - 1}", index % 2
+    record.answers.append("Os" * 200)  # a word that is wider than a page
     if index == MALFORMED:
         record.format_ok, record.format_error = False, "expected 'Summary:' at offset 8"
     for step in record.steps:

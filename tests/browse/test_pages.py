@@ -244,7 +244,7 @@ def test_a_run_without_pairs_and_report_opens_with_its_trajectories(runs: Path) 
         assert opened.url.path == f"{RUN}/trajectories"
         assert "report.html" not in opened.text
         assert "steep run writes it" in get(client, "/report.html", 404)
-        assert "No pair matches." in get(client, "/pairs")
+        assert "The run has no pairs." in get(client, "/pairs")
 
 
 def test_values_of_the_filters_have_their_counts_and_meanings(client: TestClient) -> None:
@@ -359,6 +359,7 @@ def test_words_of_a_search_are_data_and_not_sql(client: TestClient) -> None:
 POLICIES = "run_a=stored&a=policy-0&run_b=stored&b=policy-1"
 BACKWARDS = "run_a=stored&a=policy-1&run_b=stored&b=policy-0"
 ROUNDS = "run_a=stored&a=round-1&run_b=stored&b=round-2"
+OTHER_WORLD = "run_a=stored&a=policy-0&run_b=other&b=policy-0"  # its t0 has other gold answers
 
 
 @pytest.mark.parametrize(
@@ -372,6 +373,7 @@ ROUNDS = "run_a=stored&a=round-1&run_b=stored&b=round-2"
         (f"{ROUNDS}&pairs=changed", ["q0", "q1", "q2"]),
         (f"{ROUNDS}&pairs=none", ["q3"]),
         ("run_a=stored&a=round-1&run_b=stored&b=round-1&pairs=kept", ["q0", "q1", "q2"]),
+        (OTHER_WORLD, ["t1", "t2"]),
     ],
 )
 def test_questions_are_compared_by_outcome_failure_and_pairs(
@@ -398,7 +400,8 @@ def test_a_question_won_opens_both_trajectories_side_by_side(client: TestClient)
     assert re.search(r"<bdi>Ostar</bdi></strong> · <strong>right</strong>", page)
     assert "No step differs." in page
     assert re.search(r'rel="next" href="[^"]*id=t2"', page)
-    assert client.get("/compare/question?id=absent").status_code == 404
+    for absent in ("id=absent", f"{OTHER_WORLD}&id=t0"):
+        assert client.get(f"/compare/question?{absent}").status_code == 404
 
 
 def test_two_runs_are_compared(client: TestClient) -> None:

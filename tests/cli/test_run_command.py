@@ -70,7 +70,7 @@ def test_the_result_is_the_answers_by_policy_the_verdict_and_where_to_look_next(
         "Judging of round 1: all 60 verdicts are 'no'",
         f"report:  {run}/report.html",
         f"browser: steep browse --config {run}/config.yaml",
-        f"control: {CONTROL} (outcome and format rewards alone)",
+        f"control (outcome and format rewards alone): {CONTROL}",
     ]
 
 

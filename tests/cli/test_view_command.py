@@ -16,7 +16,8 @@ from tests.stages.fabricated_run import trajectory
 
 @pytest.fixture
 def trajectories(tmp_path: Path) -> Path:
-    records = [trajectory(f"q{n}", "Ostar", name=f"t{n}") for n in range(5)]
+    rewards = {"a term": 1.0} | dict.fromkeys("bcdefghijklmn", 0.5) | {"total": 7.25}
+    records = [trajectory(f"q{n}", "Ostar", name=f"t{n}", rewards=rewards) for n in range(5)]
     write_parquet(tmp_path / "trajectories.parquet", records, Trajectory)
     write_jsonl(tmp_path / "trajectories.jsonl", records)
     return tmp_path
@@ -29,6 +30,7 @@ def test_trajectories_of_a_file_or_directory_are_shown(trajectories: Path, name:
     assert "t1 · gold Ostar" in output
     assert "t2" not in output
     assert "Vell is a harbour city" in output
+    assert "total 7.25" in output  # more terms than a frame of 80 columns holds
 
 
 def test_ids_choose_records(trajectories: Path) -> None:

@@ -76,10 +76,10 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
     """The questions that both sides have, and the number of questions that only one side has."""
     before, after = _questions(first), _questions(second)
     rows = []
-    for question_id, (question, dataset, was_right, was, old_failures, old) in before.items():
-        if question_id not in after:
+    for key, (dataset, was_right, was, old_failures, old) in before.items():
+        if key not in after:
             continue
-        _, _, is_right, now, new_failures, new = after[question_id]
+        _, is_right, now, new_failures, new = after[key]
         difference = is_right * was - was_right * now  # of the shares of right answers
         if old and new:
             change = "kept" if old == new else "changed"
@@ -87,8 +87,7 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
             change = "gone" if old else "new" if new else "none"
         rows.append(
             Compared(
-                question_id,
-                question,
+                *key[:2],
                 dataset,
                 (was_right, is_right),
                 (was, now),
@@ -101,10 +100,11 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
     return rows, (len(before) - len(rows), len(after) - len(rows))
 
 
-def _questions(side: Side) -> dict[str, tuple[Any, ...]]:
-    """By id of the question: question, data set, right answers, samples, failure modes, pairs.
+def _questions(side: Side) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    """By id, text and gold answer: data set, right answers, samples, failure modes, pairs.
 
-    Pairs are their kinds, and a hash of their trajectories in any order; None without pairs.
+    Runs on other files may give an id to another question. Pairs are their kinds, and a hash of
+    their trajectories in any order; None without pairs.
     """
     rows = side.run.queries.rows_of(
         """WITH paired AS (
@@ -112,16 +112,16 @@ def _questions(side: Side) -> dict[str, tuple[Any, ...]]:
             sum(hash(chosen_id, rejected_id)::HUGEINT) AS trajectories
           FROM pairs WHERE "group" = ? GROUP BY question_id
         )
-        SELECT question_id, any_value(question), any_value(dataset), count(*) FILTER (correct),
+        SELECT question_id, question, gold, any_value(dataset), count(*) FILTER (correct),
           count(*), list_sort(list_distinct(list(failure))), any_value(kinds),
           any_value(trajectories)
         FROM trajectories LEFT JOIN paired USING (question_id) WHERE "group" = ?
-        GROUP BY question_id ORDER BY min(n)""",
+        GROUP BY question_id, question, gold ORDER BY min(n)""",
         [side.group.key] * 2,
     )
     return {
-        question_id: (*facts, None if kinds is None else (kinds, trajectories))
-        for question_id, *facts, kinds, trajectories in rows
+        (id, question, gold): (*facts, None if kinds is None else (kinds, trajectories))
+        for id, question, gold, *facts, kinds, trajectories in rows
     }
 
 

@@ -99,7 +99,8 @@ def find_sources(name: str, root: Path, current: Sequence[Path] | None = None) -
     groups = [*_rounds(found), *_policies(found)]
     if not groups:
         raise StoreError(
-            f"{root} has no trajectories yet; run: steep run pair, which samples, scores and pairs"
+            f"{root} has no trajectories yet; run with the same options: steep run pair, which "
+            "samples, scores and pairs; steep browse --demo shows a finished run"
         )
     return RunSources(
         name,

@@ -170,19 +170,21 @@ def _trajectory_values(
 def versus(sides: Sequence[Side], question_id: str, selected: Selection) -> Page | None:
     """One trajectory of a question on each side of a comparison, with their differences marked.
 
-    Of a question that was won or lost, the two have a right and a wrong answer. None when a side
-    has no trajectory of the question.
+    Of a question that was won or lost, the two have a right and a wrong answer. None when the
+    question is not on both sides.
     """
     ids = [row.question_id for row in selected.shown]
     place = ids.index(question_id) if question_id in ids else None
     outcome = next((row.outcome for row in selected.rows if row.question_id == question_id), None)
-    wanted = {"won": (False, True), "lost": (True, False)}.get(outcome or "", (None, None))
+    if outcome is None:
+        return None
+    wanted = {"won": (False, True), "lost": (True, False)}.get(outcome, (None, None))
     views, records = [], []
     for side, right in zip(sides, wanted, strict=True):
         queries, group = side.run.queries, side.group.key
         rows = queries.where("trajectories", question_id=question_id, group=group)
-        facts = next((row for row in rows if row["correct"] == right), next(iter(rows), None))
-        record = None if facts is None else side.run.trajectory(group, facts["row"])
+        facts = next((row for row in rows if row["correct"] == right), rows[0])
+        record = side.run.trajectory(group, facts["row"])
         if record is None:
             return None
         records.append(record)

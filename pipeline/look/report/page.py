@@ -318,7 +318,7 @@ def _training(inputs: Mapping[str, Path], objective: str) -> dict[str, Any]:
     figures: dict[str, str] = {}
     if "sft" in logs:
         figures["SFT loss"] = plots.line_chart(
-            [(plots.EM, "-", *collect.series(logs["sft"], "loss"))], 1, "loss (nats per token)"
+            [(plots.SFT, "-", *collect.series(logs["sft"], "loss"))], 1, "loss (nats per token)"
         )
     for title, keys, label in _LOSS[objective]:
         curves = [
