@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.config import Reranker
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, RetrievalError
 from pipeline.knowledge.retrieval.flag_logits import flag_logits
 from pipeline.knowledge.retrieval.rerank import (
     BiEncoder,
@@ -137,6 +137,15 @@ def test_equal_pairs_reach_the_model_once_across_processes(tmp_path):
     assert second.seen == []
     CachedReranker(other, ContentCache(path)).score(pairs)
     assert other.seen == pairs[:2]
+
+
+def test_a_score_that_is_no_number_is_an_error_and_is_not_cached(tmp_path):
+    cache, model = ContentCache(tmp_path / "cache.sqlite"), LengthModel()
+    model.compute = lambda pairs: [float("nan"), 1.0]
+    with pytest.raises(RetrievalError, match=r"reranker\.model gives nan as a score"):
+        CachedReranker(model, cache).score(PAIRS[:2])
+    scores = CachedReranker(LengthModel(), cache).score(PAIRS[:2])
+    assert scores.tolist() == [float(len(text)) for _, text in PAIRS[:2]]
 
 
 def test_bi_encoder_score_is_scale_times_cosine_plus_offset():
