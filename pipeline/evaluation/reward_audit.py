@@ -76,12 +76,11 @@ class AuditRow:
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON values, estimates with their 95 % intervals."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
             name: {"value": value.value, "interval": value.interval()}
             if isinstance(value, Estimate)
             else value
-            for name, value in fields.items()
+            for name, value in vars(self).items()
         }
 
 

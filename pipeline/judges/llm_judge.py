@@ -39,7 +39,6 @@ UNDER_SEARCH_INSTRUCTION = (
     f"from the reasoning. True means that both hold, False that either fails. {_ANSWER_FORMAT}"
 )
 _ANSWER = re.compile(r"<answer>\s*(true|false)\s*</answer>", re.IGNORECASE)
-_REASONING_TAGS = ("<think>", "</think>")
 
 
 @dataclass(eq=False)
@@ -114,10 +113,9 @@ def parse_verdict(case: Case, answer: Reply) -> tuple[Ruling, str]:
         return "unknown", answer.fault
     if answer.finish == "length":
         return "unknown", "answer cut off"
-    opening, closing = _REASONING_TAGS
-    if opening in answer.text and closing not in answer.text:
+    if "<think>" in answer.text and "</think>" not in answer.text:
         return "unknown", "answer is all thoughts"
-    text = answer.text.rpartition(closing)[2]
+    text = answer.text.rpartition("</think>")[2]
     matches = _ANSWER.findall(text)
     if len(matches) != 1 or len(re.findall(r"</?answer\b", text, re.IGNORECASE)) != 2:
         return "unknown", "answer not readable"

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.config import Reranker
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, RetrievalError
 from pipeline.knowledge.retrieval.flag_logits import flag_logits
 from pipeline.knowledge.retrieval.rerank import (
     BiEncoder,
@@ -52,7 +52,7 @@ class LengthModel:
 
     def compute(self, pairs):
         self.seen += pairs
-        return [float(len(text) or "nan") for _, text in pairs]
+        return [float(len(text)) for _, text in pairs]
 
 
 def test_flag_reranker_gives_the_raw_logit_of_each_pair_in_input_order(cross_encoder):
@@ -139,12 +139,13 @@ def test_equal_pairs_reach_the_model_once_across_processes(tmp_path):
     assert other.seen == pairs[:2]
 
 
-def test_scores_that_are_no_numbers_are_an_error_and_not_stored(tmp_path):
-    model, cache = LengthModel(), ContentCache(tmp_path / "scores.sqlite")
-    for _ in range(2):
-        with pytest.raises(ConfigError, match="scores that are not numbers"):
-            CachedReranker(model, cache).score([("q", "text"), ("q", "")])
-    assert model.seen == [("q", "text"), ("q", "")] * 2
+def test_a_score_that_is_no_number_is_an_error_and_is_not_cached(tmp_path):
+    cache, model = ContentCache(tmp_path / "cache.sqlite"), LengthModel()
+    model.compute = lambda pairs: [float("nan"), 1.0]
+    with pytest.raises(RetrievalError, match=r"reranker\.model gives nan as a score"):
+        CachedReranker(model, cache).score(PAIRS[:2])
+    scores = CachedReranker(LengthModel(), cache).score(PAIRS[:2])
+    assert scores.tolist() == [float(len(text)) for _, text in PAIRS[:2]]
 
 
 def test_bi_encoder_score_is_scale_times_cosine_plus_offset():

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.content_cache import ContentCache, LruCache, digest, open_cache
-from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.core.errors import ConfigError, DependencyError, RetrievalError
 from pipeline.core.model_files import model_hash
 from pipeline.knowledge.index.embed import Embedder, open_embedder, passage_text
 from pipeline.knowledge.index.faiss_index import DECIMALS
@@ -140,7 +140,7 @@ class CachedReranker:
         self._lock = threading.Lock()
 
     def score(self, pairs: Sequence[Pair]) -> Doubles:
-        """Raw scores [n]. Raises ConfigError for scores that are not numbers."""
+        """Raw scores [n]. Raises RetrievalError when the model gives one that is not finite."""
         scores: dict[Pair, float] = {}
         missing: list[Pair] = []
         with self._lock:
@@ -164,12 +164,13 @@ class CachedReranker:
         }
         new = [pair for pair in pairs if pair not in scores]
         if new:
-            scores |= zip(new, map(float, self._model.compute(new)), strict=True)
-            if any(score != score for score in scores.values()):  # any order would be wrong
-                raise ConfigError(
-                    f"{KEY}: the reranker gives scores that are not numbers; its files may be "
-                    "damaged; download them again, or name another model"
+            computed = np.asarray(self._model.compute(new), dtype=np.float64)
+            if not np.isfinite(computed).all():  # would sort last, and stay in the cache
+                raise RetrievalError(
+                    f"{KEY} gives {computed.min()} as a score; its numbers are too large for 16 "
+                    "bit: set reranker.device to cpu, or name another model"
                 )
+            scores |= zip(new, computed.tolist(), strict=True)
             if self._cache:
                 self._cache.put((keys[pair], np.float64(scores[pair]).tobytes()) for pair in new)
         for pair, score in scores.items():

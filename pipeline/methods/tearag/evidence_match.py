@@ -83,8 +83,6 @@ def _pairs(evidence: Sequence[str], texts: Sequence[str]) -> Iterable[tuple[str,
 
 
 def _probabilities(pairs: list[tuple[str, str]], similarity: Similarity) -> list[float]:
-    if not pairs:
-        return []
     values = np.asarray(similarity(pairs), dtype=float)
     outside = np.flatnonzero(~((values >= 0) & (values <= 1)))  # catches NaN as well
     if outside.size:
