@@ -7,11 +7,10 @@ resources, and `pipeline.engine.plan` counts with the same numbers.
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 
 from pipeline.config.machine_choices import processes_on
-from pipeline.core.errors import ConfigError
 from pipeline.engine.opened import Needs, Opened, Training
 from pipeline.engine.stage import StageTask
 
@@ -65,9 +64,3 @@ def need_faults(task: StageTask) -> Iterator[str]:
             f"{asked.setting} is {asked.gpus}, and gpus is {gpus}, so stage {task.label} would "
             f"never start; set {asked.setting} to at most {gpus}, or raise gpus"
         )
-
-
-def check_needs(tasks: Iterable[StageTask]) -> None:
-    """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting."""
-    for fault in (fault for task in tasks for fault in need_faults(task)):
-        raise ConfigError(fault)

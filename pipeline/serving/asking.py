@@ -22,7 +22,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.engine.context import StageContext
 from pipeline.engine.execution.leases import Capacity, held
-from pipeline.engine.needs import check_needs, needs
+from pipeline.engine.needs import need_faults, needs
 from pipeline.engine.stage import StageTask
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.rollout.policy import Policy
@@ -209,7 +209,8 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
     evaluating = task.clone(EvaluatePolicy, number=0).shard(0)
     # Of all GPUs that there are: one engine may need fewer than the run had.
     capacity = Capacity.of(task.run_settings.model_copy(update={"gpus": 0}))
-    check_needs([evaluating])
+    for fault in need_faults(evaluating):
+        raise ConfigError(fault)
     wanted = needs(evaluating)
     request = capacity.request(wanted.gpus, wanted.threads * processes)
     with held(request, lambda text: tell(f"the engine {text}")) as lease:
