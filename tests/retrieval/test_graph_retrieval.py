@@ -1,7 +1,6 @@
 """Two-stage graph retrieval: entities of the key entities, then triplets one hop from them."""
 
 import numpy as np
-import pytest
 
 from pipeline.knowledge.graph.adjacency import Adjacency
 from pipeline.knowledge.index.faiss_index import VectorIndex
@@ -77,12 +76,6 @@ def test_candidate_triplets_of_all_queries_are_reranked_in_one_call():
 
 def test_query_without_key_entities_gets_no_triplets():
     assert retrieval().retrieve([Query("who"), Query("who", (" ",))]) == [[], []]
-
-
-def test_scores_are_the_raw_scores_of_the_reranker():
-    results = retrieval(top_k_entities=1).retrieve([Query("Alba directed The Tide", ("Alba",))])[0]
-    assert results[0].id == "t0"
-    assert results[0].score == pytest.approx(10 * 1 - 5)
 
 
 def test_top_positions_breaks_ties_by_position_however_many_there_are():

@@ -7,8 +7,8 @@
 `LinkedRetrieval` adds links, so that a passage can be found from another one. For a question about
 the mother of a film's director, the passage of the film leads to the director's:
 
-    x_i = a_i + t_i             t_i = 1 if the question names the title of i; 1 / (2 n) if it
-                                names n titles without their qualifiers
+    x_i = a_i + t_i             t_i = 1 if the question names the title of i, which has no
+                                qualifier; 1 / (2 n) if it names n titles that have one
     F_j = max x_i w(e)          over seeds i ≠ j that hold name e, the title of j
     G_j = max x_i w(e)          over seeds i ≠ j that share name e with j, df(e) <= 50, e not in
                                 the question

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from pipeline.core.answer_metrics import normalize
@@ -71,7 +70,7 @@ def read_recall_questions(
     when the file is broken, or when no question remains.
     """
     dataset = dataset or dataset_of(path)
-    locator, texts = Locator(chunks), _Texts(chunks)
+    locator, texts = Locator(chunks), list[tuple[str, str]]()
     by_answer = unstated = 0
     questions: list[RecallQuery] = []
     sub_questions: list[RecallQuery] = []
@@ -82,7 +81,10 @@ def read_recall_questions(
         gold = tuple(dict.fromkeys(_matching_documents(passage, locator) for passage in passages))
         wanted = () if passages else wanted_texts(question)
         if wanted:
-            gold = (texts.stating(wanted),)
+            # A document states an answer in title or text, as cover exact match finds it.
+            texts = texts or [(c.doc_id, f" {normalize(f'{c.title} {c.text}')} ") for c in chunks]
+            found = (name for name, text in texts if any(f" {one} " in text for one in wanted))
+            gold = (frozenset(found),)
             by_answer += 1
             unstated += not gold[0]
         elif not gold or not all(gold):
@@ -99,26 +101,6 @@ def read_recall_questions(
             "answer yes or no; give the corpus of these questions",
         )
     return RecallQuestions(dataset, questions, sub_questions, skipped, by_answer, unstated, notes)
-
-
-class _Texts:
-    """The normalized texts of chunks, for questions without gold passages."""
-
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._chunks = chunks
-
-    @cached_property
-    def _normalized(self) -> list[str]:
-        return [f" {normalize(f'{chunk.title} {chunk.text}')} " for chunk in self._chunks]
-
-    def stating(self, answers: Sequence[str]) -> GoldPassage:
-        """The documents with a normalized answer in title or text, as cover exact match finds
-        it."""
-        return frozenset(
-            chunk.doc_id
-            for chunk, text in zip(self._chunks, self._normalized, strict=True)
-            if any(f" {answer} " in text for answer in answers)
-        )
 
 
 def _sub_questions(question: Question, locator: Locator) -> list[RecallQuery]:
