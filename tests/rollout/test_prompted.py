@@ -145,7 +145,9 @@ def test_a_repeated_query_and_one_beyond_the_budget_are_refused() -> None:
     ],
 )
 @pytest.mark.parametrize("before", [(), (ASK,), (ASK, ASK)])  # nothing, a result, a refusal
-def test_search_o1_ends(before: tuple[str, ...], segment: str, stop: str, answer: str | None) -> None:
+def test_search_o1_ends(
+    before: tuple[str, ...], segment: str, stop: str, answer: str | None
+) -> None:
     trajectory, reading = search_o1(*before, segment)
     assert (trajectory.stop, trajectory.answer) == (stop, answer)
     assert trajectory.format_ok == (stop == "answer" and answer is not None)
