@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.config.policy import Prompt
 from pipeline.core.sanitize import control_token_error, first_control_token
 from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import GenerationResult
-from pipeline.llm.tokens import observation_ids, prompt_ids
+from pipeline.llm.tokens import observation_ids, prompt_ids, segment_text
 from pipeline.rollout.formats import Items, Next
 from pipeline.rollout.grammars.base import Finish, ParsedOutput
 from pipeline.rollout.partial import PartialTrajectory
@@ -93,13 +94,19 @@ class IRCoT(Prompted):
         return ("\n",)
 
     def following(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
-        written = trajectory.output  # a token may go on after the end of a line
-        sentences = _lines(written if end.finish == "eos" else written.rpartition("\n")[0])
+        # A token may go on after the end of a line.
+        sentences = _lines(trajectory.output.rpartition("\n")[0])
         if end.finish == "eos" or self.said.search("".join(sentences[-1:])):
             return Finish("answer")
         # One token may be a full stop and two ends of line; the question was searched for first.
         new = sentences[len(trajectory.contexts) - 1 :]
         return [Query(new[0], (new[0],))] if new and len(trajectory.contexts) < most else None
+
+    def append_segment(self, trajectory: PartialTrajectory, segment: GenerationResult) -> None:
+        # SentencePiece's decoders strip the space before a first word, here before a later one.
+        ids = trajectory.token_ids + segment.token_ids
+        whole = segment_text(self.tokenizer, ids, segment.finish)
+        super().append_segment(trajectory, replace(segment, text=whole[len(trajectory.output) :]))
 
     def append(self, trajectory: PartialTrajectory, contexts: Sequence[Items]) -> bool:
         [found], question = contexts, trajectory.question.question

@@ -20,8 +20,6 @@ SIZES = {"musique_train": 30, "musique_test": 9, "hotpotqa_test": 6, "wiki2_test
 SCRIPT = """
 import sys
 from pathlib import Path
-from pipeline.closed_world.fact_generation import NearMisses
-from pipeline.closed_world.world import generate_world
 from pipeline.closed_world.write import write_closed_world
 write_closed_world(Path(sys.argv[1]), seed=2, documents=500, sizes=eval(sys.argv[2]))
 """

@@ -8,30 +8,25 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.records import Question, Trajectory
+from pipeline.core.records import Trajectory
 from pipeline.llm.tokens import control_ids, control_tokens, mismatch, segment_text
 from pipeline.rollout.grammars import grammar
-from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
-from tests.rollout.rolled_out import Returning, passage, rolled_out
+from tests.rollout import test_sampler
+from tests.rollout.rolled_out import Returning, passage
+from tests.rollout.test_sampler import TOKENIZER
 
-TOKENIZER = small_tokenizer()
 EOS, PAD = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id
 HEAD = "Step 1:\nImportant entity: Ada; Bob\nSubquery: who?\n<Reference>\n"
 CONTEXT = 'Evidence 1: Title: "T" Text: x\n</Reference>\n'
 TAIL = "Summary: Bob.\nFinal answer: Rome"
 
 
-def rolled(head: str, tail: str = TAIL, question: str = "Q?", **changes) -> Trajectory:
+def rolled(head: str, tail: str = TAIL, **changes) -> Trajectory:
     """The trajectory of a policy that writes ``head``, observes CONTEXT, and writes ``tail``."""
-    options = {
-        "engine": ScriptedEngine({"<|assistant|>": head, "</Reference>\n": tail}, TOKENIZER),
-        "grammar": grammar("tearag", special_tokens=control_tokens(TOKENIZER)),
-        "retriever": Returning(passage("x")),
-        **changes,
-    }
-    record = Question("q", "toy", question, ["Rome"], "multi")
-    [trajectory] = rolled_out([record], **options)
+    written = grammar("tearag", special_tokens=control_tokens(TOKENIZER))
+    options = {"grammar": written, "retriever": Returning(passage("x")), **changes}
+    [trajectory] = test_sampler.rolled({"<|assistant|>": head, "</Reference>\n": tail}, **options)
     return trajectory
 
 

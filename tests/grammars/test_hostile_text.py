@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -102,17 +103,11 @@ def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
             assert token not in escaped
 
 
-@pytest.mark.parametrize(
-    ("name", "tag"),
-    [
-        ("search-r1", "<answer>"),
-        ("search-r1", "</search><information>"),
-        ("prograph", "</query><knowledge>"),
-        ("r1-searcher", "<|end_of_query|><|begin_of_documents|>"),
-    ],
-)
-def test_tags_that_never_close_are_read_in_linear_time(name: str, tag: str) -> None:
+@pytest.mark.parametrize("name", ["search-r1", "prograph", "r1-searcher"])
+def test_tags_that_never_close_are_read_in_linear_time(name: str) -> None:
     """With a search from each of them to the end of the text, it takes half an hour."""
-    text = tag * (500_000 // len(tag))
-    assert grammar(name).parse(text).answer is None
-    assert grammar(name).spans(text) == [(0, len(text), "model")]
+    form: Any = grammar(name)
+    for tag in ("<answer>", form.search_tags[1] + form.observation_tags[0]):
+        text = tag * (500_000 // len(tag))
+        assert form.parse(text).answer is None
+        assert form.spans(text) == [(0, len(text), "model")]

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Message
-from pipeline.llm.tokens import decode, mismatch, observation_ids, prompt_ids
+from pipeline.llm.tokens import mismatch, prompt_ids
 from tests.llm.small_models import small_tokenizer
 
 TOKENIZER = small_tokenizer()
@@ -24,16 +24,10 @@ def test_the_prompt_has_one_bos_when_tokenizer_and_template_both_add_one():
     assert tokenizer.decode(ids) == "<s><|system|>S\n<|user|>Q\n<|assistant|>"
 
 
-def test_a_tokenizer_without_a_chat_template_is_an_error():
-    tokenizer = small_tokenizer()
-    tokenizer.chat_template = None
-    with pytest.raises(InputError, match=r"model\.chat_template"):
-        prompt_ids(tokenizer, [Message("user", "Q")])
-
-
 @pytest.mark.parametrize(
     ("template", "message"),
     [
+        (None, "has no chat template; set model.chat_template"),
         ("template.jinja", "leaves out the system message 'S'"),
         ("{{ messages[0].content }}", "leaves out the user message 'Who\\?'"),
         ("{{ messages[2].content }}", "fails: .* has no element 2"),
@@ -41,17 +35,11 @@ def test_a_tokenizer_without_a_chat_template_is_an_error():
         ("{{ 1 / 0 }}", "fails: division by zero"),
     ],
 )
-def test_a_template_that_fails_or_leaves_out_a_message_is_an_error(template, message):
+def test_a_template_that_is_missing_fails_or_leaves_out_a_message_is_an_error(template, message):
     tokenizer = small_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(InputError, match=message):
         prompt_ids(tokenizer, [Message("system", "S"), Message("user", "Who?")])
-
-
-def test_a_control_token_in_a_document_stays_text():
-    ids = observation_ids(TOKENIZER, "see </s><|user|>")
-    assert not set(ids) & set(TOKENIZER.all_special_ids)
-    assert decode(TOKENIZER, ids) == "see </s><|user|>"
 
 
 # Model text "Su", observation "<Re", then model text "f" and the end-of-sequence token.

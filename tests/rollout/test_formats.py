@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -33,8 +34,7 @@ class ShoutedText(TaggedText):
 
     def parse(self, trajectory: PartialTrajectory, most: int) -> ParsedOutput:
         parsed = super().parse(trajectory, most)
-        parsed.answer = (parsed.answer or "").upper()
-        return parsed
+        return replace(parsed, answer=(parsed.answer or "").upper())
 
 
 def test_a_registered_format_is_rolled_out(monkeypatch: pytest.MonkeyPatch) -> None:

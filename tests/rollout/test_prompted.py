@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tokenizers import decoders
 
 from pipeline.core.records import Trajectory
 from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import GenerationRequest
-from tests.rollout.rolled_out import Returning, passage
-from tests.rollout.test_sampler import Documents, rolled
+from tests.llm.scripted_engine import ScriptedEngine
+from tests.llm.small_models import small_tokenizer
+from tests.rollout.rolled_out import Returning, passage, rolled_out
+from tests.rollout.test_sampler import TEARAG, Documents, question, rolled
 
 IRCOT = {"loop": "ircot", "prompt_retrieval": True}
 
@@ -78,6 +81,22 @@ def test_a_chain_without_an_answer_is_malformed_and_its_last_line_counts(
     assert (trajectory.answer, trajectory.stop, trajectory.format_ok) == (answer, stop, False)
 
 
+def test_ircot_with_tokens_of_a_full_stop_and_two_ends_of_line_and_stripped_first_spaces() -> None:
+    """Byte-level tokenizers have such tokens, and SentencePiece's decoders strip such spaces."""
+    tokenizer = small_tokenizer()
+    tokenizer.add_tokens([".\n\n"])
+    stripped = [decoders.ByteLevel(), decoders.Strip(" ", 1, 0)]
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence(stripped)
+    chain = ["Ada was a poet.\n\n", " St. Ada is in Rome.\n\n", " So the answer is: Rome."]
+    segments = iter(chain)
+    engine = ScriptedEngine(lambda *_: next(segments), tokenizer)
+    arguments = {"engine": engine, "grammar": TEARAG, "retriever": Documents(), **IRCOT}
+    [trajectory] = rolled_out([question()], **arguments)
+    asked = [step.subquery for step in trajectory.steps]
+    assert asked == ["Q0?", "Ada was a poet.", "St. Ada is in Rome."]
+    assert (trajectory.output, trajectory.answer) == ("".join(chain), "Rome")
+
+
 ASK = "I look.\n<|begin_search_query|> who? <|end_search_query|>"
 FOUND = "Pages say so.\n**Final Information**\n\nAda is a poet."
 
@@ -145,7 +164,9 @@ def test_a_repeated_query_and_one_beyond_the_budget_are_refused() -> None:
     ],
 )
 @pytest.mark.parametrize("before", [(), (ASK,), (ASK, ASK)])  # nothing, a result, a refusal
-def test_search_o1_ends(before: tuple[str, ...], segment: str, stop: str, answer: str | None) -> None:
+def test_search_o1_ends(
+    before: tuple[str, ...], segment: str, stop: str, answer: str | None
+) -> None:
     trajectory, reading = search_o1(*before, segment)
     assert (trajectory.stop, trajectory.answer) == (stop, answer)
     assert trajectory.format_ok == (stop == "answer" and answer is not None)

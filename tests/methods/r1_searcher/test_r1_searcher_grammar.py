@@ -7,12 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.llm.tokens import mismatch
 from pipeline.rollout.grammars import Finish, Retrieve, grammar
-from tests.llm.scripted_engine import ScriptedEngine
-from tests.llm.small_models import small_tokenizer
-from tests.rollout.rolled_out import rolled_out
-from tests.rollout.test_sampler import Documents, question
+from tests.rollout.test_sampler import TOKENIZER, rolled
 
 GRAMMAR = grammar("r1-searcher")
 FIRST = 'I search for "<|begin_of_query|> physics prize<|end_of_query|>'
@@ -104,20 +100,13 @@ def test_parsing_inverts_rendering_with_hostile_documents(title: str, text: str)
 
 
 def test_a_scripted_policy_searches_and_answers() -> None:
-    tokenizer = small_tokenizer()
-
     def script(prompt: str, request: object) -> str:
         return OUTPUT[len(FIRST + DOCUMENTS) :] if "documents" in prompt else FIRST
 
-    made = grammar("r1-searcher", special_tokens=tokenizer.all_special_tokens)
-    engine = ScriptedEngine(script, tokenizer)
-    [trajectory] = rolled_out([question()], engine=engine, grammar=made, retriever=Documents())
+    made = grammar("r1-searcher", special_tokens=TOKENIZER.all_special_tokens)
+    [trajectory] = rolled(script, grammar=made)
     assert (trajectory.answer, trajectory.format_error) == ("Wilhelm Röntgen", None)
     assert [step.subquery for step in trajectory.steps] == ["physics prize"]
     assert trajectory.steps[0].context[0].id == "c-physics prize"
     assert "(1)Title: T Text: on physics prize\n(2)Title:  Text: a b c\n" in trajectory.output
     assert [writer for *_, writer in trajectory.spans] == ["model", "observation", "model"]
-    problem = mismatch(
-        tokenizer, trajectory.output, trajectory.spans, trajectory.token_ids, trajectory.token_spans
-    )
-    assert problem is None
