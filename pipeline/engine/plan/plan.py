@@ -121,8 +121,8 @@ def summary(plan: Plan | None, downloads: Sequence[tuple[str, float | None]]) ->
     yield f"{_devices(plan)}disk about {gib(plan.disk)} GiB"
     if plan.seconds:
         of = "GPU hours" if plan.gpu else "hours of one CPU core, give or take a factor of 4"
-        hours = plan.seconds / 3600
-        about = f"about {hours:,.1f}" if hours >= 0.05 else "less than 0.1"  # not "0.0 hours"
+        hours = f"{plan.seconds / 3600:,.1f}"
+        about = "less than 0.1" if hours == "0.0" else f"about {hours}"
         yield f"{about} {of}, computed and not measured"
     yield from money_lines(plan.asked)
     for name, size in downloads:
