@@ -98,7 +98,7 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
     return rows, (len(before) - len(rows), len(after) - len(rows))
 
 
-def _questions(side: Side) -> dict[tuple[str, ...], tuple[Any, ...]]:
+def _questions(side: Side) -> dict[tuple[str, str, str], tuple[Any, ...]]:
     """By id, text and gold answer: data set, right answers, samples, failure modes, pairs.
 
     Runs on other files may give an id to another question. Pairs are their kinds, and a hash of
