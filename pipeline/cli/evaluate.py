@@ -123,17 +123,17 @@ def metrics_table(rows: list[dict[str, Any]]) -> Table:
     from pipeline.evaluation.compare import interval_text
     from pipeline.evaluation.policy_names import policy_title
 
-    header = ["policy", "data set", "n", "EM", "F1", "95 %", "CEM", "words", "well-formed", "steps"]
+    header = "policy", "data set", "questions", "EM", "95 %", "F1", "CEM", "words", "well-formed"
     lines = (
         [
             policy_title(row["policy"]), row["dataset"], f"{row['n']:,}", f"{100 * row['em']:.1f}",
-            f"{100 * row['f1']:.1f}", interval_text(row["ci"]["f1"], scale=100),
+            interval_text(row["ci"]["em"], scale=100), f"{100 * row['f1']:.1f}",
             f"{100 * row['cem']:.1f}", f"{row['words']:.2f}", f"{100 * row['format_ok']:.1f}",
             f"{row['steps']:.2f}", f"{total:.0f}" if (total := row["tokens"]["total"]) else "–",
         ]
         for row in rows
     )  # fmt: skip
-    return table([*header, "tokens"], lines)
+    return table([*header, "steps", "tokens"], lines)
 
 
 def _sampled_table(rows: list[dict[str, Any]]) -> Table:

@@ -30,8 +30,15 @@ from pipeline.core.answer_metrics import CoverMatch, answer_measures
 from pipeline.core.errors import InputError
 from pipeline.core.formats import CALL_TOOLS, DEFAULT_FORMAT, FormatName
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
-from pipeline.core.record_io import iterate_records, write_jsonl
-from pipeline.core.records import GrammarName, HopType, Question, Span, Trajectory
+from pipeline.core.record_io import iterate_records, parse_record, write_jsonl
+from pipeline.core.records import (
+    GrammarName,
+    HopType,
+    Question,
+    Span,
+    TokenCounts,
+    Trajectory,
+)
 from pipeline.core.text import visible
 from pipeline.evaluation.failures import Diagnosis, FailureMode, diagnose
 from pipeline.knowledge.corpus.raw_records import encodable
@@ -183,8 +190,14 @@ def _averages(source: str, cem: CoverMatch) -> list[Record]:
     from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
     from pipeline.evaluation.sampled import means
 
+    def read(record: Record) -> Trajectory:
+        view, tokens = read_trajectory(record), record.get("tokens")
+        if isinstance(tokens, dict):  # of a sampled trajectory; other systems write a number
+            view.tokens = parse_record(TokenCounts, tokens)
+        return view
+
     outcomes: dict[str, dict[tuple[str, str | int], list[Outcome]]] = {}
-    for number, (record, view) in enumerate(read_each(source, read_trajectory)):
+    for number, (record, view) in enumerate(read_each(source, read)):
         of_policy = outcomes.setdefault(str(record.get("policy") or ""), {})
         question = view.dataset, view.question_id or number
         of_policy.setdefault(question, []).append(measure(view, None, cem=cem))

@@ -39,7 +39,6 @@ def test_the_demonstration_run_is_shown_in_a_folder_without_a_configuration(tmp_
         httpx.Client(base_url=lines[-1].split()[0], follow_redirects=True, timeout=LIMIT) as client,
     ):
         assert "made by steep run --variant demo" in lines[0]
-        assert lines[-1].startswith("http://127.0.0.1:")
         kinds = linked_pages(client, most=5)
         assert kinds.keys() >= {
             "/pairs", "/pair/round", "/trajectories", "/trajectory/round", "/trajectory/policy",
@@ -48,7 +47,6 @@ def test_the_demonstration_run_is_shown_in_a_folder_without_a_configuration(tmp_
         pairs = client.get("/run/demo/pairs").text
         assert len(re.findall(r'href="/run/demo/pair/round-\d/\d+', pairs)) > 20
         assert "Why this pair" in client.get("/run/demo/pair/round-2/0").text
-        assert "Process" in client.get("/run/demo/report.html").text
         assert "it cannot be asked; make them with: steep run" in client.get("/run/demo/ask").text
     assert files() == before
     assert list(tmp_path.iterdir()) == []

@@ -180,6 +180,7 @@ def test_intervals_of_a_file_are_over_questions_and_not_over_their_samples(tmp_p
 
     once, often = rows(1), rows(8)
     assert [row["n"] for row in often] == [4, 4, 8, 8]
+    assert {(row["tokens"]["total"], row["searches"]) for row in often} == {(50.0, 1.0)}
     assert [(row["em"], row["ci"]) for row in often] == [(row["em"], row["ci"]) for row in once]
     other = replace(trajectory("q0", "Ostar", name="other"), dataset="musique")
     assert rows(1, other)[0]["em"] == (0.5 + 1 + 0 + 1) / 4

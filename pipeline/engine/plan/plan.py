@@ -121,7 +121,9 @@ def summary(plan: Plan | None, downloads: Sequence[tuple[str, float | None]]) ->
     yield f"{_devices(plan)}disk about {gib(plan.disk)} GiB"
     if plan.seconds:
         of = "GPU hours" if plan.gpu else "hours of one CPU core, give or take a factor of 4"
-        yield f"about {plan.seconds / 3600:,.1f} {of}, computed and not measured"
+        hours = f"{plan.seconds / 3600:,.1f}"
+        about = "less than 0.1" if hours == "0.0" else f"about {hours}"
+        yield f"{about} {of}, computed and not measured"
     yield from money_lines(plan.asked)
     for name, size in downloads:
         amount = "of unknown size" if size is None else f"about {gib(size)} GiB"

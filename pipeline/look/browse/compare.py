@@ -66,9 +66,9 @@ class Compared(NamedTuple):
 
         They are the failure modes of the worse side, or of the second if both are equal.
         """
-        failures = self.failures[0 if self.outcome == "won" else 1]
-        single = {"outcome": self.outcome, "pairs": self.change}
-        return [single[name]] if name in single else failures
+        if name == "failure":
+            return self.failures[0 if self.outcome == "won" else 1]
+        return [self.outcome if name == "outcome" else self.change]
 
 
 @lru_cache(maxsize=4)  # each filter of the page needs the same comparison
@@ -81,10 +81,8 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
             continue
         _, is_right, now, new_failures, new = after[key]
         difference = is_right * was - was_right * now  # of the shares of right answers
-        if old and new:
-            change = "kept" if old == new else "changed"
-        else:
-            change = "gone" if old else "new" if new else "none"
+        of_both = "kept" if old == new else "changed"
+        change = of_both if old and new else "gone" if old else "new" if new else "none"
         rows.append(
             Compared(
                 *key[:2],
@@ -100,7 +98,7 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
     return rows, (len(before) - len(rows), len(after) - len(rows))
 
 
-def _questions(side: Side) -> dict[tuple[str, ...], tuple[Any, ...]]:
+def _questions(side: Side) -> dict[tuple[str, str, str], tuple[Any, ...]]:
     """By id, text and gold answer: data set, right answers, samples, failure modes, pairs.
 
     Runs on other files may give an id to another question. Pairs are their kinds, and a hash of

@@ -99,8 +99,7 @@ def find_sources(name: str, root: Path, current: Sequence[Path] | None = None) -
     groups = [*_rounds(found), *_policies(found)]
     if not groups:
         raise StoreError(
-            f"{root} has no trajectories yet; run with the same options: steep run pair, which "
-            "samples, scores and pairs; steep browse --demo shows a finished run"
+            f"{root} has no trajectories; run with the same options: steep run pair, or see --demo"
         )
     return RunSources(
         name,

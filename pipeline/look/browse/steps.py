@@ -117,17 +117,12 @@ def evidence_matches(trajectory: Trajectory) -> list[EvidenceMatch]:
 
 def _nearest(evidence: str, steps: Sequence[Step], kind: str) -> int | None:
     """The step, from 1, whose text of this kind shares most words with the evidence."""
-    best, nearest = 0.0, None
-    for number, step in enumerate(steps, start=1):
-        texts = {
-            "subquery": [step.subquery],
-            "context": [item_text(item) for item in step.context],
-            "summary": [step.summary],
-        }[kind]
-        value = max(map(float, lexical([(evidence, text) for text in texts])), default=0.0)
-        if value > best:
-            best, nearest = value, number
-    return nearest
+    values = [0.0]  # of no step
+    for step in steps:
+        of_items = [item_text(item) for item in step.context]
+        texts = of_items if kind == "context" else [getattr(step, kind)]
+        values.append(max(map(float, lexical([(evidence, text) for text in texts])), default=0.0))
+    return values.index(max(values)) or None
 
 
 def scalar_terms(rewards: Mapping[str, Any] | None) -> dict[str, float]:
