@@ -69,7 +69,7 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
         ("evaluation.sampling.temperature=1", r"cannot be set here; set evaluation\.temperature"),
         ("evaluation.sampling.recorded=x.jsonl", r"recorded cannot be set here; steep submit measures"),
         ("sampling.malformed_calls=answer", r"malformed_calls is set, and format is tags.* to end"),
-        ("data.test=[{path: x, share: [0.7, 0.2]}]", r"share: \[0\.7, 0\.2\] has no question; set the"),
+        ("data.test=[{path: x, share: [0.7, 0.2]}]", r"share: \[0\.7, 0\.2\] has no question; raise the"),
         ("rewards.reranker={kind: biencoder, model: m}", r"model is set, and kind is biencoder, which"),
         ("retrieval.chunks=30", r"chunks is 30, and num_candidate_chunks is 20, so that variant ppr"),
         ("evaluation.retrieval={variant: semantic, top_k: 9}", r"top_k is 9, and chunks is 5, so that"),
