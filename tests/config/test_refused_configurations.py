@@ -169,13 +169,9 @@ def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
             load(file)
 
 
-def test_a_base_may_be_a_variant_in_any_directory(
+def test_a_folder_with_the_name_of_a_variant_is_not_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "run.yaml").write_text("base: tearag-rft\n")
-    (tmp_path / "tearag-rft").mkdir()  # a folder of this name is no configuration
-    (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "run.yaml").write_text("base: tearag-rft\n")
+    (tmp_path / "tearag-rft").mkdir()
     monkeypatch.chdir(tmp_path)
-    for file in ("below/run.yaml", "tearag-rft"):
-        assert load(file).dpo.loss == "sft"
+    assert load("tearag-rft").dpo.loss == "sft"
