@@ -53,7 +53,7 @@ def parse_yaml(text: str, *, comments: bool = True) -> Any:
     tokens = [] if comments else [*yaml.scan(text)]
     for one, other in pairwise(tokens):
         if "#" in text[one.end_mark.index : other.start_mark.index]:
-            raise YamlProblem("# begins a comment in YAML; put the value into quotes", 1)
+            raise YamlProblem("# begins a comment in YAML; remove it, or quote the value", 1)
     return value
 
 

@@ -83,7 +83,7 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
         ("per_round.4={}", "settings for round 4, and rounds is 3; remove them, or set rounds"),
         ("=", r"--set '': expected key\.key=value"),
         ("corpus.files.0.path=x", r"corpus\.files is a list; set corpus\.files as a whole"),
-        ("prompt.system=Answer #1", r"--set prompt\.system: # begins a comment in YAML; put the value"),
+        ("prompt.system=Answer #1", r"--set prompt\.system: # begins a comment in YAML; remove it, or"),
         ("rounds=" + "[" * 500, r"--set rounds: .*nesting is out of range"),
         ("rounds=\udcff", r"--set rounds: holds the character U\+DCFF"),
     ],
