@@ -338,7 +338,7 @@ def _placed(path: Path) -> Path:
 
 
 def _quoted(value: object) -> str:
-    """A text in quotes, as YAML has it. Raises InputError for one that no configuration may have."""
+    """A text in quotes, as YAML has it. Raises InputError for one that configurations refuse."""
     text = str(value)
     try:
         check_texts(text)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cli.printing import console, print_json, table
 from pipeline.core.atomic import STDOUT
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import leaves, read_json
+from pipeline.core.input_files import differing, read_json
 from pipeline.core.record_io import iterate_records, write_jsonl, write_parquet
 from pipeline.core.records import Pair, Trajectory
 from pipeline.core.row_files import iterate_parquet
@@ -159,11 +159,11 @@ def _combine(source: Path, target: Path, before: Config, after: Config) -> None:
 
 def _changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """The settings of pairs and of the reward that differ, with the old and the new value."""
-    old, new = (dict(leaves(config.model_dump(mode="json"))) for config in (before, after))
+    old, new = (config.model_dump(mode="json") for config in (before, after))
     return {
-        key: (old.get(key), value)
-        for key, value in new.items()
-        if key.startswith(("pairs.", f"{before.rewards_block}.")) and value != old.get(key)
+        name: (was, now)
+        for name, was, now in differing(old, new)
+        if name.startswith(("pairs.", f"{before.rewards_block}."))
     }
 
 

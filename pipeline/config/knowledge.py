@@ -135,7 +135,7 @@ class QuestionFile(Block):
     @classmethod
     def _some_questions(cls, value: tuple[float, float]) -> tuple[float, float]:
         if value[0] >= value[1]:
-            raise ValueError(f"{list(value)} has no question; set the second number above the first")
+            raise ValueError(f"{list(value)} has no question; raise the second number")
         return value
 
 
@@ -221,10 +221,7 @@ class Graph(AskedModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:
-        if self.source == "llm":
-            self.check_one_model("graph")
-        if self.source in ("annotated", "openie") and self.path is None:
-            raise ValueError(f"source is {self.source}, which needs graph.path; add it")
+        _check_source(self, "graph")
         return self
 
 
@@ -242,11 +239,15 @@ class Hypergraph(AskedModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Hypergraph:
-        if self.source == "llm":
-            self.check_one_model("hypergraph")
-        if self.source == "annotated" and self.path is None:
-            raise ValueError("source is annotated, which needs hypergraph.path; add it")
+        _check_source(self, "hypergraph")
         return self
+
+
+def _check_source(block: Graph | Hypergraph, name: str) -> None:
+    if block.source == "llm":
+        block.check_one_model(name)
+    if block.source in ("annotated", "openie") and block.path is None:
+        raise ValueError(f"source is {block.source}, which needs {name}.path; add it")
 
 
 class Encoder(Block):

@@ -41,12 +41,9 @@ class Setting:
     @property
     def kind(self) -> Kind:
         """How a change affects results: the mark of the field, or "result" without a mark."""
-        for mark in self.info.metadata:
-            if isinstance(mark, Execution):
-                return "execution"
-            if isinstance(mark, Indirect):
-                return "indirect"
-        return "result"
+        if self.name in self.block.marked(Execution):
+            return "execution"
+        return "indirect" if self.name in self.block.marked(Indirect) else "result"
 
     @property
     def values(self) -> str:

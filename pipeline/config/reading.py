@@ -22,32 +22,25 @@ from pipeline.config.run import Config
 from pipeline.config.variants import variants
 from pipeline.config.yaml_files import YamlProblem, parse_yaml, read_yaml, shown_key
 from pipeline.core.errors import ConfigError
-from pipeline.core.shipped import find_configuration, shipped_configuration
+from pipeline.core.shipped import find_configuration, is_file, shipped_configuration
 
 _MOST_BASES = 20
 
 
-def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None) -> Config:
+def load(
+    path: Path | str,
+    overrides: tuple[str, ...] = (),
+    data: str | None = None,
+    *,
+    reference: bool = False,
+) -> Config:
     """Read, merge and check a configuration file.
 
     ``path`` is a file or the name of a shipped configuration (`find_configuration`).
     ``overrides`` are ``key.key=value`` with YAML values; ``data`` sets ``data.root``.
     Raises ConfigError with file, key, value, bound and remedy, also for ``data`` that a generated
-    world would leave unread.
+    world would leave unread, unless the configuration is only a ``reference`` of another.
     """
-    config = load_any(path, overrides, data)
-    if data is not None and config.data.closed_world is not None:
-        raise ConfigError(
-            f"{path}: data.closed_world generates the files, so that those in {data} (--data, "
-            "DATA=) are not read; choose another --config, or set data.closed_world to null"
-        )
-    return config
-
-
-def load_any(
-    path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None
-) -> Config:
-    """`load` for comparisons, also with ``data`` that would not be read."""
     path = find_configuration(path)
     values = _read_with_base(path, ())
     for override in overrides:
@@ -57,11 +50,17 @@ def load_any(
         values["data"] = {**(values.get("data") or {}), "root": data}
     values.setdefault("name", path.stem)
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
         from pipeline.config.explain import explain
 
         raise ConfigError(explain(path, error)) from None
+    if data is not None and config.data.closed_world is not None and not reference:
+        raise ConfigError(
+            f"{path}: data.closed_world generates the files, so that those in {data} (--data, "
+            "DATA=) are not read; choose another --config, or set data.closed_world to null"
+        )
+    return config
 
 
 def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
 
 def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path | None]:
     """The settings of one file or variant, and the base that it names."""
-    if not os.path.isfile(path) and (variant := variants().get(str(path))):
+    if not is_file(path) and (variant := variants().get(str(path))):
         values = copy.deepcopy({"name": str(path), **variant.settings})
         return values, find_configuration(variant.base)
     if not os.path.lexists(path):
@@ -111,7 +110,7 @@ def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path 
 def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] | None:
     """The base of a valid configuration (file and `Config`), or None. Arguments as in `load`."""
     _, base = _read_file(find_configuration(path), ())
-    return None if base is None else (base, load_any(base, (), data))
+    return None if base is None else (base, load(base, (), data, reference=True))
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

@@ -230,17 +230,15 @@ class Config(Block):
                     f"{block} is set, and steps in grammar {self.grammar} have no conclusion to "
                     f"judge; set {block} to null"
                 )
-            if judges is not None and judges.exact and self.data.closed_world is None:
+        exact = {block: judges is not None and judges.exact for block, judges in blocks.items()}
+        answers = self.answer_judge
+        exact["answer_judge"] = answers is not None and answers.backend == "closed-world"
+        for block, by_facts in exact.items():
+            if by_facts and self.data.closed_world is None:
                 raise ValueError(
                     f"{block} has backend closed-world, which needs data.closed_world; "
                     "add it or choose another backend"
                 )
-        answers = self.answer_judge
-        if answers and answers.backend == "closed-world" and self.data.closed_world is None:
-            raise ValueError(
-                "answer_judge has backend closed-world, which needs data.closed_world; "
-                "add it or choose another backend"
-            )
         return self
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from pipeline.config.base import Block, shown
-from pipeline.config.reading import load, load_any, load_base
+from pipeline.config.reading import load, load_base
 from pipeline.config.run import Config
 from pipeline.config.yaml_files import RESOLVERS
 from pipeline.core.shipped import CONFIGURATIONS, find_configuration
@@ -146,7 +146,7 @@ def _reference(path: Path, data: str | None) -> tuple[str, Config | None]:
     if base := load_base(path, data):
         return base[0].name, base[1]
     if path.resolve().is_relative_to(CONFIGURATIONS.resolve()):
-        return path.name, load_any(path, (), data)
+        return path.name, load(path, (), data, reference=True)
     return DEFAULTS, None
 
 

@@ -8,6 +8,7 @@ escapes of characters such as emojis are read; a repeated key is refused.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from functools import lru_cache
 from itertools import pairwise
@@ -18,7 +19,6 @@ import yaml
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.input_files import read_text
-
 
 _MOST_VALUES = 1_000_000  # of a file; aliases of aliases can stand for more than a machine holds
 
@@ -53,7 +53,7 @@ def parse_yaml(text: str, *, comments: bool = True) -> Any:
     tokens = [] if comments else [*yaml.scan(text)]
     for one, other in pairwise(tokens):
         if "#" in text[one.end_mark.index : other.start_mark.index]:
-            raise YamlProblem("# begins a comment in YAML; put the value into quotes", 1)
+            raise YamlProblem("# begins a comment in YAML; remove it, or quote the value", 1)
     return value
 
 
@@ -79,20 +79,16 @@ def _parsed(text: str) -> Any:
         ) from None
 
 
-def _size(value: Any, known: dict[int, int]) -> int:
-    """The values in ``value`` with aliases written out; ``known`` has those that were counted.
+def _size(value: Any, known: dict[int, float]) -> float:
+    """The number of values with aliases written out, infinite for one inside of itself.
 
-    Raises RecursionError for a value inside of itself.
+    ``known`` has the sizes of the mappings and lists that were counted.
     """
-    if not isinstance(value, dict | list):
-        return 1
-    if known.get(id(value)) == 0:
-        raise RecursionError
-    if id(value) not in known:
-        known[id(value)] = 0
+    if isinstance(value, dict | list) and id(value) not in known:
+        known[id(value)] = math.inf
         below = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_size(one, known) for one in below)
-    return known[id(value)]
+    return known.get(id(value), 1)
 
 
 class _Loader(yaml.SafeLoader):

@@ -155,3 +155,11 @@ def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(below, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, list(value) if isinstance(value, tuple) else value
+
+
+def differing(before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The `leaves` that differ, by name, with the value before and after; None where it lacks."""
+    old, new = dict(leaves(before)), dict(leaves(after))
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield name, old.get(name), new.get(name)

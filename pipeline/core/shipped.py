@@ -38,7 +38,7 @@ def find_configuration(name: Path | str) -> Path:
     Returns ``name`` as a path when neither exists.
     """
     path = Path(name)
-    return path if _is_file(path) else shipped_configuration(name) or path
+    return path if is_file(path) else shipped_configuration(name) or path
 
 
 def shipped_configuration(name: Path | str) -> Path | None:
@@ -52,10 +52,10 @@ def shipped_configuration(name: Path | str) -> Path | None:
         return None
     file = CONFIGURATIONS.joinpath(*parts)
     candidates = (file, file.with_name(f"{file.name}.yaml"))
-    return next((candidate for candidate in candidates if _is_file(candidate)), None)
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
     """Whether ``path`` is a file; False for a name that the file system cannot have."""
     try:
         return path.is_file()

@@ -34,7 +34,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import leaves, parse_json, read_json, read_text
+from pipeline.core.input_files import differing, parse_json, read_json, read_text
 from pipeline.engine.card import CARD, write_card
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.file_hashes import (
@@ -346,17 +346,14 @@ def differences(
     lines = []
     if old["version"] != current.version:
         lines.append(f"stage version: {old['version']} -> {current.version}")
-    before, after = dict(leaves(old["settings"])), dict(leaves(current.settings))
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            lines.append(f"setting {key}: {before.get(key)!r} -> {after.get(key)!r}")
-    for kind, now in (("file", current.files), ("upstream stage", current.inputs)):
-        then = old["files" if kind == "file" else "inputs"]
-        for name in sorted(then.keys() | now.keys()):
-            if then.get(name) != now.get(name):
-                lines.append(
-                    f"{kind} {name}: {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
-                )
+    for name, before, after in differing(old["settings"], current.settings):
+        lines.append(f"setting {name}: {before!r} -> {after!r}")
+    for kind, was, now in (
+        ("file", old["files"], current.files),
+        ("upstream stage", old["inputs"], current.inputs),
+    ):
+        for name, before, after in differing(was, now):
+            lines.append(f"{kind} {name}: {before or 'absent'} -> {after or 'absent'}")
     return lines
 
 

@@ -98,7 +98,7 @@ def test_every_setting_can_be_explained() -> None:
         (["explain", "per_round.0.pairs.margin"], "round is 0; rounds count from 1"),
         (["show", "--data", "/"], "so that those in / (--data, DATA=) are not read; choose another"),
         (["show", "-c", ""], ". is a directory; name a YAML file in it"),
-        (["show", "-c", "absent"], "absent: no such configuration file"),
+        (["show", "-c", "absent"], "absent: no such configuration file; `steep init --list`"),
         (["show", "--set", "rounds=x"], "rounds is 'x'; set it to a whole number"),
     ],
 )  # fmt: skip

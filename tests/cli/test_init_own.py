@@ -80,7 +80,7 @@ def test_it_says_what_it_found_guessed_and_skipped(
     assert [(file.limit, file.select) for file in settings.data.test] == [(2, "random")]
 
 
-@pytest.mark.parametrize("name", ["24", "yes", "1e3", "my run", "a\u2028 \N{GRINNING FACE}: #'\"\\"])
+@pytest.mark.parametrize("name", ["24", "yes", "1e3", "my run", "a\u2028 \U0001f600: #'\"\\"])
 def test_the_name_of_the_file_names_the_run(folder: Path, name: str) -> None:
     (folder / "my docs").rename(folder / name)
     finished("init", "own", "--docs", name, "--output", f"{name}.yaml")

@@ -11,6 +11,7 @@ from pipeline.rollout.grammars import grammar
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EMBEDDED = CONFIGS / "embedded.yaml"
+FIVE = "retrieval={variant: semantic, top_k: 5, reranker: {kind: biencoder}}"
 EXACT_JUDGES = "{over: {backend: closed-world}, under: {backend: closed-world}}"
 
 
@@ -94,9 +95,9 @@ def test_settings_that_do_not_fit_together_are_refused(name, overrides, message)
     [
         ("embedded-hiprag", []),
         ("embedded-prograph", []),
-        ("embedded-prograph", ["retrieval.variant=fused", "index.links=true", "rewards.prograph.structure=0"]),
-        ("embedded-prograph", ["evaluation.retrieval={variant: semantic, top_k: 5}"]),
-        ("embedded-prograph", ["retrieval={variant: semantic, reranker: {kind: biencoder}}", "rounds=0"]),
+        ("embedded-prograph", [FIVE, "rewards.prograph.structure=0"]),
+        ("embedded-prograph", [f"evaluation.{FIVE}"]),
+        ("embedded-prograph", [FIVE, "rounds=0"]),
     ],
 )
 def test_a_method_that_reads_no_triplets_needs_no_graph(name, overrides):

@@ -69,7 +69,7 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
         ("evaluation.sampling.temperature=1", r"cannot be set here; set evaluation\.temperature"),
         ("evaluation.sampling.recorded=x.jsonl", r"recorded cannot be set here; steep submit measures"),
         ("sampling.malformed_calls=answer", r"malformed_calls is set, and format is tags.* to end"),
-        ("data.test=[{path: x, share: [0.7, 0.2]}]", r"share: \[0\.7, 0\.2\] has no question; set the"),
+        ("data.test=[{path: x, share: [0.7, 0.2]}]", r"share: \[0\.7, 0\.2\] has no question; raise the"),
         ("rewards.reranker={kind: biencoder, model: m}", r"model is set, and kind is biencoder, which"),
         ("retrieval.chunks=30", r"chunks is 30, and num_candidate_chunks is 20, so that variant ppr"),
         ("evaluation.retrieval={variant: semantic, top_k: 9}", r"top_k is 9, and chunks is 5, so that"),
@@ -83,7 +83,7 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
         ("per_round.4={}", "settings for round 4, and rounds is 3; remove them, or set rounds"),
         ("=", r"--set '': expected key\.key=value"),
         ("corpus.files.0.path=x", r"corpus\.files is a list; set corpus\.files as a whole"),
-        ("prompt.system=Answer #1", r"--set prompt\.system: # begins a comment in YAML; put the value"),
+        ("prompt.system=Answer #1", r"--set prompt\.system: # begins a comment in YAML; remove it, or"),
         ("rounds=" + "[" * 500, r"--set rounds: .*nesting is out of range"),
         ("rounds=\udcff", r"--set rounds: holds the character U\+DCFF"),
     ],
@@ -169,13 +169,9 @@ def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
             load(file)
 
 
-def test_a_base_may_be_a_variant_in_any_directory(
+def test_a_folder_with_the_name_of_a_variant_is_not_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "run.yaml").write_text("base: tearag-rft\n")
-    (tmp_path / "tearag-rft").mkdir()  # a folder of this name is no configuration
-    (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "run.yaml").write_text("base: tearag-rft\n")
+    (tmp_path / "tearag-rft").mkdir()
     monkeypatch.chdir(tmp_path)
-    for file in ("below/run.yaml", "tearag-rft"):
-        assert load(file).dpo.loss == "sft"
+    assert load("tearag-rft").dpo.loss == "sft"

@@ -31,6 +31,10 @@ def test_values_are_read_as_people_write_them(text: str, value: object) -> None:
     assert type(parsed) is type(value)
 
 
+# Twenty aliases, each of two of the one before.
+DOUBLED = "- &a0 [x]\n" + "".join(f"- &a{n + 1} [*a{n}, *a{n}]\n" for n in range(20))
+
+
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
@@ -41,7 +45,7 @@ def test_values_are_read_as_people_write_them(text: str, value: object) -> None:
         ("a: !!bool x", 1, "tag, escape, alias or nesting is out of range"),
         ("a: !!int ''", 1, "out of range"),
         ("a: &a {b: [*a]}", 1, "out of range"),
-        ("- &a0 [x]\n" + "".join(f"- &a{n + 1} [*a{n}, *a{n}]\n" for n in range(20)), 1, "out of range"),
+        (DOUBLED, 1, "alias or nesting is out of range"),
         ("a: !!timestamp x", 1, "out of range"),
         ("? [a]\n: 1\n", 1, "unhashable key"),
         ("a: " + "[" * 500, 1, "nesting is out of range"),

@@ -103,7 +103,8 @@ def test_repeated_question_in_a_split_raises_input_error(tmp_path: Path) -> None
     stage, _ = run_questions(chosen, tmp_path, "test")  # repeats in a set are kept
     first, *repeats = [row.question_id for row in read(stage.output)]
     assert repeats == [f"{first}-2", f"{first}-3"]
-    (tmp_path / "other.jsonl").write_text(json.dumps({"id": first, "question": "why", "answer": ["x"]}))
+    other = {"id": first, "question": "why", "answer": ["x"]}
+    (tmp_path / "other.jsonl").write_text(json.dumps(other))
     with pytest.raises(InputError, match=rf"other\.jsonl: question id {first} occurs twice"):
         run_questions(chosen, tmp_path, "test")
 

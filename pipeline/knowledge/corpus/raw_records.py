@@ -58,8 +58,10 @@ class RawRecord:
 
         Tables of several sources have null, or in CSV "", in the columns of the others.
         """
-        there = [name for name in names if name in self.value] or names
-        name = next((name for name in there if self.value.get(name) not in (None, "")), there[0])
+        for name in names:
+            if (value := self.value.get(name)) not in (None, ""):
+                return name, value
+        name = next((name for name in names if name in self.value), names[0])
         return name, self.value.get(name)
 
     def text(self, *names: str) -> str:

@@ -26,7 +26,7 @@ from tenacity import (
 )
 
 from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
-from pipeline.core.input_files import leaves, parse_json
+from pipeline.core.input_files import differing, parse_json
 from pipeline.core.records import ContextItem
 from pipeline.core.text import one_line
 from pipeline.knowledge.retrieval.base import Query
@@ -157,14 +157,10 @@ class RemoteRetriever:
     def _identity_error(self) -> RetrievalUnavailable:
         try:
             about = parse_json(self._http.get("/health").text, "the response")
-            ours, theirs = dict(leaves(asdict(self._identity))), dict(leaves(about["identity"]))
+            found = differing(about["identity"], asdict(self._identity))
+            differences = [f"{name} {theirs}, here {ours}" for name, theirs, ours in found]
         except (httpx.HTTPError, InputError, LookupError, TypeError, AttributeError):
-            ours, theirs = {}, {}
-        differences = [
-            f"{name} {theirs.get(name)}, here {ours.get(name)}"
-            for name in sorted(ours.keys() | theirs.keys())
-            if ours.get(name) != theirs.get(name)
-        ]
+            differences = []
         return self._unavailable(
             "its retrieval differs from this configuration"
             + (f" ({one_line('; '.join(differences), _SHOWN)})" if differences else "")
