@@ -128,8 +128,7 @@ class Chosen:
 
         if not task.complete():
             raise StoreError(f"{task.label} is not done; run: {run_command(task)}")
-        check_output(task, Depth.SIZES)
-        return task.directory
+        return check_output(task, Depth.SIZES)
 
 
 def _chosen(

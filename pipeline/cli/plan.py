@@ -85,14 +85,14 @@ def _print(running: Sequence[StageTask], unknown: str | None, made: Plan) -> Non
 
 def _running(task: StageTask) -> tuple[list[StageTask], str | None]:
     """The stages that would run, without their shards; and the reason when that is unknown."""
-    from pipeline.engine.stage import walk, walk_configured
+    from pipeline.engine.stage import Outputs, walk, walk_configured
 
-    stages = list(walk_configured(task))
+    stages, outputs = list(walk_configured(task)), Outputs()
     try:
-        incomplete = {needed.task_id for needed in walk(task) if not needed.complete()}
+        needed = {one.task_id for one in walk(task, outputs.requires)}
+        return [one for one in stages if one.task_id in needed and not outputs.of(one)], None
     except SteepError as error:
         return stages, str(error)
-    return [needed for needed in stages if needed.task_id in incomplete], None
 
 
 def _named(tasks: Iterable[StageTask]) -> str:

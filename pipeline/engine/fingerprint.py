@@ -49,8 +49,7 @@ def select(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for dotted in names:
         *parents, name = dotted.split(".")
-        block = reduce(getattr, parents, settings)
-        deciding = block.deciding(name)
+        deciding = reduce(getattr, parents, settings).deciding(name)
         if name in deciding:
             chosen[dotted] = deciding[name]
     return chosen

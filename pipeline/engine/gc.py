@@ -16,7 +16,15 @@ from pathlib import Path
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.engine.removal import Stored, remove, size_and_time, stored
 from pipeline.engine.resolved import RESOLVED
-from pipeline.engine.stage import STAGES, PolicyTask, RoundTask, StageTask, left_by, walk
+from pipeline.engine.stage import (
+    STAGES,
+    Outputs,
+    PolicyTask,
+    RoundTask,
+    StageTask,
+    left_by,
+    walk,
+)
 from pipeline.engine.store import StageKey, Store, differences
 
 _MOST_REASONS = 3
@@ -54,29 +62,45 @@ class Names:
     outputs: set[tuple[str, str]] = field(default_factory=set)
     undecided: set[str] = field(default_factory=set)
     joined: set[tuple[str, str]] = field(default_factory=set)  # shards of complete stages
+    complete: Outputs = field(default_factory=Outputs)
+    added: set[str] = field(default_factory=set)  # task ids
 
-    def add(self, report: StageTask) -> None:
-        """Add all outputs of a configuration. Raises SteepError when a needed file is missing."""
-        needed = list(_needed(report))
-        for task in needed:
-            self._add(task)
-        for task in _further(report, {task.stage for task in needed}):
+    def add(self, report: StageTask) -> set[Store]:
+        """Add all outputs of a configuration; returns the stores of the report.
+
+        Raises SteepError when a needed file is missing.
+        """
+        needed = self._add(report)
+        for task in _further(report, {one.stage for one in needed}):
             try:
-                for below in _needed(task):
-                    self._add(below)
+                self._add(task)
             except ConfigError:  # the configuration has no such stage
                 continue
             except SteepError:
                 self.undecided.add(task.stage)
+        return {one.store for one in needed}
 
-    def _add(self, task: StageTask) -> None:
-        self.keys.append(task.key)
-        # The directory has another fingerprint when the stage reuses an output with the same
-        # content.
-        self.outputs |= {(task.stage, task.key.fingerprint), (task.stage, task.directory.name)}
-        if task.complete():
-            shards = task.shards().values()
-            self.joined |= {(shard.stage, shard.key.fingerprint) for shard in shards}
+    def _add(self, last: StageTask) -> list[StageTask]:
+        """Add a task and all tasks below it, including tasks with output on another machine.
+
+        Returns those that were not added before.
+        """
+        needed = []
+
+        def below(one: StageTask) -> dict[str, StageTask]:
+            return {} if one.task_id in self.added else one.inputs | self.complete.requires(one)
+
+        for task in (one for one in walk(last, below) if one.task_id not in self.added):
+            self.keys.append(task.key)
+            # The directory has another fingerprint when the stage reuses an output with the same
+            # content.
+            directory = self.complete.directory(task)
+            self.outputs |= {(task.stage, task.key.fingerprint), (task.stage, directory.name)}
+            if self.complete.of(task):
+                self.joined |= {(one.stage, one.key.fingerprint) for one in task.shards().values()}
+            self.added.add(task.task_id)
+            needed.append(task)
+        return needed
 
     @property
     def stages(self) -> set[str]:
@@ -94,11 +118,6 @@ class Names:
         if (output.stage, output.fingerprint) in self.joined:
             return "the complete stage holds what this shard wrote"
         return _difference(output, self.keys)
-
-
-def _needed(task: StageTask) -> Iterator[StageTask]:
-    """A task and all tasks below it, including tasks with output on another machine."""
-    return walk(task, lambda one: {**one.inputs, **one.requires()})
 
 
 def _further(report: StageTask, known: set[str]) -> Iterator[StageTask]:
@@ -126,16 +145,16 @@ def collect(
     found, names = Collection(), Names()
     given = {report.settings.run_dir.resolve() for report in reports}
     folders = [Path(report.settings.runs_dir) for report in reports] + ([runs] if runs else [])
-    examined = list(reports)
+    stores = set[Store]()  # of the examined runs
     for report in reports:
-        names.add(report)
+        stores |= names.add(report)
     unknown: list[str] = []  # runs whose outputs are unknown
     for run in _runs(folders):
         below = runs is not None and run.parent.resolve() == runs.resolve() and not run.is_symlink()
         wanted = below or run.resolve() in given
         try:
             report = left_by(run).clone(STAGES["report"])
-            names.add(report)
+            of_run = names.add(report)
         except FileNotFoundError:
             if run.resolve() not in given:
                 unknown.append(
@@ -148,9 +167,8 @@ def collect(
             if wanted and removing:
                 raise InputError(f"{unknown[-1]}; nothing was removed") from None
         else:
-            examined += [report] if wanted else []
+            stores |= of_run if wanted else set()
     found.left += unknown if runs is not None else []
-    stores = {task.store for report in examined for task in _needed(report)}
     for store in sorted(stores, key=lambda store: store.root):
         shared = not any(folder.resolve() in store.root.resolve().parents for folder in folders)
         blocked = f"all runs share it, and {unknown[0]}" if unknown and shared else None

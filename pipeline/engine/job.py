@@ -53,20 +53,22 @@ def run_stage_of(task: StageTask) -> None:
 
 def _start(task: StageTask) -> None:
     """Run the stage in a separate process, which prints into the run's log directory."""
-    needed, facts = task.requires(), task.facts()
+    outputs, facts = Outputs(), task.facts()
     trains = any(isinstance(one, Training) for one in task.opens())
-    for read in needed.values():
-        check_output(read, Depth.HASHES if trains else Depth.SIZES)
-    directories = {name: read.directory for name, read in needed.items()}
+    directories = {}
+    for name, read in outputs.requires(task).items():
+        if outputs.of(read) is None:
+            raise StoreError(f"{read.label} is no longer complete; run the command again")
+        directories[name] = check_output(read, Depth.HASHES if trains else Depth.SIZES, outputs)
     directories |= {name: fact for name, fact in facts.items() if isinstance(fact, Path)}
     is_shard = isinstance(task, ShardTask)
     shard, shards = (task.shard_number, task.shard_count) if is_shard else (0, 1)
     part = "run_shard" if shards > 1 else "merge" if task.shards() else "run"
     job = StageJob(
         config=task.settings.model_dump(mode="json"),
-        key=dict(task.key.__dict__),
+        key=task.key.values(),
         raw_files=task.raw_files(),
-        contents=Outputs().contents(task),
+        contents=outputs.contents(task),
         entry=task.function(part),
         root=str(task.store.root),
         seed=task.settings.seed,
@@ -121,16 +123,20 @@ def environment(lease: Lease = NO_LEASE) -> dict[str, str]:
     return {**extra, **lease.environment()}
 
 
-def check_output(task: StageTask, depth: Depth) -> None:
-    """Raise StoreError when the stage of ``task`` is complete and its output is damaged.
+def check_output(task: StageTask, depth: Depth, outputs: Outputs | None = None) -> Path:
+    """The directory of a task's output, complete or not.
 
-    The message names the files, what differs, and the command that makes them again.
+    Raises StoreError when the output is complete and damaged. The message names the files, what
+    differs, and the command that makes them again.
     """
-    if task.complete() and (found := problems(task.directory, depth)):
+    outputs = outputs or Outputs()
+    directory = outputs.directory(task)
+    if outputs.complete(task) and (found := problems(directory, depth)):
         raise StoreError(
-            f"the output of {task.label} is damaged ({task.directory}: {'; '.join(found)}); "
-            f"make it again: {remake_command(task)}"
+            f"the output of {task.label} is damaged ({directory}: {'; '.join(found)}); "
+            f"make it again: {remake_command(task, directory)}"
         )
+    return directory
 
 
 def run_command(task: StageTask, *more: str) -> str:
@@ -143,14 +149,14 @@ def run_command(task: StageTask, *more: str) -> str:
     return shlex.join([*task.command(), *more, *options])
 
 
-def remake_command(task: StageTask) -> str:
-    """The command that makes the stage's output again.
+def remake_command(task: StageTask, directory: Path) -> str:
+    """The command that makes the stage's output in ``directory`` again.
 
     ``--force`` is about the stage that the command names; another output must be removed first.
     """
     if task.made_by is None:
         return run_command(task, "--force")
-    return f"{shlex.join(['rm', '-r', str(task.directory)])} && {run_command(task)}"
+    return f"{shlex.join(['rm', '-r', str(directory)])} && {run_command(task)}"
 
 
 def keep_failure(task: StageTask, exception: BaseException) -> str:

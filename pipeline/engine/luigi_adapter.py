@@ -1,14 +1,14 @@
 """The adapter of Luigi: the one place that changes how Luigi is imported and runs tasks.
 
-Luigi chooses which task runs, and counts the GPUs and CPU threads of a run (its resources). Five
+Luigi chooses which task runs, and counts the GPUs and CPU threads of a run (its resources). Six
 things differ here from Luigi's own. It is imported without two optional packages whose functions no
 task uses, because they take three quarters of the time of the import, which every command on a run
 needs. A task runs in a thread in place of a forked process, because it only waits for the process
 of its stage, and a fork of a process with threads, as pyarrow and torch start them, can crash or
 hang. Whoever schedules tasks says what runs them, so that their class, which declares stages, needs
 no module that runs any; for Luigi's own command their package says it (`Task.runner`). The
-parameters of a class are looked up once. Luigi's own log lines are off, because stages report for
-themselves.
+parameters of a class are looked up once. The runner of a task looks up its inputs, and Luigi does
+not do so before, one by one. Luigi's own log lines are off, because stages report for themselves.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Worker(Worker):
     """Luigi's worker, with threads in place of forked processes."""
 
     def __init__(self, run: _Run, failed: _Failed, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(check_unfulfilled_deps=False, **settings)
         self._run, self._failed = run, failed
 
     def _create_task_process(self, task: Any) -> Any:

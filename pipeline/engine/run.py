@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pipeline.core.atomic import replacing
@@ -18,7 +18,7 @@ from pipeline.engine.progress import FailureRecord
 from pipeline.engine.progress_bars import shown
 from pipeline.engine.removal import Cleaning
 from pipeline.engine.resolved import keep_dtypes, write_resolved
-from pipeline.engine.stage import STAGES, LightTask, StageTask, resolved, walk
+from pipeline.engine.stage import STAGES, LightTask, Outputs, StageTask, resolved, walk
 from pipeline.engine.store import Depth
 
 
@@ -53,27 +53,31 @@ def run(
             f"workers is {workers}; expected at least 1, the number of stages that run at once; "
             "raise --workers (WORKERS=), or leave it out to use the setting workers"
         )
-    tasks = _with_keys(task, force, check)
-    with _os_errors(task.settings.run_dir), _alone(task) if force else nullcontext():
+    outputs = Outputs()
+    tasks = _with_keys(task, outputs, force, check)
+    with _os_errors(task.settings.run_dir), ExitStack() as stack:
+        if force:  # a second forced run would discard the output of the first
+            name = f"{task.key.fingerprint}-forced"
+            stack.enter_context(task.store.locked(task.stage, name, timeout=0))
         if keep_config:
             write_resolved(task.run_settings)
-        if force or not task.complete():
-            todo = [needed for needed in tasks if needed is task or not needed.complete()]
+        if force or not outputs.complete(task):
+            todo = [each for each in tasks if each is task or not outputs.complete(each)]
             if check:
                 _check(tasks, todo)
             capacity = Capacity.of(task.run_settings, workers)
             if kept := keep_dtypes(resolved(task)):
                 say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
-        check_output(task, Depth.SIZES)
-        _publish(task)
-        return task.directory
+        directory = check_output(task, Depth.SIZES)
+        _publish(task, directory)
+        return directory
 
 
-def _publish(task: StageTask) -> None:
+def _publish(task: StageTask, directory: Path) -> None:
     """Copy the page and the numbers of a report to the run's directory, if they differ."""
     for name in task.publishes:
-        source, target = task.directory / name, task.settings.run_dir / name
+        source, target = directory / name, task.settings.run_dir / name
         if not target.is_file() or target.read_bytes() != source.read_bytes():
             with replacing(target) as temporary:
                 shutil.copyfile(source, temporary)
@@ -88,21 +92,15 @@ def _os_errors(run_dir: Path) -> Iterator[None]:
         raise StoreError(explain_os_error(error, run_dir)) from None
 
 
-def _alone(task: StageTask) -> AbstractContextManager[None]:
-    """Hold the lock of forced runs of a stage: a second one would discard the output of the first.
+def _with_keys(task: StageTask, outputs: Outputs, force: bool, check: bool) -> list[StageTask]:
+    """The stages of `walk` with their keys, which need the data files and models.
 
-    Raises StageBusy when another process holds it.
+    With ``force`` they include the shards of ``task``, complete or not. Raises the errors of making
+    the keys; with ``check`` RunRefused if the checks find more.
     """
-    return task.store.locked(task.stage, f"{task.key.fingerprint}-forced", timeout=0)
-
-
-def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
-    """The stages of `_needed` with their keys, which need the data files and models.
-
-    Raises the errors of making the keys; with ``check`` RunRefused if the checks find more.
-    """
+    task.attempt.forced = force
     try:
-        tasks = _needed(task, force)
+        tasks = list(walk(task, outputs.requires))
         for needed in tasks:
             _ = needed.key
     except SteepError as error:
@@ -111,6 +109,8 @@ def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
 
             check_with(error, task)
         raise
+    finally:
+        task.attempt.forced = False
     return tasks
 
 
@@ -131,21 +131,12 @@ def _check(tasks: list[StageTask], todo: list[StageTask]) -> None:
         say(aligned("plan", line))
 
 
-def _needed(task: StageTask, force: bool) -> list[StageTask]:
-    """The stages of `walk`; with ``force`` also the shards of ``task``, complete or not."""
-    task.attempt.forced = force
-    try:
-        return list(walk(task))
-    finally:
-        task.attempt.forced = False
-
-
 def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     """Run ``todo`` of ``tasks``, in running order; ``force`` is about the last of them."""
-    task = todo[-1]
-    inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
+    task, outputs = todo[-1], Outputs()
+    inputs = {read.task_id: read for each in todo for read in outputs.requires(each).values()}
     for read in inputs.values():
-        check_output(read, Depth.SIZES)
+        check_output(read, Depth.SIZES, outputs)
     for shard in task.shards().values() if force else ():
         with shard.store.locked(shard.stage, shard.key.fingerprint, LOCK_SECONDS):
             shard.store.discard(shard.key)

@@ -65,10 +65,6 @@ class DivisibleTask(StageTask):
         count = self.shard_count if self.divided else 0
         return {f"{SHARD}{number:03d}": self.shard(number) for number in range(count)}
 
-    def requires(self) -> dict[str, StageTask]:
-        """Adds the shards, unless the stage is complete: its output does not depend on them."""
-        return self.needed() if self.complete() else {**self.needed(), **self.shards()}
-
 
 class ShardTask(DivisibleTask):
     """One shard of a stage: the stage with a part of its work."""

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -228,15 +228,14 @@ class StageTask(Task):
     @property
     def directory(self) -> Path:
         """The directory of the stage's output, complete or not."""
-        output = Outputs().of(self)
-        return self.store.directory(self.key) if output is None else output.directory
+        return Outputs().directory(self)
 
     def needed(self) -> dict[str, StageTask]:
         """The inputs whose output must be in this store before this task runs."""
         return self.inputs
 
     def requires(self) -> dict[str, StageTask]:
-        return self.needed()
+        return Outputs().requires(self)
 
     def shards(self) -> dict[str, StageTask]:
         """The tasks of the stage's shards; none when the stage is not divided."""
@@ -246,7 +245,7 @@ class StageTask(Task):
         return luigi.LocalTarget(str(self.directory / MANIFEST))
 
     def complete(self) -> bool:
-        return not self.attempt.forced and Outputs().of(self) is not None
+        return Outputs().complete(self)
 
     @property
     def label(self) -> str:
@@ -272,55 +271,67 @@ class Outputs:
 
     An output with the task's own fingerprint counts as long as the content of its inputs has not
     changed. Otherwise the store may hold an output that was made under other settings from inputs
-    with the same content (`pipeline.engine.store`); the task then reuses it.
+    with the same content (`pipeline.engine.store`); the task then reuses it. A command that looks
+    up many tasks does so in one object, because the output of a task depends on all those below it.
     """
 
     def __init__(self) -> None:
         self._found: dict[str, Output | None] = {}
-        self._contents: dict[str, dict[str, str] | None] = {}
+        self._made = cache(Store.newest)
 
     def of(self, task: StageTask) -> Output | None:
         """The output of a task, or None. Raises StoreError when the disk fails."""
         if task.task_id not in self._found:
-            for needed in walk(task, self._deciding):  # no recursion, as in the key of a task
-                if needed.task_id not in self._found:
-                    self._found[needed.task_id] = self._find(needed)
+            # No recursion, as in the key of a task.
+            for one in walk(task, lambda one: {} if one.task_id in self._found else one.inputs):
+                if one.task_id not in self._found:
+                    self._found[one.task_id] = self._find(one)
         return self._found[task.task_id]
 
-    def _deciding(self, task: StageTask) -> Mapping[str, StageTask]:
-        """The inputs of a task by which its complete output is its output."""
-        looked_up = task.task_id in self._found or not task.store.complete(task.key)
-        return {} if looked_up else task.inputs
+    def complete(self, task: StageTask) -> bool:
+        """Whether a task need not run."""
+        return not task.attempt.forced and self.of(task) is not None
+
+    def directory(self, task: StageTask) -> Path:
+        """The directory of a task's output, complete or not."""
+        output = self.of(task)
+        return task.store.directory(task.key) if output is None else output.directory
+
+    def requires(self, task: StageTask) -> dict[str, StageTask]:
+        """The tasks that a task needs: its shards only until it is complete.
+
+        The output of a complete stage does not depend on its shards.
+        """
+        shards = task.shards()
+        return {**task.needed(), **({} if shards and self.complete(task) else shards)}
 
     def _find(self, task: StageTask) -> Output | None:
-        own = task.store.directory(task.key)
+        own, contents = task.store.directory(task.key), self.contents(task)
+        wanted = None if contents is None else content_key(task.key, contents)
         if task.store.complete(task.key):
-            manifest = manifest_of(own)
             # A damaged manifest is reported where the output is read.
-            made_from = None if manifest is None else manifest.get("content_key")
-            if made_from is None or self.content_key(task) in (made_from, None):
+            made_from = (manifest_of(own) or {}).get("content_key")
+            if made_from is None or wanted in (made_from, None):
                 return Output(own)
-        wanted = self.content_key(task) if task.reusable else None
-        if wanted is None:
+        if wanted is None or not task.reusable:
             return None
-        same = task.store.newest(task.stage, lambda made: made.get("content_key") == wanted)
-        return Output(same[0][0], reused=True) if same else None
+        made = self._made(task.store, task.stage)
+        same = (path for path, manifest in made if manifest.get("content_key") == wanted)
+        return next((Output(path, reused=True) for path in same), None)
 
-    def content_key(self, task: StageTask) -> str | None:
-        """The content key of a task, or None as for `contents`."""
-        contents = self.contents(task)
-        return None if contents is None else content_key(task.key, contents)
+    def earlier(self, task: StageTask) -> list[dict[str, Any]]:
+        """Manifests of the completed outputs of a task's stage and round, newest first.
+
+        A manifest that cannot be read is left out, because the settings of its output are unknown.
+        """
+        manifests = (manifest for _, manifest in self._made(task.store, task.stage))
+        return [each for each in manifests if each["key"].get("round") == task.round_number]
 
     def contents(self, task: StageTask) -> dict[str, str] | None:
         """The content of a task's inputs by name.
 
         None while an input is incomplete, is on another machine, or has no recorded content.
         """
-        if task.task_id not in self._contents:
-            self._contents[task.task_id] = self._contents_of(task)
-        return self._contents[task.task_id]
-
-    def _contents_of(self, task: StageTask) -> dict[str, str] | None:
         contents = {}
         for name, read in task.inputs.items():
             output = self.of(read)
@@ -386,12 +397,13 @@ def whole_name(task: StageTask) -> str:
 
 def walk(
     task: StageTask,
-    below: Callable[[StageTask], Mapping[str, StageTask]] = lambda task: task.requires(),
+    below: Callable[[StageTask], Mapping[str, StageTask]] | None = None,
 ) -> Iterator[StageTask]:
     """A task and the tasks below it, each once, in running order.
 
     ``below`` gives the tasks directly before a task: by default the tasks that it needs now.
     """
+    below = below or Outputs().requires
     seen, begun = {task.task_id}, [(task, iter(below(task).values()))]
     while begun:
         rest = begun[-1][1]
@@ -424,16 +436,6 @@ def task_for(
     stage without rounds.
     """
     forget_configurations()
-    task = _task_for(stage, config, overrides, data, round)
-    if task.round_number is not None:
-        first = 0 if isinstance(task, PolicyTask) else 1
-        task.run_settings.check_round(task.round_number, first)
-    return task
-
-
-def _task_for(
-    stage: str, config: str, overrides: tuple[str, ...], data: str | None, round: int | None
-) -> StageTask:
     named = {name: kind for name, kind in STAGES.items() if kind.named}
     if stage not in named:
         raise ConfigError(f"no stage {stage!r}; there are {', '.join(named)}")
@@ -451,7 +453,11 @@ def _task_for(
             f"round is {round}, but stage {stage} has no rounds; remove --round (ROUND=), which is "
             f"for the stages {rounds}"
         )
-    return kind(**parameters)
+    task: StageTask = kind(**parameters)
+    if task.round_number is not None:
+        first = 0 if isinstance(task, PolicyTask) else 1
+        task.run_settings.check_round(task.round_number, first)
+    return task
 
 
 def left_by(run: Path) -> StageTask:

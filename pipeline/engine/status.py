@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pipeline.engine.fingerprint import select_execution
 from pipeline.engine.job import remake_command
 from pipeline.engine.progress import read_failure, read_progress
-from pipeline.engine.stage import Output, Outputs, StageTask, walk
+from pipeline.engine.stage import Outputs, StageTask, walk
 from pipeline.engine.store import (
     Depth,
     differences,
@@ -25,6 +25,7 @@ from pipeline.engine.store import (
 _NAMED = 2  # upstream stages in the message of a stale stage
 
 State = Literal["done", "reused", "stale", "missing", "running", "failed"]
+_IDLE = ("stale", "missing", "failed")
 
 
 @dataclass(frozen=True)
@@ -54,38 +55,37 @@ class StageState:
 def status(task: StageTask) -> list[StageState]:
     """Every stage that ``task`` needs, in running order, and the shards of complete stages."""
     outputs = Outputs()
-    return [_state(needed, outputs.of(needed)) for needed in _with_shards(task)]
+
+    def below(one: StageTask) -> dict[str, StageTask]:
+        """With the shards of a done stage that are there."""
+        done, shards = outputs.of(one), one.shards().items()
+        return one.needed() | {name: each for name, each in shards if not done or outputs.of(each)}
+
+    stages = list(walk(task, below))
+    rows, now = [_state(one, outputs) for one in stages], Outputs()
+    return [  # a stage without a process may have ended in the meantime
+        _state(one, now) if row.state in _IDLE and now.of(one) else row
+        for one, row in zip(stages, rows, strict=True)
+    ]
 
 
-def _with_shards(task: StageTask) -> Iterator[StageTask]:
-    """The stages of `walk`, and the shards of done stages, which `walk` leaves out."""
-    for needed in walk(task):
-        if needed.complete():
-            yield from (shard for shard in needed.shards().values() if shard.complete())
-        yield needed
-
-
-def _state(task: StageTask, output: Output | None) -> StageState:
+def _state(task: StageTask, outputs: Outputs) -> StageState:
+    output = outputs.of(task)
     if output is None:
-        unfinished = _unfinished(task)
-        output = None if unfinished.state == "running" else Outputs().of(task)
-        if output is None:  # it has not ended in the meantime
-            return unfinished
-    manifest: dict[str, Any] = {"counts": {}}
-    if damage := problems(output.directory, Depth.SIZES):
-        remake = remake_command(task)
-    else:
-        manifest, remake = read_manifest(output.directory), None
-    counts, seconds = manifest["counts"], manifest.get("wall_seconds")
+        return _unfinished(task, outputs)
+    damage, place = problems(output.directory, Depth.SIZES), str(output.directory)
+    remake = remake_command(task, output.directory) if damage else None
+    manifest = {} if damage else read_manifest(output.directory)
+    counts, seconds = manifest.get("counts", {}), manifest.get("wall_seconds")
     state: State = "reused" if output.reused else "done"
-    return StageState(task.label, state, counts, seconds, str(output.directory), damage, remake)
+    return StageState(task.label, state, counts, seconds, place, damage, remake)
 
 
-def _unfinished(task: StageTask) -> StageState:
+def _unfinished(task: StageTask, outputs: Outputs) -> StageState:
     """The state of a stage without complete output."""
     store, key = task.store, task.key
     progress, message = read_progress(store.progress_file(key)), None
-    earlier = store.manifests(task.stage, task.round_number)
+    earlier = outputs.earlier(task)
     state: State = "stale" if earlier else "missing"
     if progress is not None and store.in_use(key):
         state, message = "running", progress.sentence()
@@ -100,19 +100,21 @@ def _unfinished(task: StageTask) -> StageState:
             where = f"at {progress.sentence()}" if progress.unit else "before its work began"
             message = f"stopped {where}; {then}"
         elif earlier:
-            message = "; ".join(_changes(task, earlier[0])[0]) or None
+            message = "; ".join(_changes(task, earlier[0], outputs)[0]) or None
     shown = None if progress is None else progress.to_json()
-    directory = str(task.directory)
+    directory = str(store.directory(key))
     return StageState(task.label, state, {}, None, directory, progress=shown, message=message)
 
 
-def _changes(task: StageTask, manifest: dict[str, Any]) -> tuple[list[str], list[str]]:
+def _changes(
+    task: StageTask, then: dict[str, Any], outputs: Outputs
+) -> tuple[list[str], list[str]]:
     """The own changes of a stage since an output, and the names of the inputs that changed.
 
     If the stage itself is as before, the first list says which stages it follows.
     """
     own, names = [], []
-    for line in differences(task.key, manifest):
+    for line in differences(task.key, then):
         name = line.removeprefix("upstream stage ").partition(":")[0]
         if line.startswith("upstream stage ") and name in task.inputs:
             names.append(name)
@@ -122,17 +124,16 @@ def _changes(task: StageTask, manifest: dict[str, Any]) -> tuple[list[str], list
         labels = [task.inputs[name].label for name in names]
         more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
         own = [f"follows {', '.join(labels[:_NAMED])}{more}"]
-    return own or _other_contents(task), names
+    return own or _other_contents(task, outputs), names
 
 
 def verify(task: StageTask) -> list[StageState]:
     """The completed outputs that ``task`` needs, in running order; their contents are checked."""
-    rows = []
-    for needed in walk(task):
-        if needed.complete():
-            damage = problems(needed.directory, Depth.HASHES)
-            remake = remake_command(needed) if damage else None
-            place = str(needed.directory)
+    rows, outputs = [], Outputs()
+    for needed in walk(task, outputs.requires):
+        if output := outputs.of(needed):
+            damage, place = problems(output.directory, Depth.HASHES), str(output.directory)
+            remake = remake_command(needed, output.directory) if damage else None
             rows.append(StageState(needed.label, "done", {}, None, place, damage, remake))
     return rows
 
@@ -143,19 +144,21 @@ def why(task: StageTask) -> list[str]:
     There is a line for each change, and for each stage between a change and ``task``. A stage that
     is done gives the settings that would execute it in another way.
     """
-    output = Outputs().of(task)
+    outputs = Outputs()
+    output = outputs.of(task)
     if output is None:
-        earlier = task.store.manifests(task.stage, task.round_number)
-        states = [_unfinished(one) for one in (task, *task.shards().values()) if not one.complete()]
+        earlier = outputs.earlier(task)
+        parts = (task, *task.shards().values())
+        states = [_unfinished(one, outputs) for one in parts if not outputs.of(one)]
         if failed := [
             f"{one.label}: failed: {one.message}" for one in states if one.state == "failed"
         ]:
             return failed
         if not earlier:
             return [f"{task.label}: never completed with any settings"]
-        return list(_causes(task, earlier[0], {task.task_id}))
+        return list(_causes(task, earlier[0]["fingerprint"], outputs))
     if damage := problems(output.directory, Depth.SIZES):
-        remake = f"{task.label}: make it again: {remake_command(task)}"
+        remake = f"{task.label}: make it again: {remake_command(task, output.directory)}"
         return [*(f"{task.label}: damaged: {line}" for line in damage), remake]
     if output.reused:
         return [
@@ -165,29 +168,30 @@ def why(task: StageTask) -> list[str]:
     return [f"{task.label}: done; nothing would run", *_other_execution(task)]
 
 
-def _causes(task: StageTask, manifest: dict[str, Any], told: set[str]) -> Iterator[str]:
-    """The changes of a stage since an output, and of the stages above it that are not yet told."""
-    own, names = _changes(task, manifest)
-    yield from (f"{task.label}: {line}" for line in own)
-    for name in names:
-        needed, old = task.inputs[name], manifest["key"]["inputs"].get(name)
-        made = needed.store.manifests(needed.stage, needed.round_number)
-        then = next((one for one in made if one["fingerprint"] == old), None)
-        if needed.task_id in told:
+def _causes(task: StageTask, fingerprint: str, outputs: Outputs) -> Iterator[str]:
+    """The changes since an output, of its stage and of the stages above it, each told once."""
+    told, todo = set[str](), [(task, fingerprint)]
+    while todo:
+        one, old = todo.pop()
+        if one.task_id in told:
             continue
-        told.add(needed.task_id)
+        told.add(one.task_id)
+        then = next((made for made in outputs.earlier(one) if made["fingerprint"] == old), None)
         if then is None:
-            yield f"{needed.label}: its earlier output was removed, so its changes are unknown"
-        else:
-            yield from _causes(needed, then, told)
+            yield f"{one.label}: its earlier output was removed, so its changes are unknown"
+            continue
+        own, names = _changes(one, then, outputs)
+        yield from (f"{one.label}: {line}" for line in own)
+        before = then["key"]["inputs"]
+        todo += [(one.inputs[name], before.get(name, "")) for name in reversed(names)]
 
 
-def _other_contents(task: StageTask) -> list[str]:
+def _other_contents(task: StageTask, outputs: Outputs) -> list[str]:
     """The inputs that were made again with another content after this stage's own output."""
     own = task.store.directory(task.key)
     if not task.store.complete(task.key):
         return []
-    then, now = read_manifest(own).get("contents") or {}, Outputs().contents(task) or {}
+    then, now = read_manifest(own).get("contents") or {}, outputs.contents(task) or {}
     return [
         f"upstream stage {task.inputs[name].label} was made again and has another content"
         for name in sorted(now)
@@ -211,4 +215,6 @@ def _other_execution(task: StageTask) -> list[str]:
 
 def complete_outputs(report: StageTask) -> dict[str, Path]:
     """The complete outputs of a configuration's stages, in running order."""
-    return {task.label: task.directory for task in walk(report) if task.complete()}
+    outputs = Outputs()
+    found = ((task.label, outputs.of(task)) for task in walk(report, outputs.requires))
+    return {label: output.directory for label, output in found if output}

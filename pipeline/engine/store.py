@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -70,7 +70,7 @@ class StageKey:
     inputs: Mapping[str, str] = field(default_factory=dict)
     round: int | None = None
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the key as canonical JSON."""
         return _digest(self.values())[:16]
@@ -176,23 +176,10 @@ class Store:
             else:
                 yield True
 
-    def manifests(self, stage: str, round: int | None) -> list[dict[str, Any]]:
-        """Manifests of every completed output of a stage (and round), newest first.
-
-        A manifest that cannot be read is left out, because the settings of its output are unknown.
-        """
-        found = self.newest(stage, lambda manifest: manifest["key"].get("round") == round)
-        return [manifest for _, manifest in found]
-
-    def newest(
-        self, stage: str, wanted: Callable[[dict[str, Any]], bool]
-    ) -> list[tuple[Path, dict[str, Any]]]:
-        """Completed outputs whose manifest is ``wanted``, with their manifests, newest first."""
-        return [
-            (path, manifest)
-            for path in outputs_of(self.root, stage)
-            if (manifest := manifest_of(path)) and wanted(manifest)
-        ]
+    def newest(self, stage: str) -> list[tuple[Path, dict[str, Any]]]:
+        """Completed outputs of a stage with their manifests, newest first; no damaged ones."""
+        found = ((path, manifest_of(path)) for path in outputs_of(self.root, stage))
+        return [(path, manifest) for path, manifest in found if manifest]
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
         """Complete a stage: write its card and manifest with its files, then rename the directory.

@@ -12,7 +12,7 @@ from pipeline.config.run import SFT
 from pipeline.core.errors import InputError, StoreError
 from pipeline.engine.job import check_output, run_command
 from pipeline.engine.resolved import RESOLVED
-from pipeline.engine.stage import StageTask, left_by
+from pipeline.engine.stage import Outputs, StageTask, left_by
 from pipeline.engine.store import Depth
 from pipeline.evaluation.policy_names import policy_in_text
 from tasks.policy import policy
@@ -52,7 +52,7 @@ def find_policy(task: StageTask, name: str) -> NamedPolicy:
         )
     number = 0 if name == settings.policy_name(0) else _number(name)
     if number is not None:
-        return _own(task, number)
+        return _own(task, number, Outputs())
     if name and Path(name).is_dir():
         return NamedPolicy(name.rstrip("/") or name, Path(name), name)
     run, colon, round = name.rpartition(":")
@@ -68,8 +68,8 @@ def complete_policies(task: StageTask) -> list[NamedPolicy]:
     Before any training it is the base model if the run starts from that. Raises StoreError when
     there is none.
     """
-    numbers = range(task.settings.rounds + 1)
-    found = [_own(task, number) for number in numbers if policy(task, number).complete()]
+    numbers, outputs = range(task.settings.rounds + 1), Outputs()
+    found = [_own(task, each, outputs) for each in numbers if outputs.of(policy(task, each))]
     if not found and task.settings.start == BASE:
         found = [find_policy(task, BASE)]
     if not found:
@@ -104,7 +104,7 @@ def _number(text: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _own(task: StageTask, number: int) -> NamedPolicy:
+def _own(task: StageTask, number: int, outputs: Outputs) -> NamedPolicy:
     name = task.settings.policy_name(number)
     if number > task.settings.rounds:
         raise InputError(
@@ -112,12 +112,13 @@ def _own(task: StageTask, number: int) -> NamedPolicy:
             "policy up to it"
         )
     trained = policy(task, number)
-    if not trained.complete():
+    if not outputs.of(trained):
         raise StoreError(
             f"{policy_in_text(name)} of {task.settings.run_dir} is not trained: {trained.label} is "
             f"not complete; make it with `{run_command(trained)}`"
         )
-    return NamedPolicy(name, trained.directory, str(trained.directory), number)
+    directory = outputs.directory(trained)
+    return NamedPolicy(name, directory, str(directory), number)
 
 
 def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
@@ -129,5 +130,5 @@ def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
             f"--policy names run {run}, and neither {places[0]} nor {places[1]} is the directory "
             f"of a run with its {RESOLVED}; expected {NAMES}"
         )
-    found = _own(left_by(directory), number)
+    found = _own(left_by(directory), number, Outputs())
     return replace(found, name=f"{directory.resolve().name}:{found.name}", number=None)

@@ -36,7 +36,7 @@ def test_rows_are_printed_as_json_and_written_beside_the_run(finished: Store) ->
     tests = json.loads((kept / "comparisons/test.json").read_text())
     [em] = [t for t in tests if (t["measure"], t["dataset"]) == ("em", "all")]
     assert (em["before"], em["after"], round(em["difference"], 2)) == ("sft", "round-1", 0.5)
-    assert not finished.manifests("evaluate-any", None)
+    assert not finished.newest("evaluate-any")
 
 
 def test_the_table_shows_every_policy_its_test_and_where_it_is(finished: Store) -> None:
@@ -48,7 +48,7 @@ def test_the_table_shows_every_policy_its_test_and_where_it_is(finished: Store) 
 
 def test_one_sample_is_the_evaluation_of_the_run(finished: Store) -> None:
     assert accepted(*POLICIES, "--json", "--samples", 1) == accepted(*POLICIES, "--json")
-    assert not finished.manifests("evaluate-any", None)
+    assert not finished.newest("evaluate-any")
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_options_that_do_not_fit_are_refused(
     finished: Store, arguments: list[str], problem: str
 ) -> None:
     assert problem in refused("evaluate", *arguments)
-    assert not finished.manifests("evaluate-any", None)
+    assert not finished.newest("evaluate-any")

@@ -104,15 +104,15 @@ def test_a_run_of_many_rounds_needs_no_deep_recursion(workspace, monkeypatch):
     for one in walk(report):
         contents = Outputs().contents(one)
         files = {key: {"size": 1, "sha256": "0" * 64} for key in read.get(one.task_id, {"x"})}
-        facts = {"contents": contents, "content_key": content_key(one.key, contents)}
         manifest = {"fingerprint": one.key.fingerprint, "key": one.key.values(), "files": files}
-        write_json(
-            one.store.directory(one.key) / "manifest.json",
-            {**manifest, **facts, "counts": {"a": 1}},
-        )
+        manifest |= {"contents": contents, "content_key": content_key(one.key, contents)}
+        write_json(one.store.directory(one.key) / "manifest.json", manifest | {"counts": {"a": 1}})
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 100)
     try:
         assert report.complete()
+        for stage in ("sample", "score", "pair", "train"):
+            shutil.rmtree(report.store.root / stage)
+        assert not task_for("train", "embedded", ("rounds=12",), round=12).complete()
     finally:
         sys.setrecursionlimit(limit)

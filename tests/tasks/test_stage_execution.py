@@ -7,6 +7,8 @@ import luigi
 import pytest
 from filelock import FileLock
 
+from pipeline.core.errors import StoreError
+from pipeline.engine.job import run_stage_of
 from pipeline.engine.run import RunFailed, run
 from pipeline.engine.status import status, why
 from pipeline.engine.store import read_manifest
@@ -34,13 +36,13 @@ def test_luigi_s_own_command_runs_the_stages(workspace):
     made = task(Second, workspace)
     stages = [made, *made.requires().values()]
     assert [one.output().exists() for one in stages] == [False, False]
+    with pytest.raises(StoreError, match="first is no longer complete"):
+        run_stage_of(made)
     assert luigi.build([made], local_scheduler=True, workers=2, log_level="WARNING")
     for one in stages:
         assert one.output().exists()
         assert one.output().path == str(one.directory / "manifest.json")
-    assert {name: one.path for name, one in made.input().items()} == {
-        name: one.output().path for name, one in made.requires().items()
-    }
+    assert made.input()["first"].path == stages[1].output().path
     assert (made.directory / "total.txt").read_text() == "15"
     before = executions(workspace)
     assert before == ["first", "second", "batch 0", "batch 1", "batch 2"]

@@ -33,7 +33,7 @@ from pipeline.engine.opened import Opened, Remote
 from pipeline.engine.plan.plan import Plan, make_plan
 from pipeline.engine.plan.sizes import sizes_of
 from pipeline.engine.shards import whole
-from pipeline.engine.stage import STAGES, StageTask, walk_configured, whole_name
+from pipeline.engine.stage import STAGES, Outputs, StageTask, walk_configured, whole_name
 from pipeline.llm.endpoint_client import ApiKey
 
 
@@ -190,9 +190,9 @@ def _keys(opened: Iterable[Opened]) -> Iterator[str]:
 
 def _held_bytes(tasks: Collection[StageTask]) -> float:
     """Bytes of the stages' outputs and checkpoints, and of the caches' answers and vectors."""
-    folders = [
-        path for task in tasks for path in (task.directory, task.store.checkpoint_dir(task.key))
-    ]
+    outputs = Outputs()
+    folders = [outputs.directory(task) for task in tasks]
+    folders += [task.store.checkpoint_dir(task.key) for task in tasks]
     held = sum(_size(file) for folder in folders for file in folder.rglob("*"))
     caches = {Path(task.settings.cache_dir) for task in tasks}
     return held + sum(_size(file) for folder in caches for file in folder.glob("*.sqlite"))

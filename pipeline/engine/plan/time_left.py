@@ -94,15 +94,14 @@ class RunTime:
         self._tasks, self._clock, self._began = list(tasks), clock, clock()
         self._before: dict[str, float] = {}
         self._so_far: dict[str, float] = {}
-        self.stages = list[Timed]()
+        self.stages, outputs = list[Timed](), Outputs()
         for task in self._tasks:
             stage = Timed(whole_name(task), part=_part(task))
-            output = None if task.attempt.forced else Outputs().of(task)
-            if output is not None:
-                took = _seconds(manifest_of(output.directory) or {})
+            if outputs.complete(task):
+                took = _seconds(manifest_of(outputs.directory(task)) or {})
                 stage = replace(stage, took=took, part=1.0)
-            elif earlier := task.store.newest(whole_name(task), lambda manifest: True):
-                self._before[whole_name(task)] = _seconds(earlier[0][1])
+            elif stage.kind not in self._before and (made := task.store.newest(stage.kind)):
+                self._before[stage.kind] = _seconds(made[0][1])
             self.stages.append(stage)
         known = {stage.kind for stage in self.stages if stage.took and stage.part} | {*self._before}
         if any(stage.took is None and stage.kind not in known for stage in self.stages):

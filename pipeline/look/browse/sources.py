@@ -117,8 +117,7 @@ class _Found:
     def __init__(self, root: Path, current: Sequence[Path] | None) -> None:
         self.root, self.current = root, current
         paired, scored = (
-            [path for path, _ in Store(root).newest(stage, lambda manifest: True)]
-            for stage in ("pair", "score")
+            [path for path, _ in Store(root).newest(stage)] for stage in ("pair", "score")
         )
         paired.sort(key=lambda path: path not in (current or ()))  # those of today first
         self.outputs = newest_outputs(root, [*paired, *reversed(current or ()), *scored])
