@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from pipeline.engine.check.models import template_note, template_notes
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.steps import tool_format
 from pipeline.rollout.conversations.template_check import rewriting_note, working_template
-from tests.conversations.shipped_templates import FILES
+from tests.conversations.shipped_templates import FILES, byte_tokenizer
 from tests.real_tokenizers import real_tokenizer
 
 PACKAGE = "package:trl/chat_templates"
@@ -23,9 +25,24 @@ def settings(base: Path, *overrides: str):
     return load("embedded-search-r1", changed)
 
 
-def test_the_note_names_the_first_difference_and_the_template_that_works(real_data: Path) -> None:
-    base = real_data / "tokenizers/qwen3"
-    [note] = template_notes(settings(base, "model.thinking=false"))
+@pytest.fixture
+def base(real_data: Path, tmp_path: Path) -> Callable[[str, str], Path]:
+    """A directory with the chat template of a real model and a tokenizer of bytes."""
+
+    def write(name: str, end: str) -> Path:
+        settings = (real_data / "tokenizers" / name / "tokenizer_config.json").read_text("utf-8")
+        tokenizer = byte_tokenizer(json.loads(settings)["chat_template"])
+        tokenizer.eos_token = end
+        tokenizer.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+def test_the_note_names_the_first_difference_and_the_template_that_works(
+    real_data: Path, base: Callable[[str, str], Path]
+) -> None:
+    [note] = template_notes(settings(base("qwen3", "<|im_end|>"), "model.thinking=false"))
     assert "rewrites earlier turns (after 'im_start|>assistant\\n' the template writes 'I" in note
     assert note.endswith(f"this one works: model.chat_template={PACKAGE}/qwen3_training.jinja")
     tool = tool_format("search-r1").tool
@@ -34,10 +51,10 @@ def test_the_note_names_the_first_difference_and_the_template_that_works(real_da
     assert rewriting_note(ChatTemplate(real_tokenizer(real_data, "qwen2.5"), [tool])) == ""
 
 
-def test_a_template_without_tools_is_a_fault(real_data: Path) -> None:
-    base = real_data / "tokenizers/llama-3"
+def test_a_template_without_tools_is_a_fault(base: Callable[[str, str], Path]) -> None:
+    model = base("llama-3", "<|eot_id|>")
     with pytest.raises(InputError, match=r"leaves out the tools.*=.*/llama3_1\.jinja"):
-        template_note(settings(base), base)
+        template_note(settings(model), model)
 
 
 def test_the_lineage_tells_templates_and_thinking_apart(real_data: Path) -> None:

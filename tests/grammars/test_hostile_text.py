@@ -16,13 +16,13 @@ from pipeline.llm.tokens import control_ids, decode, observation_ids, prompt_ids
 from pipeline.training.encode import encode_sft
 from tests.real_tokenizers import real_tokenizer
 
-NAMES = ("qwen2.5", "qwen3", "llama-3")
 SCRIPTS = (
     "Ada", "Émile 12", "Лев", "東京", "القاهرة", "हिन्दी", "👩‍👩‍👧", "a < b > c", "&lt;", "\n\n", "\t",
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=NAMES)
+# Qwen2.5's differs from Qwen3's in four added tokens alone.
+@pytest.fixture(scope="module", params=["qwen3", "llama-3"])
 def tokenizer(request: pytest.FixtureRequest, real_data: Path) -> Tokenizer:
     return real_tokenizer(real_data, str(request.param))
 
@@ -45,7 +45,7 @@ def hostile_texts(tokenizer: Tokenizer, count: int) -> list[str]:
 
 def test_no_text_of_an_observation_becomes_an_added_token(tokenizer: Tokenizer) -> None:
     added = set(tokenizer.added_tokens_decoder)
-    for text in hostile_texts(tokenizer, 800):
+    for text in hostile_texts(tokenizer, 500):
         ids = observation_ids(tokenizer, text)
         assert added.isdisjoint(ids), text
         normalized = decode(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
