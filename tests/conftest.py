@@ -16,6 +16,7 @@ import tasks as tasks  # declares the stages
 from tests.forked_stages import forked_stages as forked_stages
 from tests.forked_stages import new_processes as new_processes
 from tests.logged import caplog as caplog
+from tests.retrieval.small_encoders import write_bi_encoder
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile(
@@ -92,3 +93,9 @@ def real_data() -> Path:
     if not directory:
         pytest.skip("STEEP_DATA is not set")
     return Path(directory)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random embedder, which no test changes."""
+    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")

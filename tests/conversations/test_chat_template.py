@@ -58,7 +58,8 @@ def generated(mode: str, count: int, attack: Tokenizer | None = None):
 
 def added_in(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """The added tokens among ``ids``."""
-    return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
+    added = tokenizer.added_tokens_decoder  # built anew by each look
+    return [token_id for token_id in ids if token_id in added]
 
 
 def last_end(ids: list[int], ends: frozenset[int]) -> int:

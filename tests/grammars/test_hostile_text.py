@@ -53,9 +53,11 @@ def test_no_text_of_an_observation_becomes_an_added_token(tokenizer: Tokenizer) 
 
 
 def test_no_text_of_a_question_becomes_an_added_token_of_the_prompt(tokenizer: Tokenizer) -> None:
+    added = tokenizer.added_tokens_decoder
+
     def added_in_prompt(question: str) -> list[int]:
         ids = prompt_ids(tokenizer, [Message("system", "Search."), Message("user", question)])
-        return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
+        return [token_id for token_id in ids if token_id in added]
 
     plain, texts = added_in_prompt("Who?"), hostile_texts(tokenizer, 500)
     for start in range(0, len(texts), 10):
