@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 import tasks as tasks  # declares the stages
 from tests.forked_stages import forked_stages as forked_stages
 from tests.forked_stages import new_processes as new_processes
+from tests.llm.small_models import small_model
 from tests.logged import caplog as caplog
 from tests.retrieval.small_encoders import write_bi_encoder
 
@@ -99,3 +100,9 @@ def real_data() -> Path:
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random embedder, which no test changes."""
     return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random policy model, which no test changes."""
+    return small_model(tmp_path_factory.mktemp("model") / "base")

@@ -31,7 +31,6 @@ from pipeline.rollout.answering import (
 from pipeline.serving.named_policies import NamedPolicy
 from tasks import task_for
 from tests.browse.stored_run import HOSTILE, NAME, browsed, write_stored_run
-from tests.llm.small_models import small_model
 from tests.logged import Logged
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT, wait_until
@@ -85,11 +84,6 @@ def page_when(client: TestClient, address: str, holds: Callable[[str], bool]) ->
     """The page as soon as its text is what the caller waits for."""
     wait_until(lambda: holds(client.get(address).text))
     return client.get(address).text
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
 @pytest.mark.slow

@@ -1,37 +1,13 @@
-"""The command line: exit statuses, messages, the two uses of a command, and imports at start-up."""
+"""The command line: exit statuses, messages, and the two uses of a command."""
 
-import contextlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.malformed_inputs import accepted, refused
-from tests.cli.malformed_inputs import steep as in_process
+from tests.cli.malformed_inputs import accepted, refused, steep
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def steep(*arguments, cwd=ROOT, stdin=""):
-    """The command in this process, as `process` runs it in one of its own."""
-    with contextlib.chdir(cwd):
-        status, printed, complaint = in_process([*map(str, arguments)], stdin.encode())
-    return subprocess.CompletedProcess(arguments, status, printed, complaint)
-
-
-def process(*arguments, cwd=ROOT, stdin=None):
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        input=stdin,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
-        check=False,
-        timeout=300,
-    )
 
 
 @pytest.fixture
@@ -41,10 +17,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_wrong_key_is_refused():
-    done = process("run", "--set", "sampling.sampels=4")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "sampling.sampels: unknown key" in done.stderr
-    assert "samples" in done.stderr
+    told = refused("run", "--set", "sampling.sampels=4")
+    assert "sampling.sampels: unknown key" in told
+    assert "samples" in told
 
 
 def test_an_error_message_cannot_control_the_terminal(tmp_path):
@@ -73,9 +48,7 @@ def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
         "corpus: {files: [{path: documents.jsonl, format: jsonl}], strict: true}\n"
         "graph: {source: openie, path: triples.json}\n"
     )
-    status, _, told = in_process(
-        ["run", "corpus", "--config", str(config), "--data", str(tmp_path)]
-    )
+    status, _, told = steep(["run", "corpus", "--config", str(config), "--data", str(tmp_path)])
     assert status == 2
     assert "documents.jsonl:2: not valid JSON" in told
     assert not list((tmp_path / "runs").rglob("manifest.json"))
@@ -83,17 +56,15 @@ def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
 
 def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_path):
     paris, none = {"answer": "in Paris, France", "answers": ["Paris"]}, {"answers": ["2010"]}
-    done = process("metrics", "-", stdin=f"{json.dumps(paris)}\n{json.dumps(none)}\n")
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    both = f"{json.dumps(paris)}\n{json.dumps(none)}\n"
+    printed = accepted("metrics", "-", stdin=both.encode())
+    assert [json.loads(line) for line in printed.splitlines()] == [
         {**paris, "em": 0.0, "f1": 0.5, "cem": 1.0},
         {**none, "em": 0.0, "f1": 0.0, "cem": 0.0},
     ]
     target = tmp_path / "out.jsonl"
-    done = process(
-        "metrics", "-", "-o", target, stdin='{"answer": "a", "answers": ["a"]}\n{"answer": 1\n'
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "<stdin>:2" in done.stderr
+    cut = b'{"answer": "a", "answers": ["a"]}\n{"answer": 1\n'
+    assert "<stdin>:2" in refused("metrics", "-", "-o", target, stdin=cut)
     assert not target.exists()
 
 
