@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -43,44 +42,36 @@ def write(path: Path, rows: Rows) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-Submit = Callable[[Rows, Path], list[object]]
-
-
-@pytest.fixture
-def submitted(tmp_path: Path) -> Submit:
-    """The words of the command that submits rows as predictions for the split of a directory."""
-
-    def command(rows: Rows, data: Path) -> list[object]:
-        write(path := tmp_path / "system.jsonl", rows)
-        return ["submit", path, "--split", "search-agent-review", "--data", data]
-
-    return command
+def submitted(folder: Path, rows: Rows, data: Path) -> list[object]:
+    """The words of the command that submits rows as predictions for the split of ``data``."""
+    write(path := folder / "system.jsonl", rows)
+    return ["submit", path, "--split", "search-agent-review", "--data", data]
 
 
 def test_ids_that_are_missing_twice_there_or_unknown_are_counted_and_named(
-    few: tuple[Rows, Path], submitted: Submit
+    few: tuple[Rows, Path], tmp_path: Path
 ) -> None:
     questions, data = few
     some = [{"qid": row["id"], "answer": row["answer"]} for row in questions[:60]]
     some += [{"qid": questions[0]["id"], "answer": "other"}, {"qid": "no-such", "answer": None}]
-    status, printed, error = steep([*map(str, submitted(some, data))])
+    status, printed, error = steep([*map(str, submitted(tmp_path, some, data))])
     assert (status, printed) == (2, "")
     assert "missing: 266: " in error
     assert f"duplicate: 1: {questions[0]['id']}\n" in error
     assert "unknown: 1: no-such\n" in error
     assert "266 of 326 questions have no prediction" in error
-    printed = finished(*submitted(some, data), "--partial", "--json")
+    printed = finished(*submitted(tmp_path, some, data), "--partial", "--json")
     assert json.loads(printed)["rows"][-1]["em"] == 1.0  # the first of two counts
 
 
 def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
-    split: Rows, submitted: Submit, real_data: Path
+    split: Rows, tmp_path: Path, real_data: Path
 ) -> None:
     """Every second answer is the gold one; names of fields are those of another system."""
     answers = [row["answer"] if number % 2 else "x y" for number, row in enumerate(split)]
     ids = [row["id"] for row in split]
     rows = [{"id": i, "Prediction": a} for i, a in zip(ids, answers, strict=True)]
-    printed = accepted(*submitted(rows, real_data), "--json")
+    printed = accepted(*submitted(tmp_path, rows, real_data), "--json")
     found = {row["dataset"]: row for row in json.loads(printed)["rows"]}
     assert [found[name]["n"] for name in ("all-questions", "all")] == [4125, 4125]
     for measure, of in (("em", exact_match), ("f1", f1)):
@@ -89,7 +80,7 @@ def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
 
 
 def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
-    few: tuple[Rows, Path], submitted: Submit
+    few: tuple[Rows, Path], tmp_path: Path
 ) -> None:
     """Every second answer is right. In brackets: what a right answer costs."""
     questions, data = few
@@ -100,7 +91,7 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
     ]
     assert (len(questions), len(rows)) == (326, 213)
     last = r"\| system \| all \| 326 \| ([\d.]+) .* \| 100 \((\d+)\) \| 2\.00 \(([\d.]+)\) \|"
-    found = re.fullmatch(last, accepted(*submitted(rows, data)).splitlines()[-1])
+    found = re.fullmatch(last, accepted(*submitted(tmp_path, rows, data)).splitlines()[-1])
     assert found is not None
     em, tokens, searches = (float(value) for value in found.groups())
     assert 45 < em < 55
@@ -110,7 +101,7 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
         (rows, {"total", "searches"}),
         ([*rows[1:], rows[0] | {"total_tokens": None}], {"searches"}),
     ):
-        row = json.loads(accepted(*submitted(given, data), "--json"))["rows"][-1]
+        row = json.loads(accepted(*submitted(tmp_path, given, data), "--json"))["rows"][-1]
         named = {"policy", "dataset", "split", "n", "ci"}
         assert row.keys() - named == row["ci"].keys() == of_answers | costs
         assert [row[cost] for cost in sorted(costs)] == [2.0, 100.0][: len(costs)]
@@ -241,11 +232,11 @@ def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
 
 
 def test_an_unknown_split_and_a_run_on_other_questions_are_refused(
-    few: tuple[Rows, Path], submitted: Submit, tmp_path: Path
+    few: tuple[Rows, Path], tmp_path: Path
 ) -> None:
     questions, data = few
     rows = [{"id": row["id"], "answer": "x"} for row in questions]
-    error = refused(*submitted(rows, data), "--against", DEMO)
+    error = refused(*submitted(tmp_path, rows, data), "--against", DEMO)
     assert "has no answer to 326 of these 326 questions" in error
     path = tmp_path / "system.jsonl"
     assert "or one of musique, hotpotqa" in refused("submit", path, "--split", "nope")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,24 +24,20 @@ def settings(base: Path, *overrides: str):
     return load("embedded-search-r1", changed)
 
 
-@pytest.fixture
-def base(real_data: Path, tmp_path: Path) -> Callable[[str, str], Path]:
+def with_template(data: Path, name: str, end: str, folder: Path) -> Path:
     """A directory with the chat template of a real model and a tokenizer of bytes."""
-
-    def write(name: str, end: str) -> Path:
-        settings = (real_data / "tokenizers" / name / "tokenizer_config.json").read_text("utf-8")
-        tokenizer = byte_tokenizer(json.loads(settings)["chat_template"])
-        tokenizer.eos_token = end
-        tokenizer.save_pretrained(tmp_path / name)
-        return tmp_path / name
-
-    return write
+    of_model = (data / "tokenizers" / name / "tokenizer_config.json").read_text("utf-8")
+    tokenizer = byte_tokenizer(json.loads(of_model)["chat_template"])
+    tokenizer.eos_token = end
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def test_the_note_names_the_first_difference_and_the_template_that_works(
-    real_data: Path, base: Callable[[str, str], Path]
+    real_data: Path, tmp_path: Path
 ) -> None:
-    [note] = template_notes(settings(base("qwen3", "<|im_end|>"), "model.thinking=false"))
+    base = with_template(real_data, "qwen3", "<|im_end|>", tmp_path)
+    [note] = template_notes(settings(base, "model.thinking=false"))
     assert "rewrites earlier turns (after 'im_start|>assistant\\n' the template writes 'I" in note
     assert note.endswith(f"this one works: model.chat_template={PACKAGE}/qwen3_training.jinja")
     tool = tool_format("search-r1").tool
@@ -51,10 +46,10 @@ def test_the_note_names_the_first_difference_and_the_template_that_works(
     assert rewriting_note(ChatTemplate(real_tokenizer(real_data, "qwen2.5"), [tool])) == ""
 
 
-def test_a_template_without_tools_is_a_fault(base: Callable[[str, str], Path]) -> None:
-    model = base("llama-3", "<|eot_id|>")
+def test_a_template_without_tools_is_a_fault(real_data: Path, tmp_path: Path) -> None:
+    base = with_template(real_data, "llama-3", "<|eot_id|>", tmp_path)
     with pytest.raises(InputError, match=r"leaves out the tools.*=.*/llama3_1\.jinja"):
-        template_note(settings(model), model)
+        template_note(settings(base), base)
 
 
 def test_the_lineage_tells_templates_and_thinking_apart(real_data: Path) -> None:

@@ -29,7 +29,6 @@ from tests.recorded_progress import RecordedProgress
 from tests.training.test_loss_masks import with_control_token
 from tests.training.tiny_policy import Run, byte_tokenizer, example, pair, random_adapter
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
 CPU = {"dtype": "float32", "learning_rate": 1e-2}
 
