@@ -56,8 +56,7 @@ def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
 
 def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_path):
     paris, none = {"answer": "in Paris, France", "answers": ["Paris"]}, {"answers": ["2010"]}
-    both = f"{json.dumps(paris)}\n{json.dumps(none)}\n"
-    printed = accepted("metrics", "-", stdin=both.encode())
+    printed = accepted("metrics", "-", stdin="\n".join(map(json.dumps, (paris, none))).encode())
     assert [json.loads(line) for line in printed.splitlines()] == [
         {**paris, "em": 0.0, "f1": 0.5, "cem": 1.0},
         {**none, "em": 0.0, "f1": 0.0, "cem": 0.0},
