@@ -1,9 +1,13 @@
 """Shared by all tests: no network, no deadlines, and where the real data is."""
 
 import gc
+import logging
 import os
+import re
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +15,9 @@ from hypothesis import HealthCheck, settings
 import tasks as tasks  # declares the stages
 from tests.forked_stages import forked_stages as forked_stages
 from tests.forked_stages import new_processes as new_processes
+from tests.llm.small_models import small_model
+from tests.logged import caplog as caplog
+from tests.retrieval.small_encoders import write_bi_encoder
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile(
@@ -25,11 +32,41 @@ settings.register_profile("quick", settings.get_profile("whole"), max_examples=4
 def pytest_configure(config: pytest.Config) -> None:
     """Generated examples: 40 for a test in the quick suite, 100 in `make check-all`."""
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "whole")
+    logging.root.addHandler(logging.NullHandler())  # else warnings are written to standard error
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, so that no worker waits for them at the end."""
     items.sort(key=lambda item: not {"torture", "published"} & {*item.path.parts})
+
+
+_MODELS = re.compile(
+    r"torch\b|transformers|(?i:tokenizer)|tiny_policy|small_(model|adapter|run)|encoder|valid_records"
+    r"|[(,\n] *model[,:)]"
+)
+
+
+@cache
+def _opens_models(file: Path) -> bool:
+    of_its_own = {"torture", "browse", "docs"} & {*file.parts}  # long without models
+    return not of_its_own and _MODELS.search(file.read_text(encoding="utf-8")) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """In the quick suite, one process runs all files that open models or real tokenizers.
+
+    Their packages and vocabularies take 8 CPU s to load, and these files half of the suite.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class ModelsInOne(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "models" if _opens_models(config.rootpath / file) else file
+
+    quick = config.option.markexpr == "not slow" and config.option.dist == "loadfile"
+    return ModelsInOne(config, log) if quick else None
 
 
 _frozen = 0
@@ -58,3 +95,15 @@ def real_data() -> Path:
     if not directory:
         pytest.skip("STEEP_DATA is not set")
     return Path(directory)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random embedder, which no test changes."""
+    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random policy model, which no test changes."""
+    return small_model(tmp_path_factory.mktemp("model") / "base")

@@ -19,7 +19,7 @@ from pipeline.engine.run import walk
 from pipeline.engine.stage import StageTask
 from pipeline.training.lineage import Lineage
 from tasks import task_for
-from tests.llm.small_models import small_adapter, small_model
+from tests.llm.small_models import small_adapter
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import trajectory
 
@@ -30,11 +30,6 @@ TERMS = {
 }  # fmt: skip
 METRICS = [{"policy": "sft", "dataset": "average", "f1": 0.5}]
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(3)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
 def settings_of(model: Path) -> list[str]:

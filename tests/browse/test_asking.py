@@ -31,7 +31,7 @@ from pipeline.rollout.answering import (
 from pipeline.serving.named_policies import NamedPolicy
 from tasks import task_for
 from tests.browse.stored_run import HOSTILE, NAME, browsed, write_stored_run
-from tests.llm.small_models import small_model
+from tests.logged import Logged
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT, wait_until
 
@@ -84,11 +84,6 @@ def page_when(client: TestClient, address: str, holds: Callable[[str], bool]) ->
     """The page as soon as its text is what the caller waits for."""
     wait_until(lambda: holds(client.get(address).text))
     return client.get(address).text
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
 @pytest.mark.slow
@@ -307,9 +302,7 @@ class Broken(Fake):
         raise LookupError("no such row")
 
 
-def test_an_unexpected_error_is_a_page_and_the_service_goes_on(
-    runs: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unexpected_error_is_a_page_and_the_service_goes_on(runs: Path, caplog: Logged) -> None:
     with browsed(runs / NAME, policies=Broken(no_engine)) as client:
         answer = client.get(f"/run/{NAME}/ask")
         assert answer.status_code == 500

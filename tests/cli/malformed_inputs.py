@@ -211,7 +211,8 @@ def _fields(command: Command, chance: random.Random) -> Case:
     numeric = isinstance(holder[key], int | float) and chance.random() < 0.7
     holder[key] = chance.choice(_NUMBERS if numeric else _STRANGE)
     if chance.random() < 0.2:
-        holder[key] = [holder[key]] * chance.choice((1, 3, 2000))
+        many = 2000 if len(str(holder[key])) < 1000 else 3  # not 200 MB
+        holder[key] = [holder[key]] * chance.choice((1, 3, many))
     return _call(command, records, f"{label} = {holder[key]!r:.40}")
 
 

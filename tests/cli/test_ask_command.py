@@ -32,18 +32,12 @@ from pipeline.serving.asking import asked_policies, opened
 from pipeline.serving.opening import open_in_process
 from tasks import task_for
 from tests.cli.malformed_inputs import finished, refused, steep
-from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT, ending, wait_until
 
 
 def opening(context: StageContext, policy: Policy) -> Opening:
     return partial(open_in_process, context.to_json(), policy)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
 @pytest.fixture(scope="module")

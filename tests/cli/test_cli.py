@@ -1,23 +1,13 @@
-"""The command line: exit statuses, messages, the two uses of a command, and imports at start-up."""
+"""The command line: exit statuses, messages, and the two uses of a command."""
 
-import contextlib
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.malformed_inputs import accepted, refused
-from tests.cli.malformed_inputs import steep as in_process
+from tests.cli.malformed_inputs import accepted, refused, steep
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def steep(*arguments, cwd=ROOT, stdin=""):
-    """The command in this process."""
-    with contextlib.chdir(cwd):
-        status, printed, complaint = in_process([*map(str, arguments)], stdin.encode())
-    return subprocess.CompletedProcess(arguments, status, printed, complaint)
 
 
 @pytest.fixture
@@ -52,9 +42,7 @@ def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
         "corpus: {files: [{path: documents.jsonl, format: jsonl}], strict: true}\n"
         "graph: {source: openie, path: triples.json}\n"
     )
-    status, _, told = in_process(
-        ["run", "corpus", "--config", str(config), "--data", str(tmp_path)]
-    )
+    status, _, told = steep(["run", "corpus", "--config", str(config), "--data", str(tmp_path)])
     assert status == 2
     assert "documents.jsonl:2: not valid JSON" in told
     assert not list((tmp_path / "runs").rglob("manifest.json"))
@@ -62,16 +50,14 @@ def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
 
 def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_path):
     paris, none = {"answer": "in Paris, France", "answers": ["Paris"]}, {"answers": ["2010"]}
-    done = steep("metrics", "-", stdin=f"{json.dumps(paris)}\n{json.dumps(none)}\n")
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    printed = accepted("metrics", "-", stdin="\n".join(map(json.dumps, (paris, none))).encode())
+    assert [json.loads(line) for line in printed.splitlines()] == [
         {**paris, "em": 0.0, "f1": 0.5, "cem": 1.0},
         {**none, "em": 0.0, "f1": 0.0, "cem": 0.0},
     ]
     target = tmp_path / "out.jsonl"
-    broken = '{"answer": "a", "answers": ["a"]}\n{"answer": 1\n'
-    done = steep("metrics", "-", "-o", target, stdin=broken)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "<stdin>:2" in done.stderr
+    cut = b'{"answer": "a", "answers": ["a"]}\n{"answer": 1\n'
+    assert "<stdin>:2" in refused("metrics", "-", "-o", target, stdin=cut)
     assert not target.exists()
 
 

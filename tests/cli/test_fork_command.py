@@ -6,6 +6,8 @@ import contextlib
 import errno
 import json
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,22 @@ from tests.cli.malformed_inputs import accepted, refused
 from tests.tasks.small_run import commit_text
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs, with a finished one."""
+    folder = tmp_path_factory.mktemp("finished")
+    with contextlib.chdir(folder):
+        for task in walk(task_for("report", "embedded")):
+            commit_text(task, task.label)
+    return folder / "runs"
+
+
 @pytest.fixture
-def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
-    """A finished run; its files with their content."""
-    monkeypatch.chdir(tmp_path)
-    for task in walk(task_for("report", "embedded")):
-        commit_text(task, task.label)
-    return {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+def finished(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Path, bytes]]:
+    """The files of the finished run with their content; a fork of it is removed after the test."""
+    monkeypatch.chdir(runs.parent)
+    yield {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    shutil.rmtree(runs / "other", ignore_errors=True)
 
 
 def not_done(*settings: str) -> set[str]:

@@ -8,18 +8,12 @@ import pytest
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.look.recall.run import InputFiles, run_recall, table
 from tests.corpus.test_gold_passages import MUSIQUE
-from tests.retrieval.small_encoders import write_bi_encoder
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 REAL = CONFIGS / "real-passages.yaml"
 CORPUS = {"Up": ["By Ann."], "Ann": ["Of Rome."], "Bo": ["Of Oslo.", "Bo met Ann."]}
 HYPER = ["hyperedges", "graph-r1", "prograph"]
 VARIANTS = ["bm25", "fused", "linked", "semantic", "graph", "concat", "ppr", *HYPER]
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return write_bi_encoder(tmp_path_factory.mktemp("models") / "encoder")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pipeline.cli.run import result_lines
 from pipeline.engine.run import walk
 from tasks import task_for
 from tests.cli.malformed_inputs import finished
-from tests.llm.small_models import small_model
 from tests.tasks.small_run import commit, commit_policy, settings
 
 CONTROL = "steep run --set name=r-control --set pairs.terms=outcome-format"
@@ -96,10 +95,9 @@ def test_a_run_that_stops_before_evaluation_names_its_report(tmp_path: Path) -> 
 
 
 def test_a_whole_run_prints_its_result_last_and_a_stage_its_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model = small_model(tmp_path / "base")
     overrides = settings(model, 512, "rounds=0", "shards=1")
     report = task_for("report", "embedded", overrides)
     for task in walk(report):

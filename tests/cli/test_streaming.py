@@ -11,8 +11,8 @@ import pytest
 from tests.cli.malformed_inputs import steep
 from tests.cli.valid_records import COMMANDS, Command
 
-FEW, MANY = 10, 60
-BATCHES = 128, 256  # `steep score` scores 128 trajectories at once
+FEW, MANY = 10, 50
+BATCHES = 128, 192  # `steep score` scores 128 trajectories at once
 PADDING = 40_000  # characters that a command copies or skips
 # Bytes per record that a command may keep: ids and verdicts, or questions.
 KEPT = {"calibrate": 700, "failures {dir}/t.jsonl": 2000}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,41 +28,52 @@ def split(real_data: Path) -> Rows:
     return [json.loads(line) for line in lines.splitlines()]
 
 
-@pytest.fixture
-def submitted(tmp_path: Path, real_data: Path) -> Callable[[Rows], list[object]]:
-    """The words of the command that submits rows as predictions for the split."""
+@pytest.fixture(scope="module")
+def few(split: Rows, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Path]:
+    """The repeated questions of the split and a hundred others, and the directory of this split."""
+    counts = Counter(row["id"] for row in split)
+    rows = [row for n, row in enumerate(split) if n < 100 or counts[row["id"]] > 1]
+    folder = tmp_path_factory.mktemp("few")
+    (folder / "search_agent_review").mkdir()
+    write(folder / "search_agent_review/test_all.jsonl", rows)
+    return rows, folder
 
-    def command(rows: Rows) -> list[object]:
-        path = tmp_path / "system.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return ["submit", path, "--split", "search-agent-review", "--data", real_data]
 
-    return command
+def write(path: Path, rows: Rows) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def submitted(folder: Path, rows: Rows, data: Path) -> list[object]:
+    """The words of the command that submits rows as predictions for the split of ``data``."""
+    write(path := folder / "system.jsonl", rows)
+    return ["submit", path, "--split", "search-agent-review", "--data", data]
 
 
 def test_ids_that_are_missing_twice_there_or_unknown_are_counted_and_named(
-    split: Rows, submitted: Callable[[Rows], list[object]]
+    few: tuple[Rows, Path], tmp_path: Path
 ) -> None:
-    few = [{"qid": row["id"], "answer": row["answer"]} for row in split[:1000]]
-    few += [{"qid": split[0]["id"], "answer": "other"}, {"qid": "no-such", "answer": None}]
-    status, printed, error = steep([*map(str, submitted(few))])
+    questions, data = few
+    some = [{"qid": row["id"], "answer": row["answer"]} for row in questions[:60]]
+    some += [{"qid": questions[0]["id"], "answer": "other"}, {"qid": "no-such", "answer": None}]
+    status, printed, error = steep([*map(str, submitted(tmp_path, some, data))])
     assert (status, printed) == (2, "")
-    assert "missing: 3,125: " in error
-    assert f"duplicate: 1: {split[0]['id']}\n" in error
+    assert "missing: 266: " in error
+    assert f"duplicate: 1: {questions[0]['id']}\n" in error
     assert "unknown: 1: no-such\n" in error
-    assert "3,125 of 4,125 questions have no prediction" in error
-    printed = finished(*submitted(few), "--partial", "--json")
+    assert "266 of 326 questions have no prediction" in error
+    printed = finished(*submitted(tmp_path, some, data), "--partial", "--json")
     assert json.loads(printed)["rows"][-1]["em"] == 1.0  # the first of two counts
 
 
 def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
-    split: Rows, submitted: Callable[[Rows], list[object]]
+    split: Rows, tmp_path: Path, real_data: Path
 ) -> None:
     """Every second answer is the gold one; names of fields are those of another system."""
     answers = [row["answer"] if number % 2 else "x y" for number, row in enumerate(split)]
     ids = [row["id"] for row in split]
-    command = submitted([{"id": i, "Prediction": a} for i, a in zip(ids, answers, strict=True)])
-    found = {row["dataset"]: row for row in json.loads(accepted(*command, "--json"))["rows"]}
+    rows = [{"id": i, "Prediction": a} for i, a in zip(ids, answers, strict=True)]
+    printed = accepted(*submitted(tmp_path, rows, real_data), "--json")
+    found = {row["dataset"]: row for row in json.loads(printed)["rows"]}
     assert [found[name]["n"] for name in ("all-questions", "all")] == [4125, 4125]
     for measure, of in (("em", exact_match), ("f1", f1)):
         scores = map(of, answers, [[row["answer"]] for row in split])
@@ -70,17 +81,18 @@ def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
 
 
 def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
-    split: Rows, submitted: Callable[[Rows], list[object]]
+    few: tuple[Rows, Path], tmp_path: Path
 ) -> None:
     """Every second answer is right. In brackets: what a right answer costs."""
-    answers = {row["id"]: row["answer"] for row in split}
+    questions, data = few
+    answers = {row["id"]: row["answer"] for row in questions}
     rows = [
         {"id": name, "answer": (answer, "x y")[number % 2], "total_tokens": 100, "num_searches": 2}
         for number, (name, answer) in enumerate(answers.items())
     ]
-    assert len(rows) == 4012
-    last = r"\| system \| all \| 4,125 \| ([\d.]+) .* \| 100 \((\d+)\) \| 2\.00 \(([\d.]+)\) \|"
-    found = re.fullmatch(last, accepted(*submitted(rows)).splitlines()[-1])
+    assert (len(questions), len(rows)) == (326, 213)
+    last = r"\| system \| all \| 326 \| ([\d.]+) .* \| 100 \((\d+)\) \| 2\.00 \(([\d.]+)\) \|"
+    found = re.fullmatch(last, accepted(*submitted(tmp_path, rows, data)).splitlines()[-1])
     assert found is not None
     em, tokens, searches = (float(value) for value in found.groups())
     assert 45 < em < 55
@@ -90,7 +102,7 @@ def test_one_prediction_answers_a_repeated_question_and_the_table_shows_costs(
         (rows, {"total", "searches"}),
         ([*rows[1:], rows[0] | {"total_tokens": None}], {"searches"}),
     ):
-        row = json.loads(accepted(*submitted(given), "--json"))["rows"][-1]
+        row = json.loads(accepted(*submitted(tmp_path, given, data), "--json"))["rows"][-1]
         named = {"policy", "dataset", "split", "n", "ci"}
         assert row.keys() - named == row["ci"].keys() == of_answers | costs
         assert [row[cost] for cost in sorted(costs)] == [2.0, 100.0][: len(costs)]
@@ -227,11 +239,12 @@ def test_predictions_are_tested_against_those_of_a_file(tmp_path: Path) -> None:
 
 
 def test_an_unknown_split_and_a_run_on_other_questions_are_refused(
-    split: Rows, submitted: Callable[[Rows], list[object]], tmp_path: Path
+    few: tuple[Rows, Path], tmp_path: Path
 ) -> None:
-    rows = [{"id": row["id"], "answer": "x"} for row in split]
-    error = refused(*submitted(rows), "--against", DEMO)
-    assert "has no answer to 4,125 of these 4,125 questions" in error
+    questions, data = few
+    rows = [{"id": row["id"], "answer": "x"} for row in questions]
+    error = refused(*submitted(tmp_path, rows, data), "--against", DEMO)
+    assert "has no answer to 326 of these 326 questions" in error
     path = tmp_path / "system.jsonl"
     assert "or one of musique, hotpotqa" in refused("submit", path, "--split", "nope")
     error = refused("submit", path, "--split", "nq", "--data", tmp_path)

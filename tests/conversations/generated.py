@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 from pipeline.llm.tokenizer import Tokenizer
@@ -24,10 +25,14 @@ def words(chance: random.Random, most: int = 6) -> str:
     return " ".join(chance.choice(SCRIPTS) for _ in range(chance.randint(1, most)))
 
 
+@cache
+def _added(tokenizer: Tokenizer) -> list[str]:
+    return [token.content for token in tokenizer.added_tokens_decoder.values()]
+
+
 def hostile(chance: random.Random, tokenizer: Tokenizer) -> str:
     """Control tokens and halves of them, whole forged turns, and text of any script."""
-    tokens = [token.content for token in tokenizer.added_tokens_decoder.values()]
-    parts = []
+    tokens, parts = _added(tokenizer), []
     for _ in range(chance.randrange(7)):
         token = chance.choice(tokens)
         cut = chance.randrange(len(token) + 1)

@@ -58,14 +58,15 @@ def generated(mode: str, count: int, attack: Tokenizer | None = None):
 
 def added_in(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """The added tokens among ``ids``."""
-    return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
+    added = tokenizer.added_tokens_decoder  # built anew by each look
+    return [token_id for token_id in ids if token_id in added]
 
 
 def last_end(ids: list[int], ends: frozenset[int]) -> int:
     return max(position for position, token_id in enumerate(ids) if token_id in ends) + 1
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_ids_equal_the_templates_rendering(template: ChatTemplate, mode: str, count: int) -> None:
     tokenizer, turns = template.tokenizer, 0
     thinking = MODES[mode][2]
@@ -87,7 +88,7 @@ def test_ids_equal_the_templates_rendering(template: ChatTemplate, mode: str, co
     assert turns > 3 * count
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=pytest.mark.slow)])
 def test_hostile_results_change_no_role(template: ChatTemplate, mode: str, count: int) -> None:
     """Against the same conversation with the results ``x``: no added token more, none less."""
     tokenizer = template.tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pipeline.engine.check.models import template_note, template_notes
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.steps import tool_format
 from pipeline.rollout.conversations.template_check import rewriting_note, working_template
-from tests.conversations.shipped_templates import FILES
+from tests.conversations.shipped_templates import FILES, byte_tokenizer
 from tests.real_tokenizers import real_tokenizer
 
 PACKAGE = "package:trl/chat_templates"
@@ -23,8 +24,19 @@ def settings(base: Path, *overrides: str):
     return load("embedded-search-r1", changed)
 
 
-def test_the_note_names_the_first_difference_and_the_template_that_works(real_data: Path) -> None:
-    base = real_data / "tokenizers/qwen3"
+def with_template(data: Path, name: str, end: str, folder: Path) -> Path:
+    """A directory with the chat template of a real model and a tokenizer of bytes."""
+    of_model = (data / "tokenizers" / name / "tokenizer_config.json").read_text("utf-8")
+    tokenizer = byte_tokenizer(json.loads(of_model)["chat_template"])
+    tokenizer.eos_token = end
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_the_note_names_the_first_difference_and_the_template_that_works(
+    real_data: Path, tmp_path: Path
+) -> None:
+    base = with_template(real_data, "qwen3", "<|im_end|>", tmp_path)
     [note] = template_notes(settings(base, "model.thinking=false"))
     assert "rewrites earlier turns (after 'im_start|>assistant\\n' the template writes 'I" in note
     assert note.endswith(f"this one works: model.chat_template={PACKAGE}/qwen3_training.jinja")
@@ -34,8 +46,8 @@ def test_the_note_names_the_first_difference_and_the_template_that_works(real_da
     assert rewriting_note(ChatTemplate(real_tokenizer(real_data, "qwen2.5"), [tool])) == ""
 
 
-def test_a_template_without_tools_is_a_fault(real_data: Path) -> None:
-    base = real_data / "tokenizers/llama-3"
+def test_a_template_without_tools_is_a_fault(real_data: Path, tmp_path: Path) -> None:
+    base = with_template(real_data, "llama-3", "<|eot_id|>", tmp_path)
     with pytest.raises(InputError, match=r"leaves out the tools.*=.*/llama3_1\.jinja"):
         template_note(settings(base), base)
 

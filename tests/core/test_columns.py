@@ -4,7 +4,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.columns import Records
@@ -34,6 +34,7 @@ def test_indexing_and_slicing_equal_those_of_a_list(table, wanted):
     assert table[wanted] == CHUNKS[wanted]
 
 
+@settings(max_examples=16)  # of 16 sets
 @given(st.sets(st.sampled_from(["T0", "T3", "T6", "other"])))
 def test_where_returns_all_matching_records_in_order(table, titles):
     assert table.where("title", titles) == [item for item in CHUNKS if item.title in titles]

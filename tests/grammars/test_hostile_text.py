@@ -18,13 +18,13 @@ from pipeline.rollout.grammars import grammar
 from pipeline.training.encode import encode_sft
 from tests.real_tokenizers import real_tokenizer
 
-NAMES = ("qwen2.5", "qwen3", "llama-3")
 SCRIPTS = (
     "Ada", "Émile 12", "Лев", "東京", "القاهرة", "हिन्दी", "👩‍👩‍👧", "a < b > c", "&lt;", "\n\n", "\t",
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=NAMES)
+# Qwen2.5's differs from Qwen3's in four added tokens alone.
+@pytest.fixture(scope="module", params=["qwen3", "llama-3"])
 def tokenizer(request: pytest.FixtureRequest, real_data: Path) -> Tokenizer:
     return real_tokenizer(real_data, str(request.param))
 
@@ -47,7 +47,7 @@ def hostile_texts(tokenizer: Tokenizer, count: int) -> list[str]:
 
 def test_no_text_of_an_observation_becomes_an_added_token(tokenizer: Tokenizer) -> None:
     added = set(tokenizer.added_tokens_decoder)
-    for text in hostile_texts(tokenizer, 800):
+    for text in hostile_texts(tokenizer, 500):
         ids = observation_ids(tokenizer, text)
         assert added.isdisjoint(ids), text
         normalized = decode(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -55,9 +55,11 @@ def test_no_text_of_an_observation_becomes_an_added_token(tokenizer: Tokenizer) 
 
 
 def test_no_text_of_a_question_becomes_an_added_token_of_the_prompt(tokenizer: Tokenizer) -> None:
+    added = tokenizer.added_tokens_decoder
+
     def added_in_prompt(question: str) -> list[int]:
         ids = prompt_ids(tokenizer, [Message("system", "Search."), Message("user", question)])
-        return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
+        return [token_id for token_id in ids if token_id in added]
 
     plain, texts = added_in_prompt("Who?"), hostile_texts(tokenizer, 500)
     for start in range(0, len(texts), 10):

@@ -91,8 +91,8 @@ KINDS: dict[str, Callable[[Family, list[str]], Settings]] = {
 }  # fmt: skip
 
 
-def adapter_of_kind(kind: str, family: Family, base: Path, directory: Path) -> Path:
-    """Save an adapter over ``base`` of which everything that PEFT would train is changed."""
+def policy_of_kind(kind: str, family: Family, base: Path, directory: Path) -> Any:
+    """A policy over ``base`` of which everything that PEFT would train is changed; also saved."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -106,4 +106,9 @@ def adapter_of_kind(kind: str, family: Family, base: Path, directory: Path) -> P
             if weight.requires_grad:
                 weight.add_(torch.randn_like(weight) * 0.05)
     policy.save_pretrained(directory)
+    return policy
+
+
+def adapter_of_kind(kind: str, family: Family, base: Path, directory: Path) -> Path:
+    policy_of_kind(kind, family, base, directory)
     return directory

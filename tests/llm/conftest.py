@@ -1,4 +1,4 @@
-"""A small model and an adapter of it, and the start of a fake endpoint."""
+"""An adapter of the small model, and the start of a fake endpoint."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.llm.fake_endpoint import FakeEndpoint, Script
-from tests.llm.small_models import small_adapter, small_model
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"))
+from tests.llm.small_models import small_adapter
 
 
 @pytest.fixture(scope="session")

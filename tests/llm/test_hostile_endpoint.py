@@ -3,7 +3,6 @@
 import gzip
 import itertools
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.llm.fake_endpoint import (
     open_chat,
     refusal,
 )
+from tests.logged import Logged
 
 Serve = Callable[..., FakeEndpoint]
 KEY = "sk-test/0123456789abcdef"
@@ -213,18 +213,17 @@ def test_a_reply_without_end_is_a_fault_of_its_prompt(
 
 
 def test_another_models_name_in_an_answer_is_noted_once(
-    tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, serve: Serve, caplog: Logged
 ) -> None:
     def named(text: str, before: int) -> Response:
         return Response(body=json.dumps({**json.loads(YES), "model": text}))
 
     same = ("gpt-4o", "openai/GPT-4o", "gpt-4o-2024-08-06", "gpt-4o:latest", "gpt-4o-001")
     other = ("gpt-4o-mini", "gpt-4o-mini-2024-07-18", "gpt-4", "qwen", "gpt-4o-16k")
-    with caplog.at_level(logging.WARNING):
-        server = serve(named)
-        asked(tmp_path, server, *same, *other, model="gpt-4o", concurrency=1)
-        serve(lambda text, before: named("qwen", 0))
-        asked(tmp_path, server, *"abc", model="gpt-4o")
+    server = serve(named)
+    asked(tmp_path, server, *same, *other, model="gpt-4o", concurrency=1)
+    serve(lambda text, before: named("qwen", 0))
+    asked(tmp_path, server, *"abc", model="gpt-4o")
     place = f"graph.endpoint: {server.url} answered as model"
     assert [record.getMessage() for record in caplog.records] == [
         f"{place} {name} where gpt-4o was asked" for name in (*other, "qwen")

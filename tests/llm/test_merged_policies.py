@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.errors import EngineError, InputError
 from pipeline.llm.merged_adapter import save_merged
-from tests.llm.adapter_kinds import FAMILIES, KINDS, LLAMA, adapter_of_kind
+from tests.llm.adapter_kinds import FAMILIES, KINDS, LLAMA, adapter_of_kind, policy_of_kind
 from tests.llm.small_models import small_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
@@ -48,12 +48,6 @@ def load(directory: Path, dtype: str = "float32") -> Any:
     return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
 
 
-def adapted(base: Any, adapter: Path) -> Any:
-    from peft import PeftModel
-
-    return PeftModel.from_pretrained(base, str(adapter))
-
-
 @pytest.fixture(scope="module")
 def base_of(tmp_path_factory: pytest.TempPathFactory) -> Base:
     """The base model of a family, with tied embeddings or without; each is written once."""
@@ -77,8 +71,8 @@ def test_a_merged_model_has_the_logits_of_the_trained_policy(
     family: str, kind: str, tied: bool, base_of: Base, untrained: Any, tmp_path: Path
 ) -> None:
     base = base_of(family, tied)
-    adapter = adapter_of_kind(kind, FAMILIES[family], base, tmp_path / "adapter")
-    trained = logits(adapted(load(base), adapter))
+    adapter = tmp_path / "adapter"
+    trained = logits(policy_of_kind(kind, FAMILIES[family], base, adapter))
     (tmp_path / "merged").mkdir()
     if kind == "bias of LoRA" and family != "gpt2":  # layers without a bias have no place for it
         with pytest.raises(InputError, match=r"cannot be merged.*keep the adapter unmerged"):
@@ -92,14 +86,15 @@ def test_a_merged_model_has_the_logits_of_the_trained_policy(
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_16_bit_models_differ_by_rounding_alone(dtype: str, base_of: Base, tmp_path: Path) -> None:
     base = base_of("llama", True)
-    adapter = adapter_of_kind("embedding", LLAMA, base, tmp_path / "adapter")
+    adapter = tmp_path / "adapter"
+    trained = logits(policy_of_kind("embedding", LLAMA, base, adapter))
     (tmp_path / "merged").mkdir()
     save_merged(base, adapter, tmp_path / "merged", dtype)
-    trained = logits(adapted(load(base), adapter))
     assert (logits(load(tmp_path / "merged", dtype)) - trained).abs().max() < 0.1
 
 
 def test_a_base_in_4_bit_is_merged_in_the_numbers_of_the_merged_model(tmp_path: Path) -> None:
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     base, quantized = small_model(tmp_path / "base"), tmp_path / "quantized"
@@ -112,7 +107,7 @@ def test_a_base_in_4_bit_is_merged_in_the_numbers_of_the_merged_model(tmp_path: 
     adapter = adapter_of_kind("plain", LLAMA, base, tmp_path / "adapter")
     (tmp_path / "merged").mkdir()
     save_merged(quantized, adapter, tmp_path / "merged", "float32")
-    trained = logits(adapted(load(quantized).dequantize(), adapter))
+    trained = logits(PeftModel.from_pretrained(load(quantized).dequantize(), str(adapter)))
     merged = load(tmp_path / "merged")
     assert not hasattr(merged.config, "quantization_config")
     assert (logits(merged) - trained).abs().max() < 1e-4

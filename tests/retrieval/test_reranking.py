@@ -16,7 +16,7 @@ from pipeline.knowledge.retrieval.rerank import (
     FlagModel,
     reranker_similarity,
 )
-from tests.retrieval.small_encoders import BagOfWords, write_bi_encoder, write_cross_encoder
+from tests.retrieval.small_encoders import BagOfWords, write_cross_encoder
 
 PAIRS = [
     ("who directed the film", "alba directed the film"),
@@ -187,13 +187,12 @@ def test_bi_encoder_score_of_a_pair_does_not_depend_on_the_other_pairs():
 
 
 @pytest.mark.parametrize("kind", [FlagModel, CrossEncoderModel])
-def test_a_model_without_weights_for_one_score_is_refused(tmp_path, kind):
+def test_a_model_without_weights_for_one_score_is_refused(tmp_path, encoder, kind):
     """Their last layer would be random: other scores in each process."""
-    embedder = write_bi_encoder(tmp_path / "bi")
     several = write_cross_encoder(tmp_path / "several", labels=3)
     for directory, problem in (
-        (embedder, "is a BertModel, which has no weights for scores; name a reranker"),
-        (embedder.with_name("bi-bert"), "is a BertModel, which has no weights for scores"),
+        (encoder, "is a BertModel, which has no weights for scores; name a reranker"),
+        (encoder.with_name("bi-bert"), "is a BertModel, which has no weights for scores"),
         (several, "has 3 outputs; expected 1; name a reranker"),
     ):
         name = "flag" if kind is FlagModel else "cross-encoder"

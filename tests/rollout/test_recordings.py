@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline.cli.app import app
 from pipeline.core.errors import InputError
 from pipeline.rollout.recorded import recorded_trajectories
+from tests.cli.malformed_inputs import refused
 
 ASKED = [{"role": "user", "content": "Who?"}]
 SAID = {"role": "assistant", "content": "Ada."}
@@ -121,11 +120,9 @@ def test_a_line_that_no_recording_has_is_refused_with_its_place(
     tmp_path: Path, line: int, rows: list[dict[str, Any]], problem: str
 ) -> None:
     file, output = recording(tmp_path / "r.jsonl", *rows), tmp_path / "t.jsonl"
-    command = ["import", "--recorded", str(file), "-o", str(output)]
-    with pytest.raises(InputError) as refused:
-        CliRunner().invoke(app, command, catch_exceptions=False)
-    assert str(refused.value).startswith(f"{file}:{line}: ")
-    assert problem in str(refused.value)
+    told = refused("import", "--recorded", file, "-o", output)
+    assert told.startswith(f"error: {file}:{line}: ")
+    assert problem in told
     assert not output.exists()
 
 

@@ -188,7 +188,7 @@ def expected():
     return by_id(rolled(random_policy, [question(n) for n in range(4)], samples=3, in_flight=100))
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(in_flight=st.integers(1, 12), order=st.permutations(range(4)))
 def test_trajectories_do_not_depend_on_the_number_in_flight_or_on_their_order(
     expected, in_flight, order

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from pipeline.knowledge.retrieval.remote.server import create_app
 from pipeline.serving.mcp_tools import add_tools
 from pipeline.serving.policy import ServedPolicy
+from tests.logged import Logged
 from tests.retrieval.served import IDENTITY, FakeRetriever, Running
 from tests.waiting import LIMIT
 
@@ -78,7 +78,7 @@ def test_a_client_sees_why_a_tool_failed_and_the_log_has_a_line_at_most(
     tool: str,
     arguments: dict[str, Any],
     reason: str,
-    caplog: pytest.LogCaptureFixture,
+    caplog: Logged,
 ) -> None:
     from mcp.client import Client
 
@@ -87,8 +87,7 @@ def test_a_client_sees_why_a_tool_failed_and_the_log_has_a_line_at_most(
             result = await client.call_tool(tool, arguments)
             return result.is_error, result.content[0].text  # type: ignore[union-attr]
 
-    with caplog.at_level(logging.WARNING):
-        failed, text = asyncio.run(called())
+    failed, text = asyncio.run(called())
     assert failed
     assert reason in text
     assert len(caplog.records) <= (arguments == {"query": "crash"})

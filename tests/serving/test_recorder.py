@@ -27,6 +27,7 @@ from pipeline.rollout.recorded import Recording, recorded_trajectories
 from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
 from pipeline.serving.turns import TurnRequest
 from tasks import pair, sample, score, task_for
+from tests.cli.malformed_inputs import finished
 from tests.conversations.shipped_templates import SEARCH
 from tests.serving.scripted_policy import (
     DECODING,
@@ -297,7 +298,7 @@ def rewritten(messages: list[dict[str, Any]], how: str, text: str) -> list[dict[
 
 def test_no_turn_of_interleaved_agents_is_ever_another_agents(tmp_path: Path) -> None:
     """Agents ask two questions, and start again after a few turns."""
-    turns, choose = 100, random.Random(0)
+    turns, choose = 60, random.Random(0)
     replies = choose.choices([call("it"), call("that"), "Hm.", "Ada."], k=turns)
     recorded = Recorded(tmp_path / "r.jsonl", *replies)
     histories: dict[int, list[dict[str, Any]]] = {}
@@ -585,9 +586,7 @@ def test_recorded_trajectories_stand_in_for_sampling_and_are_scored_and_paired(
     for _ in range(2):
         last = recorded.ask([*ASKED]).id
     recorded.reward(last, 1)
-    CliRunner().invoke(
-        app, ["import", "--recorded", str(recorded.path), "-o", str(tmp_path / "t.jsonl")]
-    )
+    finished("import", "--recorded", recorded.path, "-o", tmp_path / "t.jsonl")
     monkeypatch.chdir(tmp_path)
     named = ("start=base", "sampling.recorded=t.jsonl")
     task = task_for("sample", "embedded-search-r1", named, round=1)

@@ -39,12 +39,12 @@ def reached(settings: Config, root: Path, questions: list[Question]) -> set[str]
 
 
 def test_a_question_reaches_the_nearest_chunk_and_the_best_by_its_words(
-    tmp_path: Path, model: Path
+    tmp_path: Path, encoder: Path
 ) -> None:
     settings = small_config(
         cache_dir=str(tmp_path / "cache"),
         graph={"scope": "candidates", "candidates": 1},
-        index={"embedder": {"model": str(model), "device": "cpu"}},
+        index={"embedder": {"model": str(encoder), "device": "cpu"}},
     )
     embedder = open_embedder(settings.index.embedder, open_cache(settings.cache_dir))
     passages_ND = embedder.encode([f"{c.title} {c.text}" for c in CHUNKS], "passage")
@@ -57,12 +57,12 @@ def test_a_question_reaches_the_nearest_chunk_and_the_best_by_its_words(
         reached(settings, tmp_path / "none", [])
 
 
-def test_searches_of_policy_0_add_their_candidates(tmp_path: Path, model: Path) -> None:
+def test_searches_of_policy_0_add_their_candidates(tmp_path: Path, encoder: Path) -> None:
     """The question names only the film; the second search names the city of its director."""
     settings = small_config(
         cache_dir=str(tmp_path / "cache"),
         graph={"scope": "candidates", "candidates": 1},
-        index={"embedder": {"model": str(model), "device": "cpu"}},
+        index={"embedder": {"model": str(encoder), "device": "cpu"}},
     )
     question = Question("q", "toy", "Who directed Tide?", ["x"], "multi")
     first = reached(settings, tmp_path, [question])
@@ -85,7 +85,7 @@ def test_searches_of_policy_0_add_their_candidates(tmp_path: Path, model: Path) 
 
 
 def test_candidates_keep_the_cold_start_of_real_questions_and_drop_other_triplets(
-    tmp_path: Path, model: Path, real_data: Path
+    tmp_path: Path, encoder: Path, real_data: Path
 ) -> None:
     """Seven questions of MuSiQue with about 135 paragraphs, of which the first four teach."""
     source = real_data / "musique"
@@ -109,7 +109,7 @@ def test_candidates_keep_the_cold_start_of_real_questions_and_drop_other_triplet
                 f"graph.path={source / 'musique_train100_openie_gpt35_1890.json'}",
                 f"graph.scope={scope}",
                 "graph.candidates=3",
-                f"index.embedder={{model: {model}, dtype: float32}}",
+                f"index.embedder={{model: {encoder}, dtype: float32}}",
                 "index.links=true",
                 f"cache_dir={folder / 'cache'}",
                 "sft_data.sizes={1: 5, 2: 5}",

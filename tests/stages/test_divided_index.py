@@ -21,8 +21,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NAMES = [f"{first}{second}" for first in LETTERS[:12] for second in LETTERS]  # 312
 
 
-def context_of(root: Path, model: Path, names=NAMES[:7], **settings) -> StageContext:
-    base = config(model, root)
+def context_of(root: Path, encoder: Path, names=NAMES[:7], **settings) -> StageContext:
+    base = config(encoder, root)
     changed = base.model_copy(update={"index": base.index.model_copy(update=settings)})
     # Two row groups, and a text that is in the first and in the last shard.
     chunks = [Chunk(f"c{n}", name, f"{name} is a film.", "d") for n, name in enumerate(names)]
@@ -39,12 +39,12 @@ def context_of(root: Path, model: Path, names=NAMES[:7], **settings) -> StageCon
 
 
 @pytest.mark.parametrize(("count", "links"), [(3, True), (9, False)])
-def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count, links):
+def test_the_bytes_do_not_depend_on_the_division(tmp_path, encoder, count, links):
     """Nine shards are more than the rows of any table."""
     if links:
         pytest.importorskip("bm25s")
-    whole_context = context_of(tmp_path / "a", model, links=links)
-    divided_context = context_of(tmp_path / "b", model, links=links)
+    whole_context = context_of(tmp_path / "a", encoder, links=links)
+    divided_context = context_of(tmp_path / "b", encoder, links=links)
     counts, whole = run_whole(whole_context, tmp_path / "a", index.run)
     joined_counts, joined = run_divided(
         divided_context, tmp_path / "b", count, shard=index.run_shard, merge=index.merge
@@ -57,11 +57,11 @@ def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count, links):
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_an_interrupted_build_of_a_compressed_index_continues(
-    tmp_path, model, monkeypatch, damaged: bool
+    tmp_path, encoder, monkeypatch, damaged: bool
 ) -> None:
     """After 200 of 313 chunks, and with another index.gpu. Only damaged codes are made again."""
     monkeypatch.setattr(ivf_pq, "BLOCK", 100)
-    context = context_of(tmp_path, model, NAMES, faiss="ivf-pq", gpu=False)
+    context = context_of(tmp_path, encoder, NAMES, faiss="ivf-pq", gpu=False)
     _, whole = run_whole(context, tmp_path, index.run)
     before, checkpoints = content(whole), tmp_path / "whole" / "checkpoints"
     codes = sorted(checkpoints.glob("chunks-index-0*.npy"))
@@ -81,8 +81,8 @@ def test_an_interrupted_build_of_a_compressed_index_continues(
     assert made_again == ({codes[0].name} if damaged else set())
 
 
-def test_vectors_of_other_tables_are_refused(tmp_path, model):
-    context = context_of(tmp_path, model)
+def test_vectors_of_other_tables_are_refused(tmp_path, encoder):
+    context = context_of(tmp_path, encoder)
     shards = {
         f"shard-00{n}": run_shard(index.run_shard, context, tmp_path / str(n), n, 2) for n in (0, 1)
     }

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import StoreError
+from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.engine.context import StageContext
 from pipeline.evaluation.measured import merge_policies
 from pipeline.rollout.sampler import roll_out
+from pipeline.training.lineage import policy_fingerprint
 from tasks.evaluate_policy import run
-from tests.llm.small_models import small_adapter, small_model
+from tests.llm.small_models import small_adapter
 from tests.smallest import small_config
 from tests.stages.fabricated_run import trajectory, write_evaluation
 
@@ -27,14 +29,14 @@ def question(name: str, part: str | None) -> Question:
     return Question(name, "musique", f"Where is {name}?", ["Ostar"], "multi", split_part=part)
 
 
-def context(tmp_path: Path, questions: list[Question], base: Path) -> StageContext:
+def context(tmp_path: Path, questions: list[Question], model: Path) -> StageContext:
     output, inputs = tmp_path / "output", tmp_path / "questions"
     output.mkdir()
     write_parquet(inputs / "questions.parquet", questions, Question)
     config = small_config(
         runs_dir=str(tmp_path / "runs"),
         retrieval={"variant": "none"},
-        model={"base": str(base)},
+        model={"base": str(model)},
         engine={"kind": "transformers", "dtype": "float32", "max_model_len": 256},
         sampling={"max_segment_tokens": 8, "max_total_tokens": 24},
     )
@@ -47,13 +49,14 @@ def context(tmp_path: Path, questions: list[Question], base: Path) -> StageConte
     )
 
 
-def test_every_question_has_one_measured_trajectory_and_keeps_its_part(tmp_path: Path) -> None:
+def test_every_question_has_one_measured_trajectory_and_keeps_its_part(
+    model: Path, tmp_path: Path
+) -> None:
     """A random model gives no answers; its malformed outputs are measured, not refused."""
-    base = small_model(tmp_path / "base")
-    small_adapter(base, tmp_path / "policy" / "adapter")
-    lineage = {"policy": "invented", "base": str(base), "round": 0}
+    small_adapter(model, tmp_path / "policy" / "adapter")
+    lineage = {"policy": "invented", "base": str(model), "round": 0}
     (tmp_path / "policy" / "lineage.json").write_text(json.dumps(lineage))
-    stage = context(tmp_path, [question("Vell", None), question("Ime", "unseen")], base)
+    stage = context(tmp_path, [question("Vell", None), question("Ime", "unseen")], model)
     assert run(stage) == {"questions": 2, "trajectories": 2}
     trajectories = read_records(stage.output / "trajectories.parquet", Trajectory)
     assert [trajectory.question_id for trajectory in trajectories] == ["Vell", "Ime"]
@@ -68,12 +71,36 @@ def test_every_question_has_one_measured_trajectory_and_keeps_its_part(tmp_path:
     assert 0 < trajectories[0].tokens.thinking <= 24
 
 
+def test_any_policy_is_evaluated_and_named_by_its_content(model: Path, tmp_path: Path) -> None:
+    """The base model without an adapter, and a bare adapter without a lineage, which write other tokens."""
+    adapter = small_adapter(model, tmp_path / "from elsewhere")
+    stage = context(tmp_path, [], model)
+    write_parquet(tmp_path / "questions.parquet", [question("Vell", "unseen")], Question)
+    tokens = {}
+    for name, policy in (("base", {}), ("adapter", {"policy": adapter})):
+        one = replace(
+            stage,
+            stage="evaluate-any",
+            output=tmp_path / f"{name} evaluated",
+            checkpoint_dir=tmp_path / f"{name}.partial",
+            inputs={"questions": tmp_path, **policy},
+        )
+        one.output.mkdir(exist_ok=True)
+        assert run(one) == {"questions": 1, "trajectories": 1}
+        [sampled] = read_records(one.output / "trajectories.parquet", Trajectory)
+        tokens[sampled.policy] = sampled.token_ids
+        rows = json.loads((one.output / "rows.json").read_text())
+        assert [(o["question_id"], o["part"]) for o in rows["outcomes"]] == [("Vell", "unseen")]
+    sha = model_hash(model)
+    assert list(tokens) == [sha, policy_fingerprint(adapter, sha)]
+    assert tokens[sha] != tokens[policy_fingerprint(adapter, sha)]
+
+
 def test_several_samples_are_the_same_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five questions of three samples with seeds of their own, which differ at temperature 1."""
-    base = small_model(tmp_path / "base")
-    stage = context(tmp_path, [question(f"q{n}", None) for n in range(5)], base)
+    stage = context(tmp_path, [question(f"q{n}", None) for n in range(5)], model)
     evaluation = stage.config.evaluation.model_copy(update={"temperature": 1.0})
     sampling = stage.config.sampling.model_copy(update={"batch": 1, "in_flight": 2})
     config = stage.config.model_copy(update={"evaluation": evaluation, "sampling": sampling})

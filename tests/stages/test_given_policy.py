@@ -31,11 +31,6 @@ from tests.training.tiny_policy import Run, write_base
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model") / "base")
-
-
 def context(folder: Path, base: Path, adapter: Path | None, **lora: object) -> StageContext:
     model = {"base": str(base)}
     output = folder / "output"
@@ -57,17 +52,17 @@ def as_teacher(context: StageContext) -> StageContext:
     return dataclasses.replace(context, stage="given-policy")
 
 
-def test_the_base_model_is_a_policy_without_an_adapter(tmp_path: Path, base: Path) -> None:
-    stage = context(tmp_path, base, None)
+def test_the_base_model_is_a_policy_without_an_adapter(tmp_path: Path, model: Path) -> None:
+    stage = context(tmp_path, model, None)
     assert run_policy(stage) == {"adapters": 0}
     policy = read_policy(stage.output)
-    assert (policy.adapter, policy.fingerprint) == (None, model_hash(base))
+    assert (policy.adapter, policy.fingerprint) == (None, model_hash(model))
     assert checked_policy(stage.output, stage.config.model.base, stage.config.hashes_file) == policy
 
 
-def test_an_adapter_is_copied_so_that_its_origin_may_disappear(tmp_path: Path, base: Path) -> None:
-    origin = small_adapter(base, tmp_path / "origin")
-    stage = context(tmp_path, base, origin)
+def test_an_adapter_is_copied_so_that_its_origin_may_disappear(tmp_path: Path, model: Path) -> None:
+    origin = small_adapter(model, tmp_path / "origin")
+    stage = context(tmp_path, model, origin)
     named = checked_policy(origin, stage.config.model.base, stage.config.hashes_file).fingerprint
     assert run_policy(as_teacher(stage)) == {"adapters": 1}
     shutil.rmtree(origin)
@@ -79,21 +74,21 @@ def test_an_adapter_is_copied_so_that_its_origin_may_disappear(tmp_path: Path, b
 
 
 def test_an_adapter_of_another_shape_than_lora_is_refused_as_a_start(
-    tmp_path: Path, base: Path
+    tmp_path: Path, model: Path
 ) -> None:
-    origin = small_adapter(base, tmp_path / "origin")
+    origin = small_adapter(model, tmp_path / "origin")
     with pytest.raises(ConfigError, match=r"r, alpha, targets \(3, .* set lora to its values"):
-        run_policy(context(tmp_path, base, origin, r=3))
+        run_policy(context(tmp_path, model, origin, r=3))
 
 
 @pytest.mark.parametrize("setting", [{"bias": "all"}, {"ensure_weight_tying": True}])
 def test_an_adapter_that_leaves_no_place_for_the_reference_is_refused_as_a_start(
-    setting: dict, tmp_path: Path, base: Path
+    setting: dict, tmp_path: Path, model: Path
 ) -> None:
-    origin = small_adapter(base, tmp_path / "origin")
+    origin = small_adapter(model, tmp_path / "origin")
     file = origin / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | setting))
-    stage = context(tmp_path, base, origin, targets=["q_proj", "v_proj"])
+    stage = context(tmp_path, model, origin, targets=["q_proj", "v_proj"])
     with pytest.raises(SteepError, match=rf"{next(iter(setting))}: .*no place for the reference"):
         run_policy(stage)
 
@@ -143,12 +138,12 @@ TRAINED = [
 @pytest.mark.parametrize(("form", "problem"), TRAINED, ids=["grammar", "format", "chat template"])
 @pytest.mark.parametrize("part", ["", "adapter"])
 def test_a_policy_that_was_trained_to_write_something_else_is_refused(
-    form: dict, problem: str, part: str, tmp_path: Path, base: Path
+    form: dict, problem: str, part: str, tmp_path: Path, model: Path
 ) -> None:
     """Also if the adapter is named alone, where the lineage is beside it."""
-    policy = with_lineage(tmp_path / "policy", base, **form)
+    policy = with_lineage(tmp_path / "policy", model, **form)
     with pytest.raises(SteepError, match=problem):
-        run_policy(context(tmp_path / "run", base, policy / part))
+        run_policy(context(tmp_path / "run", model, policy / part))
 
 
 def test_a_merged_policy_as_the_base_model_keeps_what_it_was_trained_to_write(
@@ -161,10 +156,10 @@ def test_a_merged_policy_as_the_base_model_keeps_what_it_was_trained_to_write(
 
 
 def test_an_adapter_without_a_lineage_passes_with_a_note(
-    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    origin = small_adapter(base, tmp_path / "origin")
-    run_policy(as_teacher(context(tmp_path, base, origin)))
+    origin = small_adapter(model, tmp_path / "origin")
+    run_policy(as_teacher(context(tmp_path, model, origin)))
     assert f"{origin} does not say which grammar and format" in capsys.readouterr().out
 
 

@@ -57,27 +57,27 @@ def upstream(tmp_path):
     return {"corpus": corpus, "graph": graph}
 
 
-def config(model, tmp_path, **retrieval):
+def config(encoder, tmp_path, **retrieval):
     return small_config(
         cache_dir=str(tmp_path / "cache"),
         graph={"source": "openie"},
         index={
-            "embedder": {"model": str(model), "device": "cpu", "max_length": 64},
+            "embedder": {"model": str(encoder), "device": "cpu", "max_length": 64},
             "links": retrieval.get("variant") in ("fused", "linked"),
         },
         retrieval={"reranker": {"kind": "biencoder", "scale": 10.0}} | retrieval,
     )
 
 
-def context(model, tmp_path, upstream, **retrieval):
+def context(encoder, tmp_path, upstream, **retrieval):
     output = tmp_path / "index"
     output.mkdir(exist_ok=True)
-    settings = config(model, tmp_path, **retrieval)
+    settings = config(encoder, tmp_path, **retrieval)
     return StageContext(settings, "index", output, tmp_path / "checkpoints", upstream)
 
 
-def test_vectors_have_the_row_order_of_their_tables(model, tmp_path, upstream):
-    stage = context(model, tmp_path, upstream)
+def test_vectors_have_the_row_order_of_their_tables(encoder, tmp_path, upstream):
+    stage = context(encoder, tmp_path, upstream)
     assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2}
     assert np.load(stage.output / "triplets.npy").shape == (2, 32)
     about = json.loads((stage.output / "index.json").read_text())
@@ -89,8 +89,8 @@ def test_vectors_have_the_row_order_of_their_tables(model, tmp_path, upstream):
 
 
 @pytest.mark.parametrize("flip", [True, False], ids=["flipped bit", "cut off"])
-def test_a_damaged_block_of_vectors_is_embedded_again(model, tmp_path, upstream, caplog, flip):
-    stage = context(model, tmp_path, upstream)
+def test_a_damaged_block_of_vectors_is_embedded_again(encoder, tmp_path, upstream, caplog, flip):
+    stage = context(encoder, tmp_path, upstream)
     run(stage)
     expected = (stage.output / "chunks.npy").read_bytes()
     [block] = stage.checkpoint_dir.glob("chunks-*.npy")
@@ -101,7 +101,7 @@ def test_a_damaged_block_of_vectors_is_embedded_again(model, tmp_path, upstream,
     assert f"{block} is damaged" in caplog.text
 
 
-def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(model, tmp_path):
+def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(encoder, tmp_path):
     """Five facts have the words of the query, so that they are its nearest; c1 follows from c0."""
     query = "where is Alba Rossi now"
     facts = [
@@ -117,7 +117,7 @@ def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(model, tmp_pat
     found = {}
     for candidates in ("near", "all"):
         settings = {"variant": "prograph", "top_k": 9, "hyperedge_candidates": candidates}
-        stage = context(model, tmp_path, {"graph": folder}, **settings)
+        stage = context(encoder, tmp_path, {"graph": folder}, **settings)
         [items] = retrieved(stage, Query(query))
         found[candidates] = {item.id for item in items}
     assert "c1:f0" not in found["near"]
@@ -132,12 +132,12 @@ def write_cities(folder: Path) -> list[Chunk]:
     return rows
 
 
-def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream):
+def test_semantic_retrieval_uses_the_configured_sizes(encoder, tmp_path, upstream):
     """A reranker with a negative scale reverses the order of the embedding search."""
     rows = write_cities(upstream["corpus"])
     reranker = {"kind": "biencoder", "scale": -10.0}
-    sizes = {"num_candidate_chunks": 3, "chunks": 2, "variant": "semantic"}
-    stage = context(model, tmp_path, upstream, reranker=reranker, **sizes)
+    sizes = {"num_candidate_chunks": 3, "chunks": 2, "top_k": 2, "variant": "semantic"}
+    stage = context(encoder, tmp_path, upstream, reranker=reranker, **sizes)
     encode = open_embedder(stage.config.index.embedder, open_cache(stage.config.cache_dir)).encode
     texts = [f"{chunk.title} {chunk.text}" for chunk in rows]
     cosines = encode(texts, "passage") @ encode(["who crossed the river"], "query")[0]
@@ -148,7 +148,7 @@ def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream)
     assert [item.score for item in items] == pytest.approx(expected, rel=1e-3)
 
 
-def test_linked_retrieval_follows_the_names_of_passages_and_triplets(model, tmp_path, upstream):
+def test_linked_retrieval_follows_the_names_of_passages_and_triplets(encoder, tmp_path, upstream):
     """Ada Borg is named in the text of c0, the Nera in the triplets of c1 and c3 only."""
     pytest.importorskip("bm25s")
     rows = [
@@ -164,17 +164,17 @@ def test_linked_retrieval_follows_the_names_of_passages_and_triplets(model, tmp_
     write_triplets(upstream["graph"], graph.edges(extracted), graph.entities)
     found = {}
     for variant in ("fused", "linked"):
-        stage = context(model, tmp_path, upstream, variant=variant, top_k=2)
+        stage = context(encoder, tmp_path, upstream, variant=variant, top_k=2)
         both = retrieved(stage, Query("Who directed The Tide?"), Query("Where is Corte?"))
         found[variant] = [{item.id for item in items} for items in both]
     assert found["linked"] == [{"c0", "c2"}, {"c1", "c3"}]
     assert found["fused"] != found["linked"]
 
 
-def test_chunks_are_chosen_and_weighted_by_the_fused_score_if_set(model, tmp_path, upstream):
+def test_chunks_are_chosen_and_weighted_by_the_fused_score_if_set(encoder, tmp_path, upstream):
     pytest.importorskip("bm25s")
     write_cities(upstream["corpus"])
-    stage = context(model, tmp_path, upstream, variant="fused", top_k=3)
+    stage = context(encoder, tmp_path, upstream, variant="fused", top_k=3)
     run(stage)
 
     def found(**settings):
@@ -192,8 +192,8 @@ def test_chunks_are_chosen_and_weighted_by_the_fused_score_if_set(model, tmp_pat
         small_config(retrieval={"variant": "ppr", "chunk_scores": "fused"})
 
 
-def test_linked_retrieval_without_links_names_the_setting(model, tmp_path, upstream):
-    stage = context(model, tmp_path, upstream, variant="semantic")
+def test_linked_retrieval_without_links_names_the_setting(encoder, tmp_path, upstream):
+    stage = context(encoder, tmp_path, upstream, variant="semantic")
     run(stage)
     retrieval = stage.config.retrieval.model_copy(update={"variant": "linked"})
     settings = stage.config.model_copy(update={"retrieval": retrieval})
@@ -206,10 +206,10 @@ def test_linked_retrieval_without_links_names_the_setting(model, tmp_path, upstr
 
 
 @pytest.mark.parametrize("variant", ["ppr", "graph", "concat"])
-def test_an_empty_graph_leaves_passages_alone(model, tmp_path, upstream, variant, capsys):
+def test_an_empty_graph_leaves_passages_alone(encoder, tmp_path, upstream, variant, capsys):
     empty = Graph()
     write_triplets(upstream["graph"], empty.edges([]), empty.entities)
-    stage = context(model, tmp_path, upstream, variant=variant)
+    stage = context(encoder, tmp_path, upstream, variant=variant)
     assert run(stage) == {"chunks": 2, "entities": 0, "triplets": 0}
     [items] = opened(stage).retrieve([Query("who crossed the river", ("Nera",))])
     assert {item.id for item in items} == {"c0", "c1"}
@@ -217,13 +217,13 @@ def test_an_empty_graph_leaves_passages_alone(model, tmp_path, upstream, variant
 
 
 def test_vectors_of_tables_with_too_many_texts_are_not_kept(
-    model, tmp_path, upstream, monkeypatch, capsys
+    encoder, tmp_path, upstream, monkeypatch, capsys
 ):
     """Four entities are more than three: the next run embeds them again, and one new chunk."""
     monkeypatch.setattr("tasks.index.CACHED_TEXTS", 3)
 
     def embedded():
-        stage = context(model, tmp_path, upstream)
+        stage = context(encoder, tmp_path, upstream)
         shutil.rmtree(stage.checkpoint_dir, ignore_errors=True)
         run(stage)
         return int(re.findall(r"newly embedded: (\d+)", capsys.readouterr().out)[-1])
@@ -237,7 +237,7 @@ def test_vectors_of_tables_with_too_many_texts_are_not_kept(
 
 
 def test_the_index_of_a_changed_corpus_equals_a_new_one_to_the_byte(
-    model, tmp_path, upstream, capsys
+    encoder, tmp_path, upstream, capsys
 ):
     """One document of thirty is deleted, and two are added: two texts are embedded."""
     pytest.importorskip("bm25s")
@@ -247,7 +247,7 @@ def test_the_index_of_a_changed_corpus_equals_a_new_one_to_the_byte(
 
     def build(folder, chunks):
         write_chunks(upstream["corpus"], chunks)
-        stage = context(model, folder, upstream, variant="linked")
+        stage = context(encoder, folder, upstream, variant="linked")
         shutil.rmtree(stage.output)
         shutil.rmtree(stage.checkpoint_dir, ignore_errors=True)
         stage.output.mkdir()
@@ -268,8 +268,8 @@ def test_the_index_of_a_changed_corpus_equals_a_new_one_to_the_byte(
     assert grown == rebuilt
 
 
-def test_index_of_another_embedder_or_table_raises_store_error(model, tmp_path, upstream):
-    stage = context(model, tmp_path, upstream)
+def test_index_of_another_embedder_or_table_raises_store_error(encoder, tmp_path, upstream):
+    stage = context(encoder, tmp_path, upstream)
     run(stage)
     other = write_bi_encoder(tmp_path / "other", seed=1)
     with pytest.raises(StoreError, match=r"built by embedder .* run the index stage again"):
@@ -280,9 +280,9 @@ def test_index_of_another_embedder_or_table_raises_store_error(model, tmp_path, 
 
 
 def test_an_index_that_cannot_be_built_is_refused_before_texts_are_embedded(
-    model, tmp_path, upstream
+    encoder, tmp_path, upstream
 ):
-    base = config(model, tmp_path)
+    base = config(encoder, tmp_path)
     refused = base.model_copy(update={"index": base.index.model_copy(update={"faiss": "ivf-pq"})})
     output = tmp_path / "index"
     output.mkdir()

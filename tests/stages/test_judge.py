@@ -18,7 +18,7 @@ from tasks import task_for
 from tasks.judge import CALLS, VERDICTS, judge_to
 from tests.judges.known_judges import KnownJudge, KnownPolicy, trajectory
 from tests.llm.fake_endpoint import FakeEndpoint, refusal
-from tests.llm.small_models import small_adapter, small_model
+from tests.llm.small_models import small_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
@@ -63,11 +63,6 @@ def test_too_many_unknown_verdicts_fail_and_the_files_are_kept(tmp_path: Path):
     assert "expected at most 24.0% (judges.unknown_ceiling)" in str(error.value)
     assert len(read_records(tmp_path / "checkpoints" / VERDICTS, Verdict)) == 4
     assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

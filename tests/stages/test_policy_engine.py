@@ -11,7 +11,6 @@ from pipeline.core.records import Message
 from pipeline.engine.context import StageContext
 from pipeline.llm.tokens import prompt_text
 from tasks.report import Report
-from tests.llm.small_models import small_model
 from tests.stages.fabricated_run import configuration
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -19,12 +18,11 @@ TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> StageContext:
+def context(model: Path, tmp_path: Path) -> StageContext:
     """A stage whose settings name the template by its file."""
     (tmp_path / "template.jinja").write_text(TEMPLATE)
-    base = small_model(tmp_path / "base")
     values = configuration().model_dump() | {
-        "model": {"base": str(base), "chat_template": str(tmp_path / "template.jinja")},
+        "model": {"base": str(model), "chat_template": str(tmp_path / "template.jinja")},
         "runs_dir": str(tmp_path / "runs"),
         "cache_dir": str(tmp_path / "cache"),
     }

@@ -22,6 +22,7 @@ from pipeline.knowledge.graph.build import Extracted, Graph
 from pipeline.knowledge.graph.tables import write_triplets
 from pipeline.rollout.policy import read_policy
 from tasks.sample import roll_out_policy, run
+from tests.logged import Logged
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
 from tests.stages.question_stages import sampling_inputs
@@ -173,9 +174,7 @@ def damaged(content: bytes) -> list[bytes]:
     return [content[:middle], b"", flipped]
 
 
-def test_damaged_checkpoints_are_rolled_out_again(
-    context: StageContext, caplog: pytest.LogCaptureFixture
-):
+def test_damaged_checkpoints_are_rolled_out_again(context: StageContext, caplog: Logged):
     run(context)
     expected = output_bytes(context)
     for number in range(3):
@@ -190,7 +189,7 @@ def test_damaged_checkpoints_are_rolled_out_again(
 
 
 def test_checkpoints_with_another_number_of_samples_are_not_used(
-    context: StageContext, caplog: pytest.LogCaptureFixture
+    context: StageContext, caplog: Logged
 ):
     fewer = with_sampling(context, samples=3)
     roll_out_policy(

@@ -24,7 +24,6 @@ from tasks import task_for
 from tasks.evaluate_any import EvaluateAny
 from tasks.policy import policy
 from tests.cli.malformed_inputs import steep
-from tests.llm.small_models import small_model
 from tests.tasks.counting_tasks import ROOT
 from tests.tasks.small_run import (
     QUESTIONS,
@@ -33,11 +32,6 @@ from tests.tasks.small_run import (
     leave_configuration,
     settings,
 )
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
 @pytest.fixture(scope="module")

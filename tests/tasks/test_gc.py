@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from pipeline.cli.app import app
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import InputError
 from pipeline.engine.gc import collect
@@ -20,6 +18,7 @@ from pipeline.engine.run import run, walk
 from pipeline.engine.stage import STAGES, left_by
 from pipeline.engine.status import status
 from tasks import task_for
+from tests.cli.malformed_inputs import accepted, refused
 from tests.tasks.counting_tasks import FollowsTens, Second, Waits, background, executions, task
 from tests.tasks.small_run import commit_text, leave_configuration
 from tests.waiting import exit_status, wait_until
@@ -252,15 +251,14 @@ def test_the_command_lists_and_removes():
     fabricate("a", "rounds=0")
     other = fabricate("a", "rounds=0", "sft.epochs=9")
     options = ["gc", "--set", "name=a", "--set", "rounds=0"]
-    listed = CliRunner().invoke(app, options).stdout
+    listed = accepted(*options)
     assert "setting sft.epochs: 9.0 -> " in listed
     assert "4 directories, " in listed
-    rows = json.loads(CliRunner().invoke(app, [*options, "--remove", "--json"]).stdout)
+    rows = json.loads(accepted(*options, "--remove", "--json"))
     assert sorted(rows[0]) == [
         *("age_seconds", "bytes", "directory", "reason", "removed", "stage"),
     ]
     assert [row["removed"] for row in rows] == [True] * 4
     assert not other.store.directory(other.key).exists()
-    assert "every output is named by a configuration\n" in CliRunner().invoke(app, options).stdout
-    missing = CliRunner().invoke(app, ["gc", "--runs", "nowhere"])
-    assert "nowhere: no such directory" in str(missing.exception)
+    assert "every output is named by a configuration\n" in accepted(*options)
+    assert "nowhere: no such directory" in refused("gc", "--runs", "nowhere")

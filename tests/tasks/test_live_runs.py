@@ -1,12 +1,12 @@
 """Forced runs and cleaning while another process runs the same stage."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 
 import pytest
 
 from pipeline.engine import job
 from pipeline.engine.run import RunFailed, run
-from tests.cli.test_cli import steep
+from tests.cli.malformed_inputs import finished
 from tests.tasks.counting_tasks import Second, Waits, background, executions, task
 from tests.waiting import exit_status, wait_until
 
@@ -96,14 +96,13 @@ def test_gc_of_incomplete_outputs_leaves_a_live_stage_and_what_the_store_did_not
         (folder / "file").touch()
     kept[-1].rename(workspace / "target")
     kept[-1].symlink_to(workspace / "target")
-    with live(workspace):
-        done = steep("gc", "--incomplete", "--set", f"runs_dir={workspace / 'runs'}", cwd=workspace)
-        assert done.returncode == 0
-        assert [folder for folder in litter if f"{folder}\n" not in done.stdout] == []
+    with live(workspace), chdir(workspace):
+        printed = finished("gc", "--incomplete", "--set", f"runs_dir={workspace / 'runs'}")
+        assert [folder for folder in litter if f"{folder}\n" not in printed] == []
         assert [folder for folder in litter if folder.exists()] == []
         assert all((folder / "file").exists() for folder in kept)
-        assert f"{kept[0]} was not made by steep" in done.stdout
-        assert f"{root / 'stranger'} is not the folder of a stage" in done.stdout
-        assert ".partial is in use" in done.stdout
-        assert done.stdout.endswith("4 directories and files removed\n")
+        assert f"{kept[0]} was not made by steep" in printed
+        assert f"{root / 'stranger'} is not the folder of a stage" in printed
+        assert ".partial is in use" in printed
+        assert printed.endswith("4 directories and files removed\n")
     assert stage.complete()

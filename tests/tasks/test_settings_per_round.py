@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from pipeline.config import load
 from pipeline.engine.run import run, walk
 from pipeline.engine.stage import RoundTask, left_by
 from tasks import task_for
-from tests.cli.test_cli import steep
+from tests.cli.malformed_inputs import finished
 from tests.tasks.counting_tasks import ROOT, Counting, task
 from tests.tasks.declared import changed
 
@@ -65,32 +64,32 @@ def test_a_judge_runs_in_the_rounds_whose_reward_counts_it() -> None:
 WORLD = "data.closed_world={documents: 300, musique_train: 9, musique_sampling: 3, musique_dev: 3, musique_test: 3, hotpotqa_sampling: 3, hotpotqa_dev: 3, hotpotqa_test: 3, wiki2_test: 3, nq_sampling: 3, nq_dev: 3, nq_test: 3}"
 
 
-def test_a_run_writes_its_configuration_which_gives_the_same_stages(tmp_path: Path) -> None:
+def test_a_run_writes_its_configuration_which_gives_the_same_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Relative directories stay relative; a second run leaves the file as it is."""
     overrides = (WORLD, THRESHOLD, "runs_dir=./out", "graph.endpoint={base_url: http://x/v1, "
                  "model: m, api_key_env: STEEP_TEST_KEY}")  # fmt: skip
     options = [part for override in overrides for part in ("--set", override)]
-    os.environ["STEEP_TEST_KEY"] = "sk-secret"
-    try:
-        done = steep("run", "world", *options, cwd=tmp_path)
-    finally:
-        del os.environ["STEEP_TEST_KEY"]
-    assert done.returncode == 0, done.stderr
-    file = tmp_path / "out" / "embedded" / "config.yaml"
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as own:
+        own.setenv("STEEP_TEST_KEY", "sk-secret")
+        printed = finished("run", "world", *options)
+    file = Path("out/embedded/config.yaml")
     assert "sk-secret" not in file.read_text()
-    assert "(kept in out/embedded/dtypes.json)\n" in done.stdout
+    assert "(kept in out/embedded/dtypes.json)\n" in printed
     kept = json.loads(file.with_name("dtypes.json").read_text())
     types = tuple(f"{name}={dtype}" for name, dtype in kept.items())  # for auto
     assert load(file) == load("embedded", (*overrides, *types))
     written = file.stat().st_mtime_ns
     rows = [
-        json.loads(steep("status", "--json", *arguments, cwd=tmp_path).stdout)
-        for arguments in (options, ["--config", "out/embedded/config.yaml"])
+        json.loads(finished("status", "--json", *arguments))
+        for arguments in (options, ["--config", file])
     ]
     assert rows[0] == rows[1]
-    again = steep("run", "world", "--config", "out/embedded/config.yaml", cwd=tmp_path)
-    assert (again.returncode, file.stat().st_mtime_ns) == (0, written)
-    steep("run", "world", *options, "--set", "seed=7", cwd=tmp_path)
+    finished("run", "world", "--config", file)
+    assert file.stat().st_mtime_ns == written
+    finished("run", "world", *options, "--set", "seed=7")
     assert load(file).seed == 7
 
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.engine.progress import ProgressFile
 from pipeline.engine.run import walk
 from tasks import task_for
-from tests.cli.test_cli import steep as command
+from tests.cli.malformed_inputs import steep as command
 from tests.tasks.small_run import commit_text
 
 RUNS = "runs_dir=runs [/red][bold]"  # no markup of the terminal
@@ -18,7 +18,7 @@ RUNS = "runs_dir=runs [/red][bold]"  # no markup of the terminal
 def steep(tmp_path, monkeypatch):
     """The command on a run of the working directory."""
     monkeypatch.chdir(tmp_path)
-    return lambda *arguments: command(*arguments, "--set", RUNS, cwd=tmp_path)
+    return lambda *arguments: command([*arguments, "--set", RUNS])
 
 
 def test_verify_reads_everything_and_names_damaged_outputs_with_their_commands_and_status_1(steep):
@@ -27,16 +27,16 @@ def test_verify_reads_everything_and_names_damaged_outputs_with_their_commands_a
         commit_text(task, label)
     (finished["pair-2"].directory / "text.txt").write_text("PAIR-2")  # as long as before
     (finished["evaluate-policy-0"].directory / "manifest.json").write_text("")
-    done = steep("verify", "--json")
-    assert done.returncode == 1
-    damaged = {row["label"]: row for row in json.loads(done.stdout) if row["damage"]}
+    status, printed, _ = steep("verify", "--json")
+    assert status == 1
+    damaged = {row["label"]: row for row in json.loads(printed) if row["damage"]}
     assert sorted(damaged) == ["evaluate-policy-0", "pair-2"]
     assert shlex.split(damaged["pair-2"]["remake"]) == [
         *("steep", "run", "pair", "--round", "2", "--force", "--config", "embedded"),
         *("--set", RUNS),
     ]
     assert " evaluate-policy --round 0 --force " in damaged["evaluate-policy-0"]["remake"]
-    text = steep("verify").stdout
+    text = steep("verify")[1]
     assert "pair-2 is damaged: " in text
     assert "text.txt has other content" in text
     assert f"{len(finished)} outputs checked, 2 damaged" in text
@@ -53,7 +53,7 @@ def test_every_row_has_the_documented_keys(steep):
     stopped = graph.store.progress_file(graph.key)
     stopped.parent.mkdir(parents=True)
     ProgressFile(stopped).start(None, "triples", done=7)
-    rows = {row["label"]: row for row in json.loads(steep("status", "--json").stdout)}
+    rows = {row["label"]: row for row in json.loads(steep("status", "--json")[1])}
     assert all(list(row) == KEYS for row in rows.values())
     assert list(rows["graph"]["progress"]) == PROGRESS
     assert rows["graph"]["progress"]["done"] == 7

@@ -10,6 +10,12 @@ from tasks.sft import run as run_sft
 from tests.training.tiny_policy import Run, write_base
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::UserWarning"))
+
+
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("base") / "base")

@@ -18,8 +18,6 @@ from tasks.sft import run as run_sft
 from tasks.train import run as run_round
 from tests.training.tiny_policy import Run, byte_tokenizer, pair
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-
 
 @pytest.fixture(scope="module")
 def run(policy_0: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:

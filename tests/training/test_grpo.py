@@ -29,7 +29,6 @@ from tasks.train import run as run_round
 from tests.smallest import small_trajectory
 from tests.training.tiny_policy import Run, byte_tokenizer, random_adapter
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TEMPERATURE = 0.8
 TOKENIZER = byte_tokenizer()
 CPU = {"dtype": "float32", "learning_rate": 1e-2}

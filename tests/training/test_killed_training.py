@@ -18,7 +18,6 @@ from tasks.train import run as run_round
 from tests.stages.divided import content
 from tests.training.tiny_policy import Run
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ROOT = Path(__file__).resolve().parents[2]
 # 10 pairs in batches of 2: 5 steps per epoch, 8 steps, so the last epoch is not a whole one.
 STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [1.6]}

@@ -30,7 +30,6 @@ from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, random_adapter
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHARED = {
     "dtype": "float32", "learning_rate": 1e-3, "batch_size": 4,
     "weight_decay": 0.0,
@@ -124,7 +123,7 @@ def test_micro_batches_change_neither_losses_nor_adapters(
     after = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
     changes = [value - before[name] for name, value in after.items()]
     assert max(float(change.abs().max()) for change in changes) > 1e-3
-    for size in (1, 2):
+    for size in (2,) if kind is dpo else (1, 2):  # the killed run below has micro-batches of 1
         assert_equal(trained(kind, base, tmp_path / str(size), size), whole(kind))
 
 

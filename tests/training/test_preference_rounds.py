@@ -25,10 +25,10 @@ from pipeline.training.lora import continue_adapter, load_base, locate_base, sav
 from tasks.sft import run as run_sft
 from tasks.sft import train_sft
 from tasks.train import run as run_round
+from tests.recorded_progress import RecordedProgress
 from tests.training.test_loss_masks import with_control_token
 from tests.training.tiny_policy import Run, byte_tokenizer, example, pair, random_adapter
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
 CPU = {"dtype": "float32", "learning_rate": 1e-2}
 
@@ -42,7 +42,16 @@ def run(policy_0, tmp_path_factory) -> Run:
 def first(run):
     """The context of a finished round 1, trained without dropout."""
     context = run.context("train", "first", lora={"dropout": 0.0}, dpo={"round_epochs": [3]})
+    context = dataclasses.replace(context, progress=RecordedProgress())
     assert run_round(context)["pairs"] == 8
+    return context
+
+
+@pytest.fixture(scope="module")
+def again(run):
+    """The context of SFT, repeated."""
+    context = dataclasses.replace(run.context("sft", "again"), progress=RecordedProgress())
+    run_sft(context)
     return context
 
 
@@ -185,9 +194,23 @@ def test_the_reference_can_stay_the_sft_policy(run, first):
     assert row["loss/dpo"] < math.log(2) - 0.01  # policy 1 already prefers these pairs
 
 
-def test_a_seed_determines_the_policy(run):
-    again, other = run.context("sft", "again"), run.context("sft", "other", seed=6)
-    run_sft(again)
+def test_training_reports_steps_loss_and_margin(again, first):
+    progress = again.progress
+    assert progress.starts[-1] == (2, "steps", 0)  # 8 examples in batches of 4
+    assert progress.done == 2
+    assert progress.values["loss"] > 0
+
+    progress = first.progress
+    units = [unit for _, unit, _ in progress.starts]
+    assert units == ["encoded records", "records under the reference", "steps"]
+    assert progress.starts[1] == (8, "records under the reference", 0)
+    assert progress.starts[2] == (6, "steps", 0)  # 8 pairs, 3 epochs
+    assert progress.done == 6
+    assert {"loss", "margin", "accuracy"} <= progress.values.keys()
+
+
+def test_a_seed_determines_the_policy(run, again):
+    other = run.context("sft", "other", seed=6)
     run_sft(other)
     policy = read_lineage(run.root / "sft").policy
     assert read_lineage(again.output).policy == policy != read_lineage(other.output).policy

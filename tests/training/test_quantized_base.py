@@ -25,7 +25,6 @@ from pipeline.training.sft import sft_trainer
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COMMON: dict[str, Any] = {
     "dtype": "bfloat16",
     "learning_rate": 1e-5,

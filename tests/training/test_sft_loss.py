@@ -17,8 +17,6 @@ from pipeline.training.sft import sft_trainer
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, write_base
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-
 
 def write_unigram(directory: Path) -> Path:
     """A Llama that predicts p(a) = 1/2, p(b) = 1/4 and p(end of turn) = 1/8 at every position.

@@ -21,7 +21,6 @@ from tasks.train import run as run_round
 from tests.stages.divided import content
 from tests.training.tiny_policy import Run
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).parent / "trackers"
 STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [0.8]}  # 4 steps
