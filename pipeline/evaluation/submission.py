@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.errors import InputError, Place
 from pipeline.core.methods import DEFAULT_METHOD
@@ -59,7 +60,7 @@ def read_submission(path: Path | str, questions: Sequence[Question]) -> Submissi
             asked = named.get(alias, [])
             if len({first[name] for name in asked}) > 1:
                 raise InputError(f"{alias} is the id of {' and of '.join(asked)}; write one")
-            name, _ = row.present(*_ANSWER)
+            name, _ = _predicted(row)
             if name != (answered_in := answered_in or name):  # one of them may be the gold answer
                 raise InputError(
                     f"{name}: rows before have their answers in {answered_in}; write all in one "
@@ -88,8 +89,14 @@ def read_submission(path: Path | str, questions: Sequence[Question]) -> Submissi
     return found
 
 
+def _predicted(row: RawRecord) -> tuple[str, Any]:
+    """The field of the prediction, which may be null: a later one may have the gold answer."""
+    names = [name for name in _ANSWER if name in row.value]
+    return row.present(*names[:1] or _ANSWER)
+
+
 def _answer(row: RawRecord) -> str | None:
-    name, value = row.present(*_ANSWER)
+    name, value = _predicted(row)
     if isinstance(value, bool | list | dict):
         raise row.expected(name, "a text", value, "write yes or no, and one answer")
     return value if isinstance(value, str) else next(answer_texts(value))
