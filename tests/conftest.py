@@ -1,7 +1,6 @@
 """Shared by all tests: no network, no deadlines, and where the real data is."""
 
 import gc
-import logging
 import os
 import re
 import sys
@@ -16,7 +15,6 @@ import tasks as tasks  # declares the stages
 from tests.forked_stages import forked_stages as forked_stages
 from tests.forked_stages import new_processes as new_processes
 from tests.llm.small_models import small_model
-from tests.logged import caplog as caplog
 from tests.retrieval.small_encoders import write_bi_encoder
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -32,7 +30,6 @@ settings.register_profile("quick", settings.get_profile("whole"), max_examples=4
 def pytest_configure(config: pytest.Config) -> None:
     """Generated examples: 40 for a test in the quick suite, 100 in `make check-all`."""
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "whole")
-    logging.root.addHandler(logging.NullHandler())  # else warnings are written to standard error
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

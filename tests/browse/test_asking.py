@@ -31,7 +31,6 @@ from pipeline.rollout.answering import (
 from pipeline.serving.named_policies import NamedPolicy
 from tasks import task_for
 from tests.browse.stored_run import HOSTILE, NAME, browsed, write_stored_run
-from tests.logged import Logged
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT, wait_until
 
@@ -302,7 +301,9 @@ class Broken(Fake):
         raise LookupError("no such row")
 
 
-def test_an_unexpected_error_is_a_page_and_the_service_goes_on(runs: Path, caplog: Logged) -> None:
+def test_an_unexpected_error_is_a_page_and_the_service_goes_on(
+    runs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with browsed(runs / NAME, policies=Broken(no_engine)) as client:
         answer = client.get(f"/run/{NAME}/ask")
         assert answer.status_code == 500

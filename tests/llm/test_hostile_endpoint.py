@@ -26,7 +26,6 @@ from tests.llm.fake_endpoint import (
     open_chat,
     refusal,
 )
-from tests.logged import Logged
 
 Serve = Callable[..., FakeEndpoint]
 KEY = "sk-test/0123456789abcdef"
@@ -213,7 +212,7 @@ def test_a_reply_without_end_is_a_fault_of_its_prompt(
 
 
 def test_another_models_name_in_an_answer_is_noted_once(
-    tmp_path: Path, serve: Serve, caplog: Logged
+    tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     def named(text: str, before: int) -> Response:
         return Response(body=json.dumps({**json.loads(YES), "model": text}))

@@ -22,7 +22,6 @@ from pipeline.core.errors import InputError
 from pipeline.knowledge.retrieval.remote.guard import Traffic
 from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, guarded_app, serve
 from pipeline.knowledge.retrieval.remote.wire import MAX_BODY
-from tests.logged import Logged
 from tests.retrieval.served import PLAIN, Running
 from tests.waiting import LIMIT, ending, wait_until
 
@@ -123,7 +122,7 @@ def test_a_body_must_be_json(
 
 
 def test_an_exception_is_the_answer_of_its_request_and_one_line_in_the_log(
-    open_service: tuple[Service, str], caplog: Logged
+    open_service: tuple[Service, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, url = open_service
     refused(get(url, "fail"), 500, "the service failed at this request (KeyError)")

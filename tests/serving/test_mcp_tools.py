@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pipeline.knowledge.retrieval.remote.server import create_app
 from pipeline.serving.mcp_tools import add_tools
 from pipeline.serving.policy import ServedPolicy
-from tests.logged import Logged
 from tests.retrieval.served import IDENTITY, FakeRetriever, Running
 from tests.waiting import LIMIT
 
@@ -78,7 +77,7 @@ def test_a_client_sees_why_a_tool_failed_and_the_log_has_a_line_at_most(
     tool: str,
     arguments: dict[str, Any],
     reason: str,
-    caplog: Logged,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from mcp.client import Client
 

@@ -32,7 +32,6 @@ from pipeline.rollout.tags import TaggedText
 from pipeline.serving.completions import completion_routes
 from pipeline.serving.policy import ServedPolicy
 from tests.llm.scripted_engine import ScriptedEngine
-from tests.logged import Logged
 from tests.rollout.test_sampler import STEP_1, STEP_2, TEARAG, TOKENIZER, Documents, two_steps
 from tests.serving.scripted_policy import chat_client, openai_client
 from tests.waiting import LIMIT
@@ -130,7 +129,7 @@ def test_sources_are_looked_up_beside_the_event_loop(
 
 
 def test_a_client_that_leaves_before_its_question_fails_leaves_no_traceback(
-    caplog: Logged,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def complete(body: Any, headers: Any, watch: Any) -> dict[str, Any]:
         watch("a step")

@@ -22,7 +22,6 @@ from pipeline.knowledge.graph.build import Extracted, Graph
 from pipeline.knowledge.graph.tables import write_triplets
 from pipeline.rollout.policy import read_policy
 from tasks.sample import roll_out_policy, run
-from tests.logged import Logged
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
 from tests.stages.question_stages import sampling_inputs
@@ -174,7 +173,9 @@ def damaged(content: bytes) -> list[bytes]:
     return [content[:middle], b"", flipped]
 
 
-def test_damaged_checkpoints_are_rolled_out_again(context: StageContext, caplog: Logged):
+def test_damaged_checkpoints_are_rolled_out_again(
+    context: StageContext, caplog: pytest.LogCaptureFixture
+):
     run(context)
     expected = output_bytes(context)
     for number in range(3):
@@ -189,7 +190,7 @@ def test_damaged_checkpoints_are_rolled_out_again(context: StageContext, caplog:
 
 
 def test_checkpoints_with_another_number_of_samples_are_not_used(
-    context: StageContext, caplog: Logged
+    context: StageContext, caplog: pytest.LogCaptureFixture
 ):
     fewer = with_sampling(context, samples=3)
     roll_out_policy(

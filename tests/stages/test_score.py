@@ -26,7 +26,6 @@ from pipeline.methods.hiprag.reward import HiPragRewards
 from pipeline.methods.tearag.method import knowledge_scorer
 from pipeline.methods.tearag.reward import TeaRagRewards
 from tasks.score import score_file, with_rewards
-from tests.logged import Logged
 from tests.smallest import small_config, small_trajectory
 
 
@@ -123,7 +122,9 @@ def _bytes(output: Path) -> bytes:
     return (output / "trajectories.parquet").read_bytes()
 
 
-def test_a_damaged_or_foreign_checkpoint_is_scored_again(tmp_path: Path, caplog: Logged) -> None:
+def test_a_damaged_or_foreign_checkpoint_is_scored_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = _run(tmp_path, lexical, "first")
     parts = sorted((tmp_path / "checkpoints").iterdir())
     parts[0].write_bytes(parts[0].read_bytes()[:-9])
