@@ -338,7 +338,7 @@ def read_split(
     question that an earlier file has too ends in its number, as within a file. Raises InputError
     when a file is unusable or comes twice, or two questions have the same id.
     """
-    from pipeline.knowledge.corpus.questions.load import load_questions
+    from pipeline.knowledge.corpus.questions.load import load_questions, numbered
 
     by_id: dict[str, Question] = {}
     read = set[Path]()
@@ -355,17 +355,17 @@ def read_split(
             gold={dataset: Path(name) for dataset, name in file.gold.items()},
             notes=notes,
         ):
-            name, times = question.question_id, 1
-            while known := by_id.get(question.question_id):
+            for name in numbered(question.question_id):
+                if (known := by_id.get(name)) is None:
+                    break
                 if path in read or known.question != question.question:
                     raise InputError.at(
                         path,
-                        f"question id {name} occurs twice in data.{split}; name each file once per "
-                        "split, or make the ids distinct",
+                        f"question id {question.question_id} occurs twice in data.{split}; name "
+                        "each file once per split, or make the ids distinct",
                     )
-                times += 1
-                question.question_id = f"{name}-{times}"
-            by_id[question.question_id] = question
+            question.question_id = name
+            by_id[name] = question
         read.add(path)
     questions = list(by_id.values())
     notes.count_repeats(questions)

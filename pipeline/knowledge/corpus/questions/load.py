@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from pipeline.core.answer_metrics import normalize
@@ -75,10 +75,10 @@ class Notes:
 
     def lines(self, name: str, *, for_training: bool = False) -> Iterator[str]:
         """A sentence for each reason to leave out or notice questions of the set ``name``."""
-        for reason, count in self.counts.items():
-            if not count:
+        for reason, number in self.counts.items():
+            if not number:
                 continue
-            line = f"{name}: {count:,} {reason}"
+            line = f"{name}: {number:,} {reason}"
             if reason in (native.NO_FACT_FOUND, UNANSWERABLE) and for_training:
                 line += "; left out"
             elif reason == UNANSWERABLE:
@@ -126,15 +126,19 @@ def read_questions(
 
     try:
         for row, question in parsed_rows(path, islice(read_rows(path, bad), rows), bad, found):
-            name, times = question.question_id, 1
-            while question.question_id in ids:  # files without ids may repeat a question
-                times += 1
-                question.question_id = f"{name}-{times}"
+            free = (name for name in numbered(question.question_id) if name not in ids)
+            question.question_id = next(free)
             ids.add(question.question_id)
             yield row, question
     finally:  # a caller may stop before the last row
         notes.counts[MALFORMED] += bad.count
         notes.malformed += [] if bad.first is None else [str(bad.first)]
+
+
+def numbered(question_id: str) -> Iterator[str]:
+    """An id and those of its repeats, x-2, x-3, …: files without ids may repeat a question."""
+    yield question_id
+    yield from (f"{question_id}-{times}" for times in count(2))
 
 
 def load_questions(
