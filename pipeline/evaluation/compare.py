@@ -58,8 +58,8 @@ def paired_test(differences: Sequence[np.ndarray]) -> dict[str, Any]:
     each group, such as a data set. Groups have equal weight, each with its own variance, and the
     degrees of freedom are Welch's; one group is the ordinary paired t-test. Returns the mean
     difference, its 95 % interval, t and p. With fewer than two questions in a group only the
-    difference is set. If no group varies, there is no t, no interval and no p either, except that p
-    is 1 if nothing differs: without a spread, two questions would say as much as a million.
+    difference is set. If no group varies, t and the interval are None, and p is 1 if nothing
+    differs, else None: without a spread, two questions would say as much as a million.
     """
     from scipy.stats import t
 
