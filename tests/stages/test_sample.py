@@ -6,14 +6,16 @@ The retrieval variant is ``none``, so no index is needed; tests of the sampler c
 import json
 import shutil
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline import config
-from pipeline.core.errors import EngineError, InputError
+from pipeline.core.errors import EngineError, InputError, RetrievalError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Question, Step, Trajectory
 from pipeline.engine.context import StageContext
@@ -164,6 +166,22 @@ def test_with_candidates_the_shown_passages_without_triplets_are_counted(
     assert run(replace(of_run, config=settings, inputs=inputs)) == {
         "questions": 1, "trajectories": 1, "shown_passages": 3, "shown_without_triplets": 2
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failing", "ends"), [("e", False), ("ae", False), ("ab", True), ("cd", True)]
+)
+def test_a_whole_batch_whose_retrieval_fails_ends_the_stage_but_not_a_last_question(
+    failing: str, ends: bool, tmp_path: Path
+) -> None:
+    files = RolloutCheckpoints(tmp_path, "abcde", samples=1, batch=2)
+    timer = RolloutTimer(0.0, SimpleNamespace(seconds=1.0), None, {})
+    with pytest.raises(RetrievalError, match="all 2 traj") if ends else nullcontext():
+        for name in "abcde":
+            stop = "retrieval_error" if name in failing else "answer"
+            files.add(replace(SAMPLED, question_id=name, stop=stop), timer)
+        files.flush(timer)
+        assert not files.remaining()
 
 
 def damaged(content: bytes) -> list[bytes]:

@@ -114,13 +114,15 @@ class RolloutCheckpoints:
     def flush(self, timer: RolloutTimer) -> None:
         """Write the complete questions.
 
-        Raises RetrievalError when retrieval failed for all their trajectories. The seconds are
-        written first, so that every file is accounted for.
+        Raises RetrievalError when retrieval failed for all their trajectories, and they are a whole
+        batch or the first. The seconds are written first, so that every file is accounted for.
         """
         trajectories = [trajectory for group in self._complete for trajectory in group]
         if not trajectories:
             return
-        if all(trajectory.stop == "retrieval_error" for trajectory in trajectories):
+        # One last question whose query fails would otherwise end every rerun.
+        many = len(self._complete) >= self.batch > 1 or not self._files
+        if many and all(trajectory.stop == "retrieval_error" for trajectory in trajectories):
             raise RetrievalError(
                 f"retrieval failed for all {len(trajectories)} trajectories of the last "
                 f"{len(self._complete)} questions; find the cause in the log above, then rerun"
