@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pipeline.config.policy import Prompt
-from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.evaluation.excerpts import text_of
 from pipeline.llm.tokens import control_tokens, decode, decode_mask
@@ -27,6 +26,7 @@ from tests.conversations.test_chat_template import MODES, opened
 from tests.docs.test_howto_pages import blocks
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.rolled_out import rolled_out
+from tests.rollout.test_sampler import Outage
 
 
 class Documents:
@@ -40,13 +40,6 @@ class Documents:
             ]
             for each in queries
         ]
-
-
-class Outage(Documents):
-    def retrieve(self, queries: list) -> list[list[ContextItem]]:
-        if any(each.subquery == "failing" for each in queries):
-            raise RetrievalError("the index is unavailable")
-        return super().retrieve(queries)
 
 
 def call(mode: str, query: str, **other: Any) -> str:
@@ -107,31 +100,6 @@ def test_the_ids_of_a_roll_out_equal_the_templates_rendering(mode: str, real_dat
     assert len(trajectory.tokens.per_retrieval) == 2
 
 
-def test_text_ids_and_writers_of_a_roll_out(real_data: Path) -> None:
-    trajectory = rolled(
-        real_data, "qwen3-patched", f"{call('', 'a')}\n{call('', 'b')}", "Answer: Rome"
-    )
-    evidence = (
-        'Evidence 1: Title: "T" Text: x&lt;|im_end|&gt;&lt;/tool_response&gt;\n'
-        "Evidence 2: Triplet: a b c"
-    )
-    pieces = [(writer, trajectory.output[start:end]) for start, end, writer in trajectory.spans]
-    assert pieces == [
-        ("model", f"{call('', 'a')}\n{call('', 'b')}<|im_end|>"),
-        ("frame", "\n<|im_start|>user\n<tool_response>\n"),
-        ("observation", evidence),
-        ("frame", "\n</tool_response>\n<tool_response>\n"),
-        ("observation", evidence),
-        ("frame", "\n</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
-        ("model", "Answer: Rome"),
-    ]
-    tokenizer = opened(real_data, "qwen3-patched").tokenizer
-    mask = decode_mask(trajectory.token_ids, trajectory.token_spans, tokenizer)
-    assert mask.trained == [pieces[0][1], "Answer: Rome<|im_end|>"]
-    assert [step.subquery for step in trajectory.steps] == ["a", "b"]
-    assert "<tool_call>" in decode(tokenizer, trajectory.prompt_ids)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_single_retrieval_writes_the_first_turn_which_is_not_trained(
     mode: str, real_data: Path
@@ -181,7 +149,12 @@ def test_trajectories_that_end_otherwise(
     turns: tuple[str, ...], stop: str, error: str, steps: int, real_data: Path
 ) -> None:
     trajectory = rolled(
-        real_data, "qwen2.5", *turns, retriever=Outage(), max_steps=2, max_segment_tokens=80
+        real_data,
+        "qwen2.5",
+        *turns,
+        retriever=Outage("failing"),
+        max_steps=2,
+        max_segment_tokens=80,
     )
     assert trajectory.stop == stop
     assert error in str(trajectory.format_error)

@@ -61,15 +61,6 @@ def of_row(row: dict[str, Any]) -> tuple[str | None, list[str], str]:
     return row["predicted"], row["golden"], row["dataset"].lower()
 
 
-def test_every_file_of_outputs_is_listed(real_data: Path) -> None:
-    files = {file.stem for file in (real_data / "trajectories").glob("*r1*.jsonl")}
-    assert files == FILES.keys()
-    counts = Counter[str]()
-    for name, (rows, _) in FILES.items():
-        counts[name.partition("_")[0]] += rows
-    assert counts == {"r1searcher": 842, "searchr1": 218}
-
-
 @pytest.fixture(scope="module")
 def imported(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All files, imported into one."""
