@@ -31,7 +31,7 @@ from pipeline.core.records import (
     asked,
 )
 from pipeline.core.row_files import read_jsonl
-from pipeline.core.spans import cover_error, extend
+from pipeline.core.spans import cover_error, joined
 from pipeline.llm.engine import FinishReason
 from pipeline.rollout.answering import LONGEST_QUESTION, question_record
 from pipeline.rollout.conversations.messages import ROLES
@@ -248,12 +248,7 @@ def _trajectory(
     chain: Sequence[RecordedTurn], question: Question, grammar: GrammarName
 ) -> Trajectory:
     first, end = chain[0], chain[-1]
-    spans, token_spans = list[Span](), list[Span]()
-    for turn in chain:
-        for start, stop, writer in turn.spans:
-            spans = extend(spans, stop - start, writer)
-        for start, stop, writer in turn.token_spans:
-            token_spans = extend(token_spans, stop - start, writer)
+    token_spans = joined(*(turn.token_spans for turn in chain))
     called = end.messages[-1].get("tool_calls")
     ended = _ENDS.get(end.finish, "max_steps" if called else "answer")
     return Trajectory(
@@ -266,7 +261,7 @@ def _trajectory(
         tools=json.dumps(first.tools, ensure_ascii=False),
         policy=first.policy,
         seed=first.seed,
-        spans=spans,
+        spans=joined(*(turn.spans for turn in chain)),
         prompt_ids=first.prompt_ids,
         token_ids=[token_id for turn in chain for token_id in turn.token_ids],
         token_spans=token_spans,

@@ -180,7 +180,6 @@ ROWS: dict[str, dict[str, Any]] = {
         "reward_model": {"ground_truth": {"target": ["Norway"]}, "style": "rule"}, "response": TAGGED,
     },
     "a prompt of messages, and an output": QUESTION | {"messages": [{"role": "user", "content": "?"}], "output": TAGGED},
-    "a prompt of ShareGPT, and an output": QUESTION | {"conversations": [{"from": "human", "value": "?"}], "output": TAGGED},
     "a prompt with a developer's message, and an output": QUESTION | {
         "messages": [{"role": "developer", "content": "Search."}, {"role": "user", "content": "?"}], "response": TAGGED,
     },
@@ -195,7 +194,6 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "R1-Searcher": {"question": "In which country?", "answer": "Norway", "gen_text_store": R1},
     "R1-Searcher, under another name": QUESTION | {"output": R1},
-    "messages as JSON text": QUESTION | {"messages": json.dumps([{"role": "user", "content": "?"}, *TURNS])},
     "messages as Python's text": QUESTION | {"messages": str([{"role": "user", "content": "?"}, *TURNS])},
     "prompt and completion of TRL": QUESTION | {"prompt": [{"role": "user", "content": "?"}], "completion": TURNS},
     "input and output of the Responses API": QUESTION | {

@@ -151,7 +151,7 @@ FORMATS: dict[str, ToolFormat] = {}
 def tool_format(method: str) -> ToolFormat:
     """The tool format of a method."""
     if method not in FORMATS:
-        FORMATS[method] = import_module(f"{METHODS[method].package}.tools").TOOLS
+        FORMATS[method] = import_module(f"{METHODS[method].package}.grammar").TOOLS
     return FORMATS[method]
 
 

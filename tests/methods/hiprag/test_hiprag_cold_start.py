@@ -14,7 +14,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.judges.cases import SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
-from pipeline.methods.hiprag.cold_start import build_step
+from pipeline.methods.hiprag.method import build_step
 from pipeline.rollout.grammars.base import grammar
 from pipeline.training.sft_data.known_facts import select_known_facts
 from pipeline.training.sft_data.split import SupervisedTrajectory, split

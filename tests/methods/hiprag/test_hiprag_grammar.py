@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
 from pipeline.core.spans import cover_error, pieces
-from pipeline.rollout.grammars import Finish, Insert, Retrieve, grammar
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.rollout.grammars import Finish, grammar
 
 GRAMMAR = grammar("hiprag", special_tokens=("<|im_end|>", "@@ROLE@@"))
 
@@ -72,14 +73,6 @@ def test_a_search_step_and_a_non_search_step_are_parsed(spans) -> None:
 def test_observations_are_the_opening_the_contexts_and_the_step_ends() -> None:
     assert GRAMMAR.render(STEPS, "Belland") == (OUTPUT, SPANS)
     assert GRAMMAR.spans(OUTPUT) == SPANS
-
-
-def test_at_the_step_budget_the_answer_tag_is_an_observation() -> None:
-    two_steps = grammar("hiprag", max_steps=2)
-    forced = CLOSE_STEP + "</think>\n<answer>"
-    spans = spans_of([*PARTS[:-2], (forced, "observation"), ("Belland</answer>", "model")])
-    assert two_steps.render(STEPS, "Belland") == (OUTPUT, spans)
-    assert two_steps.spans(OUTPUT) == spans
 
 
 STEP = "<step><reasoning>r</reasoning><conclusion>c</conclusion></step>"
@@ -152,12 +145,10 @@ def next_action(*parts: tuple[str, str], finish: str = "stop", searches: int = 0
 
 def test_the_actions_are_those_of_algorithm_1() -> None:
     assert GRAMMAR.opening() == OPENING
-    assert next_action(*PARTS[:2]) == Retrieve("director of Silver Lantern", ())
-    assert next_action(*PARTS[:4], searches=1) == Insert(CLOSE_STEP)
-    assert next_action(*PARTS[:6], searches=1) == Insert(CLOSE_STEP)
-    assert next_action(*PARTS[:6], searches=1, budget=2) == Insert(
-        CLOSE_STEP + "</think>\n<answer>"
-    )
+    assert next_action(*PARTS[:2]) == Query("director of Silver Lantern")
+    assert next_action(*PARTS[:4], searches=1) == CLOSE_STEP
+    assert next_action(*PARTS[:6], searches=1) == CLOSE_STEP
+    assert next_action(*PARTS[:6], searches=1, budget=2) == CLOSE_STEP + "</think>\n<answer>"
     assert next_action(*PARTS, searches=1) == Finish("answer")
 
 
