@@ -179,14 +179,10 @@ def recorded_trajectories(
     ``grammar`` names the method that reads the steps. Raises what `read_recordings` raises, and
     InputError for a reward of a conversation that is not there.
     """
-    turns: dict[str, RecordedTurn] = {}
-    places: dict[str, Place] = {}
-    given: list[tuple[Place, RecordedReward]] = []
-    for place, row in read_recordings(paths):
-        if isinstance(row, RecordedTurn):
-            turns[row.turn], places[row.turn] = row, place
-        else:
-            given.append((place, row))
+    rows = list(read_recordings(paths))
+    given = [(place, row) for place, row in rows if isinstance(row, RecordedReward)]
+    turns = {row.turn: row for _, row in rows if isinstance(row, RecordedTurn)}
+    places = {row.turn: place for place, row in rows if isinstance(row, RecordedTurn)}
     named = {turn.conversation: turn.conversation for turn in turns.values()}
     named |= {turn.turn: turn.conversation for turn in turns.values()}
     rewards: dict[str, float] = {}
@@ -206,7 +202,7 @@ def recorded_trajectories(
     }
     counts = Recording(len(turns), len(last))
     counts.constrained = sum(turn.constrained for turn in turns.values())
-    counts.reasons.update(turn.reason for turn in turns.values() if turn.reason)
+    counts.reasons = Counter(turn.reason for turn in turns.values() if turn.reason)
     made: dict[str, Trajectory] = {}  # by the last turn
     for name, chain in chains.items():
         first, end = chain[0], chain[-1]

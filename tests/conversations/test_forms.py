@@ -339,12 +339,6 @@ def test_arguments_with_a_number_that_json_lacks_stay_text(number: str) -> None:
     assert read_messages(log)[1]["content"] == written
 
 
-def test_reasoning_of_langchain_is_read_from_either_place() -> None:
-    for fields in ({"reasoning_content": "hm"}, {"additional_kwargs": {"reasoning_content": "hm"}}):
-        _, message = read_messages(_langchain_turn(**fields))
-        assert message["reasoning_content"] == "hm"
-
-
 def _openai(turns: list[Any], answer: str) -> Log:
     log: Log = [USER]
     for text, thought, calls in turns:

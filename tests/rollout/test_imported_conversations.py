@@ -127,20 +127,13 @@ def test_conversations_are_shown_by_turns(tmp_path: Path, monkeypatch: pytest.Mo
     assert trajectory.output[slice(*trajectory.spans[3][:2])].startswith(HOSTILE)
 
 
-@pytest.mark.parametrize(
-    ("messages", "reason"),
-    [
-        ([{"role": "robot", "content": "x"}], "messages.0.role: 'robot' is not one of"),
-        ([{"role": "assistant", "content": "x"}], "messages.0: a conversation starts"),
-        ([{"role": "system", "content": "x"}], "no question"),
-    ],
-)
-def test_conversations_that_cannot_be_imported_are_named(
-    messages: list, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_conversation_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_jsonl("log.jsonl", [hostile(), hostile() | {"messages": messages}])
-    assert f"log.jsonl:2: {reason}" in run("import", "log.jsonl", "-o", "in.jsonl")
+    no_question = hostile() | {"messages": [{"role": "system", "content": "x"}]}
+    write_jsonl("log.jsonl", [hostile(), no_question])
+    assert "log.jsonl:2: no question" in run("import", "log.jsonl", "-o", "in.jsonl")
 
 
 def imported(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> Trajectory | str:

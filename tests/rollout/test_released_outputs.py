@@ -110,24 +110,6 @@ def test_the_table_is_printed_and_written_too(real_data: Path, tmp_path: Path) -
     assert list(map(json.loads, written.read_text().splitlines())) == rows
 
 
-@pytest.mark.parametrize(
-    ("name", "reward"),
-    [("r1searcher_bamboogle_qwen_58", "r1-searcher"), ("searchr1_base_100_51", "search-r1")],
-)
-def test_the_outputs_are_scored_as_a_run_is(
-    name: str, reward: str, real_data: Path, tmp_path: Path
-) -> None:
-    file = real_data / "trajectories" / f"{name}.jsonl"
-    steep(["import", str(file), "-o", str(tmp_path / "t.jsonl")])
-    scored = steep(["score", str(tmp_path / "t.jsonl"), "--reward", reward])[1].splitlines()
-    rewards = [json.loads(line)["rewards"] for line in scored]
-    exact = [figures(answer, golds)[0] for answer, golds, _ in map(of_row, raw(file))]
-    assert [each["answer"] for each in rewards] == exact
-    assert sum(each["format"] for each in rewards) == FILES[name][1]
-    totals = [0.8 * each["answer"] + 0.2 * each["format"] for each in rewards]
-    assert [each["total"] for each in rewards] == pytest.approx(totals)
-
-
 def test_no_document_of_r1_searcher_becomes_text_of_the_policy(
     imported: Path, real_data: Path
 ) -> None:

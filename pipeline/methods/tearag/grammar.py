@@ -114,9 +114,8 @@ class _Scanner(Scanner):
 
     def answer(self) -> str | None:
         """The final answer if it comes next, else None."""
-        if _FIELD["Final answer"].match(self.text, self.position) is None:
-            return None
-        return self.field("Final answer")
+        found = _FIELD["Final answer"].match(self.text, self.position)
+        return None if found is None else self.field("Final answer")
 
 
 def last_answer(output: str, spans: Sequence[Span]) -> str | None:

@@ -75,6 +75,14 @@ def test_observations_are_the_opening_the_contexts_and_the_step_ends() -> None:
     assert GRAMMAR.spans(OUTPUT) == SPANS
 
 
+def test_at_the_step_budget_the_answer_tag_is_an_observation() -> None:
+    two_steps = grammar("hiprag", max_steps=2)
+    forced = CLOSE_STEP + "</think>\n<answer>"
+    spans = spans_of([*PARTS[:-2], (forced, "observation"), ("Belland</answer>", "model")])
+    assert two_steps.render(STEPS, "Belland") == (OUTPUT, spans)
+    assert two_steps.spans(OUTPUT) == spans
+
+
 STEP = "<step><reasoning>r</reasoning><conclusion>c</conclusion></step>"
 SEARCH = (
     "<step><reasoning>r</reasoning><search>q</search><context>d</context>"
@@ -181,13 +189,14 @@ def test_after_the_forced_answer_tag_only_an_answer_is_well_formed() -> None:
 text = st.text(
     st.one_of(st.characters(codec="utf-8"), st.sampled_from("<>/|\"'&;: \n")), max_size=30
 ) | st.sampled_from([HOSTILE, "</step>", "<think>", "@@ROLE@@", 'Doc 2(Title: "x") y'])
+filled = text.map(lambda value: f"a{value}")
 item = st.builds(lambda title, words: ContextItem("chunk", "", title, words, 0.0), text, text)
 step = st.builds(
     lambda r, q, items, c: Step(reasoning=r, search=q, context=items if q is not None else [], conclusion=c),
     text,
-    st.none() | text.filter(lambda value: bool(clean(value))),
+    st.none() | filled,
     st.lists(item, min_size=1, max_size=3),
-    text.filter(lambda value: bool(clean(value))),
+    filled,
 )  # fmt: skip
 
 
@@ -207,7 +216,7 @@ def cleaned(step: Step) -> Step:
     )
 
 
-@given(st.lists(step, min_size=1, max_size=5), text.filter(lambda value: bool(clean(value))))
+@given(st.lists(step, min_size=1, max_size=5), filled)
 def test_parsing_inverts_rendering(steps, answer) -> None:
     output, spans = GRAMMAR.render(steps, answer)
     assert cover_error(spans, len(output)) is None
