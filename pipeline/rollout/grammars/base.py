@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from typing import ClassVar
 
@@ -152,7 +153,7 @@ class Scanner:
     position: int = 0
     observations: list[tuple[int, int]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def recorded(self) -> list[tuple[int, int]]:
         """The observations in the given spans."""
         return [(start, end) for start, end, writer in self.spans if writer == "observation"]
