@@ -225,25 +225,17 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:x"}}
         ({"role": "robot", "content": "x"}, "messages.1.role: 'robot' is not one of"),
         ({"role": "user", "tool_calls": [{"function": CALL}]},
          "messages.1.tool_calls: expected a list, in an assistant's message"),
+        ({"role": None, "type": "web_search_call", "id": "x"},
+         "messages.1.content.0: a part of type web_search"),
+        ({"role": None, "step": 1, "action": "x"},
+         "messages.1: a message with the keys step, action is not read"),
+        ({"role": None, "type": 3, "content": "x"}, "messages.1.content.0: a part of type 3"),
+        ({"role": None, "type": "ai", "kwargs": [1]}, "messages.1: a field has another type than"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_named_with_its_place_and_form(message: dict, problem: str) -> None:
     with pytest.raises(InputError, match=re.escape(problem)):
         read_messages([USER, {"role": "assistant"} | message])
-
-
-@pytest.mark.parametrize(
-    ("item", "problem"),
-    [
-        ({"type": "web_search_call", "id": "x"}, "messages.1.content.0: a part of type web_search"),
-        ({"step": 1, "action": "x"}, "messages.1: a message with the keys step, action is not read"),
-        ({"type": 3, "content": "x"}, "messages.1.content.0: a part of type 3"),
-        ({"type": "ai", "kwargs": [1]}, "messages.1: a field has another type than expected"),
-    ],
-)  # fmt: skip
-def test_items_of_unknown_forms_are_named(item: dict, problem: str) -> None:
-    with pytest.raises(InputError, match=re.escape(problem)):
-        read_messages([USER, item])
 
 
 def _langchain_turn(**fields: object) -> Log:

@@ -26,14 +26,17 @@ TEARAG = grammar("tearag", special_tokens=TOKENIZER.all_special_tokens)
 class Documents:
     """Returns one chunk and one triplet that name the query; records the batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "on {}") -> None:
         self.batches: list[list[Query]] = []
+        self.text = text
 
     def retrieve(self, queries):
         self.batches.append(list(queries))
         return [
             [
-                ContextItem("chunk", f"c-{query.subquery}", "T", f"on {query.subquery}", 0.5),
+                ContextItem(
+                    "chunk", f"c-{query.subquery}", "T", self.text.format(query.subquery), 0.5
+                ),
                 ContextItem("triplet", f"t-{query.subquery}", "", "a b c", 0.25),
             ]
             for query in queries
