@@ -345,13 +345,23 @@ class ChatTemplate:
         return text.rpartition(sentinel)[2]
 
     def _reference(self, turn: Message, inserted: Sequence[Message]) -> _Reference:
+        # By the order of their calls: ids of logs differ in each frame, and would fill the memory.
+        ids = {call.id: f"call{number:05d}" for number, call in enumerate(calls_of(turn))}
+        plain = [message | {"content": "x"} for message in inserted]
+        for message in plain:
+            if "tool_call_id" in message:
+                message["tool_call_id"] = ids.get(message["tool_call_id"], "call99999")
         key = (
-            tuple((call.name, call.id) for call in calls_of(turn)),
-            tuple((each["role"], each.get("name"), each.get("tool_call_id")) for each in inserted),
+            tuple((call.name, call.id and ids[call.id]) for call in calls_of(turn)),
+            tuple((each["role"], each.get("name"), each.get("tool_call_id")) for each in plain),
         )
         if key not in self._references:
-            plain = [message | {"content": "x"} for message in inserted]
-            text, results, _ = self._frame_text(turn, plain)
+            calls = [
+                call | ({"id": ids[call["id"]]} if "id" in call else {})
+                for call in turn.get("tool_calls", ())
+            ]
+            named = turn | ({"tool_calls": calls} if calls else {})
+            text, results, _ = self._frame_text(named, plain)
             fixed = text
             for start, stop in reversed(results):
                 fixed = f"{fixed[:start]}\n{fixed[stop:]}"
