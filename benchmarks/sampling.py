@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -100,15 +101,16 @@ class Lockstep(sampler._Scheduler):
 
     def run(self, trajectories: Iterator[PartialTrajectory]) -> Iterator[Trajectory]:
         for trajectory in trajectories:
-            yield from self._start(trajectory)
+            yield from self._alone(trajectory, self._start)
         while self.generating or self.queued:
             while self.generating:
                 for result in self.engine.step():
-                    yield from self._advance(result)
+                    trajectory = self.generating.pop(result.id)
+                    yield from self._alone(trajectory, partial(self._advance, result))
             waiting, self.queued = self.queued, []
             items = self._retrieve([query for _, [query] in waiting])
             for (trajectory, _), found in zip(waiting, items, strict=True):
-                yield from self._observe(trajectory, [found])
+                yield from self._alone(trajectory, partial(self._observe, [found]))
 
 
 @dataclass

@@ -44,13 +44,14 @@ from pipeline.knowledge.graph.build import Extracted, Graph
 from pipeline.knowledge.graph.tables import write_triplets
 from pipeline.knowledge.index.embed import open_embedder
 from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.retrieval.base import Query
 from pipeline.knowledge.retrieval.factory import open_retriever
 from pipeline.knowledge.retrieval.retriever import VariantRetriever
 from pipeline.llm.engine import Engine
 from pipeline.llm.open_engine import open_engine
 from pipeline.llm.tokens import control_tokens
 from pipeline.methods.tearag.grammar import TeaRag
-from pipeline.rollout.grammars.base import Finish, NextAction, Retrieve
+from pipeline.rollout.grammars.base import Finish, NextAction
 from pipeline.rollout.sampler import Rollout, roll_out
 from pipeline.rollout.tags import TaggedText
 from tasks.sample import rollout_settings
@@ -70,7 +71,7 @@ class Searching(TeaRag):
         if steps_done >= max_steps:
             return Finish("max_steps")
         words = re.findall(r"word[0-9]+", output)[-12:]
-        return Retrieve(" ".join(words), tuple(words[-2:]))
+        return Query(" ".join(words), tuple(words[-2:]))
 
 
 def rollout(place: Place, figures: Figures, opened: Callable[..., Engine] = open_engine) -> None:

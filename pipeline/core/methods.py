@@ -2,7 +2,7 @@
 
 ``facts.toml`` of a package holds what the configuration, the tasks and the grammars need before any
 code of the method is loaded, so this module imports nothing from the project. The package holds the
-rest: ``grammar`` (``GRAMMAR``), ``tools`` (``TOOLS``), ``method`` (``METHOD``, a
+rest: ``grammar`` (``GRAMMAR``, and ``TOOLS``, its search as a tool), ``method`` (``METHOD``, a
 `pipeline.methods.base.Method`), and what these import: the reward and the cold-start steps.
 """
 
@@ -20,7 +20,7 @@ class MethodEntry:
     """Facts about a method that decide which settings, stages and files a run of it needs.
 
     Attributes:
-        package: the package with its modules ``grammar``, ``tools`` and ``method``.
+        package: the package with its modules ``grammar`` and ``method``.
         step_rewards: whether every step has a separate reward, which step pairs and step-wise GRPO
             require.
         scoring_samples: whether scoring continues trajectories with the policy, so that it needs

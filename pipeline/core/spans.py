@@ -7,6 +7,7 @@ masks and token counts are computed from them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -35,6 +36,14 @@ def extend(spans: Sequence[Span], length: int, writer: Writer) -> list[Span]:
     if spans and spans[-1][2] == writer:
         return [*spans[:-1], (spans[-1][0], start + length, writer)]
     return [*spans, (start, start + length, writer)]
+
+
+def joined(*parts: Sequence[Span]) -> list[Span]:
+    """The spans of texts, or of lists of ids, that follow each other."""
+    spans: list[Span] = []
+    for start, end, writer in itertools.chain.from_iterable(parts):
+        spans = extend(spans, end - start, writer)
+    return spans
 
 
 @dataclass

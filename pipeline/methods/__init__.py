@@ -35,8 +35,6 @@ def candidate_terms(terms: Mapping[str, Any], grammar: str | None = None) -> Can
     may have been scored with another method's reward. Returns None when no method recognizes the
     terms.
     """
-    for name in sorted(METHODS, key=lambda name: name != grammar):
-        values = method(name).candidate_terms(terms)
-        if values is not None:
-            return values
-    return None
+    names = sorted(METHODS, key=lambda name: name != grammar)
+    found = (method(name).candidate_terms(terms) for name in names)
+    return next((values for values in found if values is not None), None)

@@ -31,7 +31,7 @@ from pipeline.core.records import (
     asked,
 )
 from pipeline.core.row_files import read_jsonl
-from pipeline.core.spans import cover_error, extend
+from pipeline.core.spans import cover_error, joined
 from pipeline.llm.engine import FinishReason
 from pipeline.rollout.answering import LONGEST_QUESTION, question_record
 from pipeline.rollout.conversations.messages import ROLES
@@ -179,14 +179,10 @@ def recorded_trajectories(
     ``grammar`` names the method that reads the steps. Raises what `read_recordings` raises, and
     InputError for a reward of a conversation that is not there.
     """
-    turns: dict[str, RecordedTurn] = {}
-    places: dict[str, Place] = {}
-    given: list[tuple[Place, RecordedReward]] = []
-    for place, row in read_recordings(paths):
-        if isinstance(row, RecordedTurn):
-            turns[row.turn], places[row.turn] = row, place
-        else:
-            given.append((place, row))
+    rows = list(read_recordings(paths))
+    given = [(place, row) for place, row in rows if isinstance(row, RecordedReward)]
+    turns = {row.turn: row for _, row in rows if isinstance(row, RecordedTurn)}
+    places = {row.turn: place for place, row in rows if isinstance(row, RecordedTurn)}
     named = {turn.conversation: turn.conversation for turn in turns.values()}
     named |= {turn.turn: turn.conversation for turn in turns.values()}
     rewards: dict[str, float] = {}
@@ -206,7 +202,7 @@ def recorded_trajectories(
     }
     counts = Recording(len(turns), len(last))
     counts.constrained = sum(turn.constrained for turn in turns.values())
-    counts.reasons.update(turn.reason for turn in turns.values() if turn.reason)
+    counts.reasons = Counter(turn.reason for turn in turns.values() if turn.reason)
     made: dict[str, Trajectory] = {}  # by the last turn
     for name, chain in chains.items():
         first, end = chain[0], chain[-1]
@@ -248,12 +244,7 @@ def _trajectory(
     chain: Sequence[RecordedTurn], question: Question, grammar: GrammarName
 ) -> Trajectory:
     first, end = chain[0], chain[-1]
-    spans, token_spans = list[Span](), list[Span]()
-    for turn in chain:
-        for start, stop, writer in turn.spans:
-            spans = extend(spans, stop - start, writer)
-        for start, stop, writer in turn.token_spans:
-            token_spans = extend(token_spans, stop - start, writer)
+    token_spans = joined(*(turn.token_spans for turn in chain))
     called = end.messages[-1].get("tool_calls")
     ended = _ENDS.get(end.finish, "max_steps" if called else "answer")
     return Trajectory(
@@ -266,7 +257,7 @@ def _trajectory(
         tools=json.dumps(first.tools, ensure_ascii=False),
         policy=first.policy,
         seed=first.seed,
-        spans=spans,
+        spans=joined(*(turn.spans for turn in chain)),
         prompt_ids=first.prompt_ids,
         token_ids=[token_id for turn in chain for token_id in turn.token_ids],
         token_spans=token_spans,

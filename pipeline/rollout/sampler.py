@@ -36,6 +36,7 @@ from pipeline.rollout.prompted import LOOPS
 from pipeline.rollout.tags import OneTurn
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
+Finished = Trajectory | None  # None: the trajectory goes on
 Failed = Callable[[Question, Exception], object]
 _FULL_BATCH = 8  # segments in generation for each query of a batch
 MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
@@ -156,7 +157,7 @@ class _Scheduler:
                 begun = list(itertools.islice(trajectories, free))
                 self.open += len(begun)
                 for trajectory in begun:
-                    yield from self._alone(trajectory, self._start(trajectory))
+                    yield from self._alone(trajectory, self._start)
                 if results is None and len(self.queued) > len(self.generating) // _FULL_BATCH:
                     retrieving, self.queued = self.queued, []
                     batch = [query for _, queries in retrieving for query in queries]
@@ -165,12 +166,12 @@ class _Scheduler:
                     retrieved = iter(results.result())
                     for trajectory, queries in retrieving:
                         found = [next(retrieved) for _ in queries]
-                        yield from self._alone(trajectory, self._observe(trajectory, found))
+                        yield from self._alone(trajectory, partial(self._observe, found))
                     retrieving, results = [], None
                 elif self.generating:
                     for result in self.engine.step():
-                        trajectory = self.generating[result.id]
-                        yield from self._alone(trajectory, self._advance(result))
+                        trajectory = self.generating.pop(result.id)
+                        yield from self._alone(trajectory, partial(self._advance, result))
                 elif not begun:  # those that began may have ended without a token
                     return
 
@@ -187,24 +188,24 @@ class _Scheduler:
             self.failed(question, error)
 
     def _alone(
-        self, trajectory: PartialTrajectory, finished: Iterator[Trajectory]
+        self, trajectory: PartialTrajectory, act: Callable[[PartialTrajectory], Finished]
     ) -> Iterator[Trajectory]:
-        """``finished``, until an exception ends this trajectory."""
+        """The trajectory if ``act`` finishes it; an exception ends it too."""
         open_before = self.open
         with self.isolated(trajectory.question):
-            yield from finished
+            yield from filter(None, [act(trajectory)])
             return
         self.open = open_before - 1
 
-    def _start(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
+    def _start(self, trajectory: PartialTrajectory) -> Finished:
         if self.asks_question and not (trajectory.output or trajectory.contexts):
             question = trajectory.question.question
             self.queued.append((trajectory, [Query(question, (question,))]))
-            return
+            return None
         self.format.begin(trajectory)
-        yield from self._generate(trajectory)
+        return self._generate(trajectory)
 
-    def _generate(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
+    def _generate(self, trajectory: PartialTrajectory) -> Finished:
         """Request the next segment, or end where the token budget is spent."""
         if self.watch is not None:
             self.watch(trajectory)
@@ -215,8 +216,7 @@ class _Scheduler:
             self.engine.max_model_len - len(ids),
         )
         if budget < 1:
-            yield from self._finish(trajectory, "max_tokens")
-            return
+            return self._finish(trajectory, "max_tokens")
         request_id = str(self.requests)
         self.requests += 1
         self.engine.add(
@@ -231,19 +231,19 @@ class _Scheduler:
             )
         )
         self.generating[request_id] = trajectory
+        return None
 
-    def _advance(self, result: GenerationResult) -> Iterator[Trajectory]:
+    def _advance(self, result: GenerationResult, trajectory: PartialTrajectory) -> Finished:
         """Append a finished segment, then take the format's next action."""
-        trajectory = self.generating.pop(result.id)
         self.format.append_segment(trajectory, result)
         action = self.format.next_action(trajectory, result, self.max_steps)
         if isinstance(action, Finish):
-            yield from self._finish(trajectory, action.stop)
-        elif action is None:
-            yield from self._generate(trajectory)
-        else:
-            later = bool(trajectory.contexts)
-            self.queued.append((trajectory, [replace(query, later=later) for query in action]))
+            return self._finish(trajectory, action.stop)
+        if action is None:
+            return self._generate(trajectory)
+        later = bool(trajectory.contexts)
+        self.queued.append((trajectory, [replace(query, later=later) for query in action]))
+        return None
 
     def _retrieve(self, queries: Sequence[Query]) -> list[Retrieved]:
         """Runs in the retrieval thread; the queries of a failed batch are retried one by one."""
@@ -262,9 +262,7 @@ class _Scheduler:
                 return [None]
         return [self._retrieve([query])[0] for query in queries]
 
-    def _observe(
-        self, trajectory: PartialTrajectory, retrieved: Sequence[Retrieved]
-    ) -> Iterator[Trajectory]:
+    def _observe(self, retrieved: Sequence[Retrieved], trajectory: PartialTrajectory) -> Finished:
         """Append the documents of each query and request the next segment."""
         contexts = [
             self._truncate(trajectory, [_cut(item) for item in items])
@@ -272,11 +270,10 @@ class _Scheduler:
             if items is not None
         ]
         if len(contexts) < len(retrieved):
-            yield from self._finish(trajectory, "retrieval_error")
-        elif self.format.append(trajectory, contexts):
-            yield from self._generate(trajectory)
-        else:
-            yield from self._finish(trajectory, "max_steps")
+            return self._finish(trajectory, "retrieval_error")
+        if self.format.append(trajectory, contexts):
+            return self._generate(trajectory)
+        return self._finish(trajectory, "max_steps")
 
     def _truncate(
         self, trajectory: PartialTrajectory, items: list[ContextItem]
@@ -290,10 +287,10 @@ class _Scheduler:
 
         return fit_items(items, limit, token_count)
 
-    def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Iterator[Trajectory]:
+    def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
         self.open -= 1
         written, parsed = self.format, self.format.parse(trajectory, self.max_steps)
-        yield trajectory.finish(
+        return trajectory.finish(
             parsed, written.tokenizer, grammar=written.grammar.name, format=written.name,
             policy=self.policy, stop=stop,
         )  # fmt: skip

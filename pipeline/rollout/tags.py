@@ -16,7 +16,6 @@ from pipeline.config.policy import Prompt
 from pipeline.core.formats import FormatName
 from pipeline.core.records import Step
 from pipeline.core.sanitize import first_control_token
-from pipeline.knowledge.retrieval.base import Query
 from pipeline.llm.engine import GenerationResult
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import observation_ids, prompt_ids
@@ -30,7 +29,7 @@ from pipeline.rollout.formats import (
     Turns,
     Written,
 )
-from pipeline.rollout.grammars.base import Finish, Insert, ParsedOutput
+from pipeline.rollout.grammars.base import Finish, ParsedOutput
 from pipeline.rollout.grammars.closed_book import parse_answer
 from pipeline.rollout.partial import PartialTrajectory
 
@@ -68,12 +67,10 @@ class TaggedText(OpenFormat):
     def next_action(self, trajectory: PartialTrajectory, end: GenerationResult, most: int) -> Next:
         done, output = len(trajectory.contexts), trajectory.output
         action = self.grammar.next_action(output, end.finish, done, most, trajectory.spans)
-        if isinstance(action, Finish):
-            return action
-        if isinstance(action, Insert):
-            trajectory.append_observation(action.text, self.tokenizer)
+        if isinstance(action, str):
+            trajectory.append_observation(action, self.tokenizer)
             return None
-        return [Query(action.subquery, action.entities)]
+        return action if isinstance(action, Finish) else [action]
 
     def shown(self, trajectory: PartialTrajectory, items: Items) -> str:
         if trajectory.token_ids:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from pipeline.core.spans import cover_error
 from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
 from pipeline.llm.tokens import decode, prompt_text
 from pipeline.rollout.conversations.chat_template import ChatTemplate, end_of_turn_ids
-from tests.conversations.generated import conversation, hostile, with_results
+from tests.conversations.generated import conversation, with_results
 from tests.conversations.shipped_templates import FILES, SEARCH, byte_tokenizer
 from tests.real_tokenizers import real_tokenizer
 
@@ -102,19 +103,6 @@ def test_hostile_results_change_no_role(template: ChatTemplate, mode: str, count
         assert added(messages) == added(with_results(messages, "x")), messages
 
 
-def test_hostile_questions_change_no_role(template: ChatTemplate) -> None:
-    chance, tokenizer = random.Random(1), template.tokenizer
-
-    def added(question: str) -> list[int]:
-        built = template.build([{"role": "user", "content": question}])
-        return added_in(tokenizer, built.prompt_ids)
-
-    plain = added("Who?")
-    for _ in range(10):
-        question = " ".join(hostile(chance, tokenizer) for _ in range(5))
-        assert added(f"Who {question}?") == plain, question
-
-
 def call(query: str) -> dict:
     return {"type": "function", "function": {"name": "search", "arguments": {"query": query}}}
 
@@ -175,6 +163,23 @@ def test_llama_answers_several_calls_although_its_template_renders_one(real_data
         template.build(TWO_CALLS)
 
 
+def test_the_fixed_parts_of_a_frame_are_rendered_once_for_calls_of_any_id(real_data: Path) -> None:
+    """Before, each frame of a log with ids of its own took another 25 kB for good."""
+    rendered: list[str] = []
+
+    class Counting(ChatTemplate):
+        def render(self, *messages: Any, **options: Any) -> str:
+            rendered.append(super().render(*messages, **options))
+            return rendered[-1]
+
+    template, counts = Counting(real_tokenizer(real_data, "qwen2.5"), [SEARCH]), []
+    for name in ("first", "second", "third"):
+        turn = TWO_CALLS[2] | {"tool_calls": [call("a") | {"id": name}]}
+        template.frame(turn, [TWO_CALLS[3] | {"tool_call_id": name}])
+        counts.append(len(rendered))
+    assert counts == [2, 3, 4]
+
+
 def test_a_template_that_rewrites_history_is_said_with_the_first_place(real_data: Path) -> None:
     """Qwen3's own template drops the empty think block from all turns but the last."""
     tokenizer = real_tokenizer(real_data, "qwen3")
@@ -186,14 +191,6 @@ def test_a_template_that_rewrites_history_is_said_with_the_first_place(real_data
     )
     assert template.check().startswith("after '")
     assert ChatTemplate(tokenizer, [SEARCH], thinking=True).check() == ""
-    chance = random.Random(0)
-    differing = 0
-    for _ in range(60):
-        messages = conversation(chance, reasoning=False)
-        differs = template.build(messages).mismatch != ""
-        assert differs == (sum(message["role"] == "assistant" for message in messages) > 1)
-        differing += differs
-    assert differing > 30
 
 
 def test_a_user_who_speaks_again_is_an_observation(real_data: Path) -> None:

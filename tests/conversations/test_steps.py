@@ -46,36 +46,12 @@ def test_every_method_declares_a_tool() -> None:
     }
 
 
-def test_tearag() -> None:
-    evidence = (
-        'Evidence 1: Title: "Ada" Text: Born in London.\nEvidence 2: Triplet: Ada born London'
-    )
-    messages = conversation(
-        assistant("", call(entities=["Ada", "London "])),
-        result(evidence),
-        assistant("In London.", call("How large?", entities=["London"])),
-        result("Evidence 1: Triplet: London has 9 million"),
-        assistant("It is large.\nAnswer: 9 million"),
-    )
-    assert parse(tool_format("tearag"), messages) == ParsedOutput(
-        [
-            Step(
-                entities=["Ada", "London"], subquery="Where?", summary="In London.",
-                context=[DOC, ContextItem("triplet", "", "", "Ada born London", 0.0)],
-            ),
-            Step(
-                entities=["London"], subquery="How large?", summary="It is large.",
-                context=[ContextItem("triplet", "", "", "London has 9 million", 0.0)],
-            ),
-        ],
-        answer="9 million",
-        format_ok=True,
-    )  # fmt: skip
-
-
 def test_hiprag_reads_search_steps_and_step_lines() -> None:
     messages = conversation(
-        assistant("Step 1: I know Ada.\nAda is a person.\nStep 2: Where was she born?", call()),
+        assistant(
+            "<think>hm</think>Step 1: I know Ada.\nAda is a person.\nStep 2: Where was she born?",
+            call(),
+        ),
         result(),
         assistant("In London.\nStep 3: London is in England.\nAnswer: England", thinking="hm"),
     )
@@ -83,7 +59,7 @@ def test_hiprag_reads_search_steps_and_step_lines() -> None:
         [
             Step(reasoning="I know Ada.", conclusion="Ada is a person."),
             Step(
-                reasoning="Where was she born?",
+                reasoning="hm\nWhere was she born?",
                 search="Where?",
                 context=[DOC],
                 conclusion="In London.",
@@ -105,32 +81,6 @@ def test_a_step_line_right_after_a_result_is_its_conclusion() -> None:
     )
     first, second = parse(tool_format("hiprag"), messages).steps
     assert (first.conclusion, second.reasoning) == ("In London.", "How large is it?")
-
-
-def test_search_r1_and_prograph() -> None:
-    def messages(name: str) -> list[Message]:
-        return conversation(
-            assistant("<think>hm</think>I look.", call(name=name)),
-            result(),
-            assistant("In London.\nAnswer: London"),
-        )
-
-    assert parse(tool_format("search-r1"), messages("search")) == ParsedOutput(
-        [Step(subquery="Where?", context=[DOC], summary="In London.", think="hm\nI look.")],
-        answer="London",
-        format_ok=True,
-    )
-    assert parse(tool_format("prograph"), messages("search_graph")) == ParsedOutput(
-        [
-            Step(
-                think="hm\nI look.", query="Where?", knowledge=LINE,
-                context=[ContextItem("hyperedge", "", "", LINE, 0.0)],
-            ),
-            Step(think="In London."),
-        ],
-        answer="London",
-        format_ok=True,
-    )  # fmt: skip
 
 
 TURN = (assistant("", call()), result())

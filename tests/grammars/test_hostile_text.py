@@ -16,11 +16,8 @@ from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode, observation_ids, prompt_ids
 from pipeline.rollout.grammars import grammar
 from pipeline.training.encode import encode_sft
+from tests.conversations.generated import hostile
 from tests.real_tokenizers import real_tokenizer
-
-SCRIPTS = (
-    "Ada", "Émile 12", "Лев", "東京", "القاهرة", "हिन्दी", "👩‍👩‍👧", "a < b > c", "&lt;", "\n\n", "\t",
-)  # fmt: skip
 
 
 # Qwen2.5's differs from Qwen3's in four added tokens alone.
@@ -33,16 +30,7 @@ def hostile_texts(tokenizer: Tokenizer, count: int) -> list[str]:
     """Every added token alone, then random texts of tokens, halves of tokens, and any script."""
     tokens = [token.content for token in tokenizer.added_tokens_decoder.values()]
     chance = random.Random(0)
-    texts = list(tokens)
-    while len(texts) < count:
-        parts = []
-        for _ in range(chance.randrange(1, 9)):
-            token = chance.choice(tokens)
-            cut = chance.randrange(len(token))
-            ways = [token, token[:cut], token[cut:], *chance.sample(SCRIPTS, 2)]
-            parts.append(chance.choice(ways))
-        texts.append("".join(parts))
-    return texts
+    return [*tokens, *(hostile(chance, tokenizer) for _ in range(count - len(tokens)))]
 
 
 def test_no_text_of_an_observation_becomes_an_added_token(tokenizer: Tokenizer) -> None:

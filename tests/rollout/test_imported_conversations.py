@@ -127,20 +127,13 @@ def test_conversations_are_shown_by_turns(tmp_path: Path, monkeypatch: pytest.Mo
     assert trajectory.output[slice(*trajectory.spans[3][:2])].startswith(HOSTILE)
 
 
-@pytest.mark.parametrize(
-    ("messages", "reason"),
-    [
-        ([{"role": "robot", "content": "x"}], "messages.0.role: 'robot' is not one of"),
-        ([{"role": "assistant", "content": "x"}], "messages.0: a conversation starts"),
-        ([{"role": "system", "content": "x"}], "no question"),
-    ],
-)
-def test_conversations_that_cannot_be_imported_are_named(
-    messages: list, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_conversation_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_jsonl("log.jsonl", [hostile(), hostile() | {"messages": messages}])
-    assert f"log.jsonl:2: {reason}" in run("import", "log.jsonl", "-o", "in.jsonl")
+    no_question = hostile() | {"messages": [{"role": "system", "content": "x"}]}
+    write_jsonl("log.jsonl", [hostile(), no_question])
+    assert "log.jsonl:2: no question" in run("import", "log.jsonl", "-o", "in.jsonl")
 
 
 def imported(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> Trajectory | str:
@@ -180,7 +173,6 @@ ROWS: dict[str, dict[str, Any]] = {
         "reward_model": {"ground_truth": {"target": ["Norway"]}, "style": "rule"}, "response": TAGGED,
     },
     "a prompt of messages, and an output": QUESTION | {"messages": [{"role": "user", "content": "?"}], "output": TAGGED},
-    "a prompt of ShareGPT, and an output": QUESTION | {"conversations": [{"from": "human", "value": "?"}], "output": TAGGED},
     "a prompt with a developer's message, and an output": QUESTION | {
         "messages": [{"role": "developer", "content": "Search."}, {"role": "user", "content": "?"}], "response": TAGGED,
     },
@@ -195,7 +187,6 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "R1-Searcher": {"question": "In which country?", "answer": "Norway", "gen_text_store": R1},
     "R1-Searcher, under another name": QUESTION | {"output": R1},
-    "messages as JSON text": QUESTION | {"messages": json.dumps([{"role": "user", "content": "?"}, *TURNS])},
     "messages as Python's text": QUESTION | {"messages": str([{"role": "user", "content": "?"}, *TURNS])},
     "prompt and completion of TRL": QUESTION | {"prompt": [{"role": "user", "content": "?"}], "completion": TURNS},
     "input and output of the Responses API": QUESTION | {

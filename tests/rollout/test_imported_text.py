@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.cli.outputs import import_outputs, mask
-from pipeline.core.records import Trajectory
+from pipeline.core.records import ContextItem, Trajectory
 from pipeline.core.spans import pieces
 from tests.rollout.test_imported_conversations import imported as first_imported
 
@@ -121,7 +121,10 @@ def test_the_end_of_knowledge_in_json_is_where_the_json_ends(tmp_path: Path) -> 
     trajectory = imported(tmp_path, graph_r1(body), "prograph")
     assert isinstance(trajectory, Trajectory)
     assert (trajectory.answer, trajectory.format_ok) == ("poet", True)
-    assert trajectory.steps[0].context[0].text == fact
+    assert trajectory.steps[0].context == [ContextItem("hyperedge", "", "", fact, 1.5)]
+    turn = "<think>t</think><query>q</query>"
+    assert trajectory.output.startswith(f"{turn}\n<knowledge>{body}</knowledge>\n<think>")
+    assert [writer for *_, writer in trajectory.spans] == ["model", "observation", "model"]
     assert EVIL not in "".join(pieces(trajectory.output, trajectory.spans, "model"))
     assert "two closing tags </knowledge>" in str(imported(tmp_path, graph_r1(fact), "prograph"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import ContextItem, Trajectory
-from pipeline.core.spans import cover_error
 from pipeline.rollout.importers import SkippedLine, iterate_outputs
 from tests.methods.prograph.test_prograph_grammar import FIRST as PROGRAPH_QUERY
 from tests.methods.prograph.test_prograph_grammar import LAST as PROGRAPH_ANSWER
@@ -55,36 +53,12 @@ def test_lines_that_cannot_be_imported_are_reported_with_their_reason(tmp_path: 
         import_outputs([_write(tmp_path / "other.jsonl", ROW | {"golden": None})])
 
 
-def test_a_chat_prompt_before_the_output_is_removed(tmp_path: Path) -> None:
-    prompt = "<|im_start|>user\nuse <answer> x </answer>.<|im_end|>\n<|im_start|>assistant\n"
-    row = ROW | {"full_output": prompt + SEARCH_R1_OUTPUT + "<|im_end|>\n"}
-    (trajectory,), _ = import_outputs([_write(tmp_path / "a.jsonl", row)])
-    assert trajectory.output == SEARCH_R1_OUTPUT
-
-
 def test_the_same_question_in_two_files_keeps_one_question_id(tmp_path: Path) -> None:
     files = [_write(tmp_path / f"{name}.jsonl", ROW) for name in ("base", "tuned")]
     trajectories, _ = import_outputs(files)
     assert len({item.question_id for item in trajectories}) == 1
     assert [(item.policy, item.sample) for item in trajectories] == [("base", 0), ("tuned", 1)]
     assert len({item.trajectory_id for item in trajectories}) == 2
-
-
-def test_answers_of_real_outputs_are_those_their_authors_extracted(real_data: Path) -> None:
-    files = sorted((real_data / "trajectories").glob("searchr1_*.jsonl"))
-    lines = [line for path in files for line in path.read_text(encoding="utf-8").split("\n")]
-    rows = [json.loads(line) for line in lines if line]
-    trajectories, skipped = import_outputs(files)
-    assert skipped == []
-    assert len(trajectories) == len(rows) == 218
-    for row, trajectory in zip(rows, trajectories, strict=True):
-        assert (trajectory.answer or "") == (row["predicted"] or "").strip()
-        assert cover_error(trajectory.spans, len(trajectory.output)) is None
-        searches = row.get("searches", len(trajectory.steps))
-        missing = searches - len(trajectory.steps)
-        assert missing in (0, 1)  # the last search may have no information
-        assert all(step.context for step in trajectory.steps)
-    assert Counter(trajectory.format_ok for trajectory in trajectories) == {True: 193, False: 25}
 
 
 @pytest.mark.parametrize("score", ["NaN", "-Infinity", "1e999", '"nan"'])
@@ -98,20 +72,3 @@ def test_knowledge_with_a_score_that_no_record_holds_is_imported(
     [trajectory], _ = import_outputs([_write(tmp_path / "a.jsonl", row)], grammar_name="prograph")
     assert trajectory.steps[0].context == [ContextItem("hyperedge", "", "", "A fact.", 0.0)]
     write_jsonl(tmp_path / "b.jsonl", [trajectory])
-
-
-def test_knowledge_in_a_separate_chat_turn_is_imported_as_an_observation(tmp_path: Path) -> None:
-    """Graph-R1 inserts knowledge as JSON with scores, in a user turn."""
-    results = [{"<knowledge>": "Hicks is from Alabama.", "<coherence>": 1.5}]
-    knowledge = f"<knowledge>\n{json.dumps({'results': results})}\n</knowledge>"
-    turn = f"<|im_end|>\n<|im_start|>user\n{knowledge}<|im_end|>\n<|im_start|>assistant\n"
-    prompt = "<|im_start|>user\nUse <query>.<|im_end|>\n<|im_start|>assistant\n"
-    output = prompt + PROGRAPH_QUERY + turn + PROGRAPH_ANSWER + "<|im_end|>"
-    row = {"dataset": "hotpotqa", "question": "Where?", "golden": ["Alabama"], "output": output}
-    [trajectory], _ = import_outputs([_write(tmp_path / "a.jsonl", row)], grammar_name="prograph")
-    assert trajectory.output == f"{PROGRAPH_QUERY}\n{knowledge}\n{PROGRAPH_ANSWER}"
-    assert cover_error(trajectory.spans, len(trajectory.output)) is None
-    assert (trajectory.format_ok, trajectory.answer) == (True, "Alabama")
-    assert trajectory.grammar == "prograph"
-    found = ContextItem("hyperedge", "", "", "Hicks is from Alabama.", 1.5)
-    assert trajectory.steps[0].context == [found]

@@ -15,7 +15,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Chunk, Question, SftExample
 from pipeline.knowledge.corpus.questions.load import Notes
-from pipeline.methods.search_r1.cold_start import build_step
+from pipeline.methods.search_r1.method import build_step
 from pipeline.rollout.grammars.base import grammar
 from pipeline.training.sft_data.steps import Hop, StepOptions, gold_sentence, parts_of
 from tasks import corpus, graph, index, sft_data

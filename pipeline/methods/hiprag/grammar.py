@@ -19,15 +19,9 @@ from typing import ClassVar
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.sanitize import control_token_error, first_control_token
 from pipeline.core.spans import SpannedText, covering, pieces
-from pipeline.rollout.grammars.base import (
-    Finish,
-    FormatError,
-    Insert,
-    NextAction,
-    ParsedOutput,
-    Retrieve,
-    Scanner,
-)
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.rollout.conversations.steps import ToolFormat, search_tool
+from pipeline.rollout.grammars.base import Finish, FormatError, NextAction, ParsedOutput, Scanner
 from pipeline.rollout.grammars.document_lines import DocumentLines, parse_documents
 
 OPENING = "<think>\n<step>\n<reasoning>"
@@ -107,7 +101,7 @@ class _Scanner(Scanner):
 
     def _context_end(self) -> int:
         """The offset of ``</context>``; with recorded spans, the last one in this observation."""
-        if self.has_spans:
+        if self.spans:
             block_end = next(
                 (end for start, end in self.recorded if start <= self.position < end), None
             )
@@ -128,6 +122,16 @@ class _Scanner(Scanner):
         if self.position < len(self.text):
             raise self.error("text after the answer")
         return value
+
+
+def _stray_answer(scanner: _Scanner) -> str | None:
+    """The last answer after the last context of a malformed output."""
+    output = scanner.text
+    observations = scanner.recorded if scanner.spans else scanner.observations
+    contexts = [end for start, end in observations if "</context>" in output[start:end]]
+    answer = (_ANSWER.findall(output[contexts[-1] if contexts else 0 :]) or [""])[-1]
+    control = first_control_token(answer, scanner.special_tokens)
+    return (answer[: control.start()] if control else answer).strip() or None
 
 
 class HiPrag(DocumentLines):
@@ -180,12 +184,12 @@ class HiPrag(DocumentLines):
                 return Finish("malformed")
             if steps_done >= max_steps:
                 return Finish("max_steps")
-            return Retrieve(query.group(1).strip(), ())
+            return Query(query.group(1).strip())
         if text.endswith("</conclusion>"):
             closed_steps = sum(text.startswith("</step>") for text in observations) + 1
             start = "" if output.endswith("\n") else "\n"
             forced = _FORCED_ANSWER if closed_steps >= max_steps else ""
-            return Insert(start + _CLOSE_STEP + forced)
+            return start + _CLOSE_STEP + forced
         return Finish("answer" if self.parse(output, spans).answer is not None else "malformed")
 
     def observation(self, items: Sequence[ContextItem], output: str) -> str:
@@ -209,8 +213,7 @@ class HiPrag(DocumentLines):
         self, output: str, spans: Sequence[Span]
     ) -> tuple[ParsedOutput, list[tuple[int, int]]]:
         """The parsed output, and the observations up to the first format error."""
-        scanner = _Scanner(output, spans, self.special_tokens)
-        parsed = ParsedOutput()
+        scanner, parsed = _Scanner(output, spans, self.special_tokens), ParsedOutput()
         try:
             scanner.expect("<think>")
             while not (parsed.steps and scanner.at_tag("</think>")):
@@ -224,18 +227,8 @@ class HiPrag(DocumentLines):
                 scanner.observations.append((start, opened))
         except FormatError as error:
             parsed.format_error = str(error)
-            parsed.answer = self._stray_answer(output, spans, scanner)
+            parsed.answer = _stray_answer(scanner)
         return parsed, scanner.observations
-
-    def _stray_answer(self, output: str, spans: Sequence[Span], scanner: _Scanner) -> str | None:
-        """The last answer after the last context of a malformed output."""
-        observations = scanner.recorded if spans else scanner.observations
-        contexts = [end for start, end in observations if "</context>" in output[start:end]]
-        answers = _ANSWER.findall(output[contexts[-1] if contexts else 0 :])
-        if not answers:
-            return None
-        control = first_control_token(answers[-1], self.special_tokens)
-        return (answers[-1][: control.start()] if control else answers[-1]).strip() or None
 
     def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
         """Text and spans as a rollout produces them; tags inside fields are escaped.
@@ -265,3 +258,14 @@ class HiPrag(DocumentLines):
 
 
 GRAMMAR = HiPrag
+TOOLS = ToolFormat(
+    search_tool("search", "Search the collection for passages."),
+    "search",
+    lambda each: Step(
+        reasoning=each.before,
+        search=each.query,
+        context=parse_documents(each.result),
+        conclusion=each.after,
+    ),
+    step_lines=True,
+)

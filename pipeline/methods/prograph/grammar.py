@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.spans import SpannedText
+from pipeline.rollout.conversations.steps import ToolFormat, search_tool
 from pipeline.rollout.grammars.document_lines import parse_lines
 from pipeline.rollout.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
@@ -159,3 +160,14 @@ def _parse_graph_r1(body: str) -> list[ContextItem] | None:
 
 
 GRAMMAR = ProGraph
+TOOLS = ToolFormat(
+    search_tool("search_graph", "Search the hypergraph for facts."),
+    "query",
+    lambda each: Step(
+        think=each.before,
+        query=each.query,
+        knowledge=each.result,
+        context=parse_items(each.result),
+    ),
+    answer_step=True,
+)

@@ -78,12 +78,9 @@ class _State:
         return cls(trajectory, turn, len(state.token_ids), written)
 
     @property
-    def token_ids(self) -> list[int]:
-        return self.trajectory.token_ids[: self.length]
-
-    def partial(self, *, sample: int, seed: int) -> PartialTrajectory:
-        """The state as a trajectory to be continued; the sampler appends to it."""
-        return before_turn(self.trajectory, self.turn, sample=sample, seed=seed)
+    def ids(self) -> tuple[list[int], list[int]]:
+        """The ids of its prompt, and its token ids."""
+        return self.trajectory.prompt_ids, self.trajectory.token_ids[: self.length]
 
 
 @dataclass(slots=True)
@@ -141,7 +138,7 @@ class ValueEstimator:
 
     def _key(self, state: _State) -> bytes:
         settings = (self.identity, str(self.continuations), str(self.seed))
-        return digest(*settings, str(state.trajectory.prompt_ids), str(state.token_ids))
+        return digest(*settings, *map(str, state.ids))
 
     def _continued(self, states: Mapping[bytes, _State]) -> dict[bytes, Continued]:
         """The continuations of every state by its key, from the cache or sampled."""
@@ -151,9 +148,7 @@ class ValueEstimator:
             for key, value in stored.items()
         }
         self.cost.known += len(continued)
-        missing = sorted(
-            (key for key in states if key not in continued), key=lambda key: _order(states[key])
-        )
+        missing = sorted(states.keys() - continued.keys(), key=lambda key: states[key].ids)
         unfinished: dict[bytes, list[Trajectory]] = {}
         finished: dict[bytes, Continued] = {}
         for trajectory in self.resume(self._partials(missing, states)):
@@ -176,15 +171,12 @@ class ValueEstimator:
             for repetition in range(self.continuations):
                 seed = stable_seed(self.seed, "progress", key.hex(), repetition)
                 sample = number * self.continuations + repetition
-                yield states[key].partial(sample=sample, seed=seed)
+                state = states[key]
+                yield before_turn(state.trajectory, state.turn, sample=sample, seed=seed)
 
     def _store(self, continued: Mapping[bytes, Continued]) -> None:
         values = {key: json.dumps(asdict(value)).encode() for key, value in continued.items()}
         self.cache.put(values.items())
-
-
-def _order(state: _State) -> tuple[list[int], list[int]]:
-    return state.trajectory.prompt_ids, state.token_ids
 
 
 def _result(trajectories: Sequence[Trajectory], state: _State) -> Continued:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.spans import SpannedText
-from pipeline.methods.search_r1.grammar import SearchR1
+from pipeline.methods.search_r1.grammar import SearchR1, tool_format
 from pipeline.rollout.grammars.document_lines import DocumentLayout
 from pipeline.rollout.grammars.tagged import Transitions
 
@@ -83,4 +83,4 @@ class R1Searcher(SearchR1):
         return written.text, written.spans
 
 
-GRAMMAR = R1Searcher
+GRAMMAR, TOOLS = R1Searcher, tool_format(_LAYOUT)

@@ -17,7 +17,8 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.spans import SpannedText
-from pipeline.rollout.grammars.document_lines import DocumentLines, parse_documents
+from pipeline.rollout.conversations.steps import ToolFormat, search_tool
+from pipeline.rollout.grammars.document_lines import DocumentLayout, DocumentLines, parse_documents
 from pipeline.rollout.grammars.tagged import TaggedGrammar, Transitions, reasoning
 
 
@@ -98,4 +99,18 @@ class SearchR1(DocumentLines, TaggedGrammar):
         return written.text, written.spans
 
 
-GRAMMAR = SearchR1
+def tool_format(layout: DocumentLayout) -> ToolFormat:
+    """The search as a tool, whose results have ``layout``."""
+    return ToolFormat(
+        search_tool("search", "Search the collection for passages."),
+        "subquery",
+        lambda each: Step(
+            subquery=each.query,
+            context=parse_documents(each.result, layout),
+            summary=each.after,
+            think=each.before,
+        ),
+    )
+
+
+GRAMMAR, TOOLS = SearchR1, tool_format(SearchR1.layout)

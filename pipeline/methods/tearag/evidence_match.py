@@ -10,8 +10,9 @@ most of both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -47,39 +48,32 @@ def match_evidence(
     Raises RetrievalError when the similarity model returns a value outside [0, 1]: the output of a
     broken model must not become a reward.
     """
+    compared = [(evidence, _texts(steps)) for evidence, steps in trajectories]
     pairs = dict.fromkeys(
         pair
-        for evidence, steps in trajectories
-        for texts in _texts(steps)
-        for pair in _pairs(evidence, texts)
+        for evidence, kinds in compared
+        for texts in kinds.values()
+        for pair in itertools.product(evidence, texts)
     )
     similarities = dict(zip(pairs, _probabilities(list(pairs), similarity), strict=True))
 
     def matches(evidence: Sequence[str], texts: Sequence[str]) -> list[float]:
         return [max((similarities[gold, text] for text in texts), default=0.0) for gold in evidence]
 
-    return [
-        EvidenceMatches(
-            subquery=matches(evidence, subqueries),
-            context=matches(evidence, items),
-            summary=matches(evidence, summaries),
-        )
-        for evidence, steps in trajectories
-        for subqueries, items, summaries in [_texts(steps)]
+    found = [
+        {kind: matches(evidence, texts) for kind, texts in kinds.items()}
+        for evidence, kinds in compared
     ]
+    return cast(list[EvidenceMatches], found)
 
 
-def _texts(steps: Sequence[Step]) -> tuple[list[str], list[str], list[str]]:
+def _texts(steps: Sequence[Step]) -> dict[str, list[str]]:
     """Subqueries, retrieved items and summaries of all steps."""
-    return (
-        [step.subquery for step in steps],
-        [item_text(item) for step in steps for item in step.context],
-        [step.summary for step in steps],
-    )
-
-
-def _pairs(evidence: Sequence[str], texts: Sequence[str]) -> Iterable[tuple[str, str]]:
-    return ((gold, text) for gold in evidence for text in texts)
+    return {
+        "subquery": [step.subquery for step in steps],
+        "context": [item_text(item) for step in steps for item in step.context],
+        "summary": [step.summary for step in steps],
+    }
 
 
 def _probabilities(pairs: list[tuple[str, str]], similarity: Similarity) -> list[float]:

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.core.sanitize import control_token_error, first_control_token
 from pipeline.core.spans import SpannedText, covering
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.rollout.conversations.steps import ToolFormat, search_tool
 from pipeline.rollout.grammars.base import (
     Finish,
     FormatError,
     Grammar,
     NextAction,
     ParsedOutput,
-    Retrieve,
     Scanner,
 )
 from pipeline.rollout.grammars.document_lines import parse_lines
@@ -46,6 +47,7 @@ class _OpenReference(FormatError):
         self.step = step
 
 
+@dataclass
 class _Scanner(Scanner):
     """The parts of an output; ``cut_off`` is a final answer up to its control token."""
 
@@ -83,7 +85,7 @@ class _Scanner(Scanner):
         if match is None:
             raise self.error(f"expected {OPEN!r}")
         self.position = match.end()
-        locate = self._recorded_observation if self.has_spans else self._find_observation
+        locate = self._recorded_observation if self.spans else self._find_observation
         start, end = locate(step)
         self.observations.append((start, end))
         self.position = end
@@ -112,9 +114,8 @@ class _Scanner(Scanner):
 
     def answer(self) -> str | None:
         """The final answer if it comes next, else None."""
-        if _FIELD["Final answer"].match(self.text, self.position) is None:
-            return None
-        return self.field("Final answer")
+        found = _FIELD["Final answer"].match(self.text, self.position)
+        return None if found is None else self.field("Final answer")
 
 
 def last_answer(output: str, spans: Sequence[Span]) -> str | None:
@@ -170,7 +171,7 @@ class TeaRag(Grammar):
             return Finish("malformed")
         if steps_done >= max_steps:
             return Finish("max_steps")
-        return Retrieve(open_step.subquery, tuple(open_step.entities))
+        return Query(open_step.subquery, tuple(open_step.entities))
 
     def item_lines(self, items: Sequence[ContextItem]) -> str:
         """Numbered evidence lines."""
@@ -239,3 +240,20 @@ class TeaRag(Grammar):
 
 
 GRAMMAR = TeaRag
+_ENTITIES = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1},
+    "minItems": 1,
+    "description": "the names that the query is about",
+}
+TOOLS = ToolFormat(
+    search_tool("search", "Search passages and the knowledge graph.", entities=_ENTITIES),
+    "subquery",
+    lambda each: Step(
+        entities=each.entities,
+        subquery=each.query,
+        context=parse_items(each.result),
+        summary=each.after,
+    ),
+    bounded=True,
+)

@@ -105,17 +105,13 @@ def _terms(
 ) -> TeaRagRewards:
     k = len(trajectory.steps)
     divisor = k if settings.divisor == "steps" else settings.divisor
-    subquery, context, summary = (
-        sum(values) / divisor if k else 0.0
-        for values in (matches["subquery"], matches["context"], matches["summary"])
-    )
     terms: dict[str, Any] = {
         "outcome": _outcome(trajectory, settings),
         "format": float(trajectory.format_ok),
         "consistency": consistency(trajectory.steps, divisor),
-        "subquery": subquery,
-        "context": context,
-        "summary": summary,
+        "subquery": sum(matches["subquery"]) / divisor if k else 0.0,
+        "context": sum(matches["context"]) / divisor if k else 0.0,
+        "summary": sum(matches["summary"]) / divisor if k else 0.0,
     }
     terms |= combined({**terms, "memory": matches}, trajectory.hop, settings)
     terms["memory"] = matches

@@ -25,7 +25,7 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.records import Span
-from pipeline.core.spans import common_length, extend
+from pipeline.core.spans import common_length, extend, joined
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import DATE, decode, escaped_in_prompts, markup, rendered
 from pipeline.rollout.conversations.messages import (
@@ -219,9 +219,7 @@ class ChatTemplate:
         frame = self.frame(turn, inserted)
         text = self._ended(turn, frame)
         ids = self._ids(text)
-        spans = extend((), len(ids), "frame")
-        for start, stop, writer in frame.spans:
-            spans = extend(spans, stop - start, writer)
+        spans = joined(extend((), len(ids), "frame"), frame.spans)
         return Frame(text + frame.text, ids + frame.ids, spans, frame.end, frame.lengths)
 
     def build(self, conversation: Sequence[Mapping[str, Any]]) -> Built:
@@ -249,8 +247,7 @@ class ChatTemplate:
             if frame is not None:
                 shown += self.inserted_messages(message, inserted)
                 ids, text = ids + frame.ids, text + frame.text
-                for start, stop, writer in frame.spans:
-                    spans = extend(spans, stop - start, writer)
+                spans = joined(spans, frame.spans)
         return Built(prompt_ids, ids, spans, self._mismatch(shown, text, [*prompt_ids, *ids]))
 
     def check(self) -> str:
@@ -262,10 +259,7 @@ class ChatTemplate:
         if self.tools and not any(
             tool["function"]["name"] in self.generation_prompt for tool in self.tools
         ):
-            raise InputError(
-                f"{self._name} leaves out the tools; "
-                "set model.chat_template to a template for tools"
-            )
+            raise self._unfit("leaves out the tools")
         thinks = self.thinking is not False
         try:
             conversation = _probe(self.tools, thinks, "I search.")
@@ -326,16 +320,9 @@ class ChatTemplate:
         at, end = min(ends)
         parts = re.split(f"{mark}[ab]", tail[at + len(end) :])
         if len(parts) != 2 * len(inserted) + 1:
-            raise InputError(
-                f"{self._name} leaves out a tool's result or writes it twice; "
-                "set model.chat_template to a template for tools"
-            )
-        text, results = "", []
-        for number, part in enumerate(parts):
-            if number % 2:
-                results.append((len(text), len(text) + len(part)))
-            text += part
-        return text, results, end
+            raise self._unfit("leaves out a tool's result or writes it twice")
+        starts = [0, *itertools.accumulate(map(len, parts))]
+        return "".join(parts), list(itertools.pairwise(starts))[1::2], end
 
     def _after_turn(self, turn: Message, inserted: Sequence[Message], sentinel: str) -> str:
         """The rendering after the last ``sentinel`` in a turn that calls the tools of ``turn``."""
@@ -343,31 +330,38 @@ class ChatTemplate:
             {**call, "function": {**call["function"], "arguments": {"query": sentinel}}}
             for call in turn.get("tool_calls", ())
         ]
-        dummy: Message = {"role": "assistant", "content": "" if calls else sentinel}
-        dummies = [dummy | {"tool_calls": calls}, dummy | {"tool_calls": calls[:1]}]
-        for attempt in dummies if calls else [dummy]:
-            try:
-                text = self.render([QUESTION, attempt, *inserted], generation_prompt=True)
-            except InputError:  # some templates refuse several calls
-                if attempt is dummies[-1] or not calls[1:]:
-                    raise
-            else:
-                break
+        dummy: Message = {"role": "assistant", "content": sentinel}
+        if calls:
+            dummy |= {"content": "", "tool_calls": calls}
+        try:
+            text = self.render([QUESTION, dummy, *inserted], generation_prompt=True)
+        except InputError:  # some templates refuse several calls
+            if not calls[1:]:
+                raise
+            dummy["tool_calls"] = calls[:1]
+            text = self.render([QUESTION, dummy, *inserted], generation_prompt=True)
         if sentinel not in text:
-            raise InputError(
-                f"{self._name} leaves out tool calls; "
-                "set model.chat_template to a template for tools"
-            )
+            raise self._unfit("leaves out tool calls")
         return text.rpartition(sentinel)[2]
 
     def _reference(self, turn: Message, inserted: Sequence[Message]) -> _Reference:
+        # By the order of their calls: ids of logs differ in each frame, and would fill the memory.
+        ids = {call.id: f"call{number:05d}" for number, call in enumerate(calls_of(turn))}
+        plain = [message | {"content": "x"} for message in inserted]
+        for message in plain:
+            if "tool_call_id" in message:
+                message["tool_call_id"] = ids.get(message["tool_call_id"], "call99999")
         key = (
-            tuple((call.name, call.id) for call in calls_of(turn)),
-            tuple((each["role"], each.get("name"), each.get("tool_call_id")) for each in inserted),
+            tuple((call.name, call.id and ids[call.id]) for call in calls_of(turn)),
+            tuple((each["role"], each.get("name"), each.get("tool_call_id")) for each in plain),
         )
         if key not in self._references:
-            plain = [message | {"content": "x"} for message in inserted]
-            text, results, _ = self._frame_text(turn, plain)
+            calls = [
+                call | ({"id": ids[call["id"]]} if "id" in call else {})
+                for call in turn.get("tool_calls", ())
+            ]
+            named = turn | ({"tool_calls": calls} if calls else {})
+            text, results, _ = self._frame_text(named, plain)
             fixed = text
             for start, stop in reversed(results):
                 fixed = f"{fixed[:start]}\n{fixed[stop:]}"
@@ -399,3 +393,7 @@ class ChatTemplate:
     @property
     def _name(self) -> str:
         return f"the chat template of {self.tokenizer.name_or_path or 'the tokenizer'}"
+
+    def _unfit(self, problem: str) -> InputError:
+        remedy = "set model.chat_template to a template for tools"
+        return InputError(f"{self._name} {problem}; {remedy}")

@@ -36,7 +36,7 @@ from pipeline.rollout.conversations.messages import (
     uniform,
     without_closing,
 )
-from pipeline.rollout.conversations.turn_parser import call_problem
+from pipeline.rollout.conversations.turn_parser import call_problem, calls_problem
 from pipeline.rollout.grammars.base import MAX_STEPS, ParsedOutput
 
 ANSWER = "Answer:"
@@ -151,7 +151,7 @@ FORMATS: dict[str, ToolFormat] = {}
 def tool_format(method: str) -> ToolFormat:
     """The tool format of a method."""
     if method not in FORMATS:
-        FORMATS[method] = import_module(f"{METHODS[method].package}.tools").TOOLS
+        FORMATS[method] = import_module(f"{METHODS[method].package}.grammar").TOOLS
     return FORMATS[method]
 
 
@@ -210,8 +210,7 @@ class _Reader:
         if self.tools is None:
             problem, searches = self.format.problem(calls), self.format.searches(message)
         else:
-            problems = (call_problem(call, self.tools) for call in calls)
-            problem, searches = next(filter(None, problems), None), calls
+            problem, searches = calls_problem(calls, self.tools), calls
         if problem and not self.answered:
             raise _FormatError(problem)
         results = results_of(message, inserted)

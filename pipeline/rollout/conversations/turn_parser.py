@@ -58,6 +58,12 @@ def call_problem(call: Call, tools: Sequence[Tool]) -> str | None:
     return None if problem is None else f"the arguments of {call.name}: {problem}"
 
 
+def calls_problem(calls: Sequence[Call], tools: Sequence[Tool]) -> str | None:
+    """Why the first invalid call of a turn is invalid."""
+    problems = (call_problem(call, tools) for call in calls)
+    return next(filter(None, problems), None)
+
+
 class TurnParser:
     """Parses the turns that a model samples under a chat template with tools.
 
@@ -110,7 +116,7 @@ class TurnParser:
             if turn.calls:
                 break
         problem = self._text_problem(turn)
-        invalid = self._call_problem(turn) if problem is None else None
+        invalid = calls_problem(turn.calls, self.template.tools) if problem is None else None
         if invalid is None:
             return replace(turn, problem=problem)
         return replace(turn, problem=invalid, bad_call=True, invalid=turn.calls)
@@ -136,10 +142,6 @@ class TurnParser:
             if control := first_control_token(text, tokens):
                 return control_token_error(control)
         return None if turn.calls or turn.content.strip() else "neither a call nor an answer"
-
-    def _call_problem(self, turn: ParsedTurn) -> str | None:
-        problems = (call_problem(call, self.template.tools) for call in turn.calls)
-        return next(filter(None, problems), None)
 
     def _survives(self, message: Message, body: str) -> bool:
         """Whether parsing ``body``, the rendering of ``message``, gives the message back."""

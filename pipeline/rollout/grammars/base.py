@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
 from pipeline.core.records import ContextItem, Span, Step, Stop
 from pipeline.core.sanitize import control_token_error, first_control_token, sanitize
+from pipeline.knowledge.retrieval.base import Query
 
 MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), 5.1.3
 
@@ -38,28 +40,14 @@ class ParsedOutput:
 
 
 @dataclass(frozen=True)
-class Retrieve:
-    """Retrieve documents for ``subquery`` and the key ``entities``, and append them."""
-
-    subquery: str
-    entities: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Insert:
-    """Append ``text`` as an observation, then generate the next segment."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Finish:
     """End the trajectory for the reason ``stop``."""
 
     stop: Stop
 
 
-NextAction = Retrieve | Insert | Finish
+# Retrieve documents and append them, append a text as an observation, or end the trajectory.
+NextAction = Query | str | Finish
 
 
 @dataclass(frozen=True)
@@ -152,20 +140,23 @@ class FormatError(Exception):
     """The first format error of an output, with its offset; caught by the grammar."""
 
 
+@dataclass
 class Scanner:
     """A cursor over one output, whose methods consume one part or raise `FormatError`.
 
-    ``recorded`` are the observations in the given spans, and ``observations`` collects the ranges
-    that the rollout inserts in such an output, in order.
+    ``observations`` collects the ranges that the rollout inserts in such an output, in order.
     """
 
-    def __init__(self, text: str, spans: Sequence[Span], special_tokens: tuple[str, ...]) -> None:
-        self.text = text
-        self.special_tokens = special_tokens
-        self.position = 0
-        self.has_spans = bool(spans)
-        self.recorded = [(start, end) for start, end, writer in spans if writer == "observation"]
-        self.observations: list[tuple[int, int]] = []
+    text: str
+    spans: Sequence[Span]
+    special_tokens: tuple[str, ...]
+    position: int = 0
+    observations: list[tuple[int, int]] = field(default_factory=list)
+
+    @cached_property
+    def recorded(self) -> list[tuple[int, int]]:
+        """The observations in the given spans."""
+        return [(start, end) for start, end, writer in self.spans if writer == "observation"]
 
     def error(self, message: str) -> FormatError:
         """The format error at the next text; a control token in that line takes precedence."""

@@ -19,7 +19,8 @@ from typing import ClassVar
 from pipeline.core.records import Span, Step
 from pipeline.core.sanitize import control_token_error, first_control_token
 from pipeline.core.spans import covering
-from pipeline.rollout.grammars.base import Finish, Grammar, NextAction, ParsedOutput, Retrieve
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.rollout.grammars.base import Finish, Grammar, NextAction, ParsedOutput
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 THINK_TAG = re.compile(r"</?think>")
@@ -65,7 +66,7 @@ class TaggedGrammar(Grammar):
             return Finish("malformed")
         if steps_done >= max_steps:
             return Finish("max_steps")
-        return Retrieve(search.group(1).strip(), ())
+        return Query(search.group(1).strip())
 
     def parse(self, output: str, spans: Sequence[Span] = ()) -> ParsedOutput:
         """Parse a whole output; see `Grammar.parse`. The last answer counts, as in Search-R1."""

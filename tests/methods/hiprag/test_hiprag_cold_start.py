@@ -14,7 +14,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.judges.cases import SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
-from pipeline.methods.hiprag.cold_start import build_step
+from pipeline.methods.hiprag.method import build_step
 from pipeline.rollout.grammars.base import grammar
 from pipeline.training.sft_data.known_facts import select_known_facts
 from pipeline.training.sft_data.split import SupervisedTrajectory, split
@@ -110,38 +110,34 @@ def test_trajectories_with_a_step_from_memory_are_selected_first():
 
 
 def test_the_stage_searches_only_for_facts_that_the_base_model_does_not_know(tmp_path):
-    template = {
-        "id": "2hop__3_4",
-        "paragraphs": [
-            {"idx": 0, "title": "Emma", "paragraph_text": "Emma is set in PLACE."},
-            {"idx": 1, "title": "PLACE", "paragraph_text": "PLACE is in LAND."},
-        ],
-        "question": "In which country is the place of Emma?",
-        "question_decomposition": [
-            {"question": "Where is Emma set?", "answer": "PLACE", "paragraph_support_idx": 0},
-            {"question": "In which country is #1?", "answer": "LAND", "paragraph_support_idx": 1},
-        ],
-        "answer": "LAND",
-    }
     world = generate_world(0, documents=200)
     fact = next(
         fact for fact in world.facts.values()
         if fact.relation == "country" and world.entities[fact.head].famous
     )  # fmt: skip
-    names = {"PLACE": world.surface(fact.head), "LAND": world.surface(fact.tail)}
-
-    def with_names(text: str) -> str:
-        return text.replace("PLACE", names["PLACE"]).replace("LAND", names["LAND"])
-
-    triples = [
-        {"head": "Emma", "relation": "is set in", "tail": "PLACE", "title": "Emma"},
-        {"head": "PLACE", "relation": "is in", "tail": "LAND", "title": "PLACE"},
+    place, land = world.surface(fact.head), world.surface(fact.tail)
+    hops = [
+        ("Where is Emma set?", place, "Emma", "is set in"),
+        ("In which country is #1?", land, place, "is in"),
     ]
-    question = json.loads(with_names(json.dumps(template)))
+    question = {
+        "id": "2hop__3_4", "question": "In which country is the place of Emma?", "answer": land,
+        "paragraphs": [
+            {"idx": number, "title": title, "paragraph_text": f"{title} {relation} {answer}."}
+            for number, (_, answer, title, relation) in enumerate(hops)
+        ],
+        "question_decomposition": [
+            {"question": asked, "answer": answer, "paragraph_support_idx": number}
+            for number, (asked, answer, *_) in enumerate(hops)
+        ],
+    }  # fmt: skip
+    triples = [
+        {"head": title, "relation": relation, "tail": answer, "title": title}
+        for _, answer, title, relation in hops
+    ]
     counts, output = run(
         tmp_path, *HIPRAG, "sft_data.memory={searched: 0.0, rehearsed: 2}",
-        f"cache_dir={tmp_path}", questions=[question],
-        triples=json.loads(with_names(json.dumps(triples))),
+        f"cache_dir={tmp_path}", questions=[question], triples=triples,
     )  # fmt: skip
     statistics = json.loads((output / "statistics.json").read_text())
     assert statistics["hops asked of the base model"] == 2
@@ -156,15 +152,15 @@ def test_the_stage_searches_only_for_facts_that_the_base_model_does_not_know(tmp
     parsed = grammar("hiprag").parse(whole.completion, whole.spans)
     assert parsed.format_ok
     assert [step.search for step in parsed.steps] == ["Where is Emma set?", None]
-    assert parsed.answer == names["LAND"]
+    assert parsed.answer == land
     closed_book = {
         example.prompt[-1].content: example.completion
         for example in examples.values()
         if example.hops == 0
     }  # fmt: skip
-    assert closed_book[f"In which country is {names['PLACE']}?"] == names["LAND"]
+    assert closed_book[f"In which country is {place}?"] == land
     # The base model's answer is kept although it is wrong.
-    assert closed_book["Where is Emma set?"] not in ("", names["PLACE"])
+    assert closed_book["Where is Emma set?"] not in ("", place)
     masked = [whole.completion[s:e] for s, e, writer in whole.spans if writer == "observation"]
     assert [text for text in masked if "Doc 1" in text] == [
         text for text in masked if "<context>" in text

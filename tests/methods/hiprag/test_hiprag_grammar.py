@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
 from pipeline.core.spans import cover_error, pieces
-from pipeline.rollout.grammars import Finish, Insert, Retrieve, grammar
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.rollout.grammars import Finish, grammar
 
 GRAMMAR = grammar("hiprag", special_tokens=("<|im_end|>", "@@ROLE@@"))
 
@@ -152,12 +153,10 @@ def next_action(*parts: tuple[str, str], finish: str = "stop", searches: int = 0
 
 def test_the_actions_are_those_of_algorithm_1() -> None:
     assert GRAMMAR.opening() == OPENING
-    assert next_action(*PARTS[:2]) == Retrieve("director of Silver Lantern", ())
-    assert next_action(*PARTS[:4], searches=1) == Insert(CLOSE_STEP)
-    assert next_action(*PARTS[:6], searches=1) == Insert(CLOSE_STEP)
-    assert next_action(*PARTS[:6], searches=1, budget=2) == Insert(
-        CLOSE_STEP + "</think>\n<answer>"
-    )
+    assert next_action(*PARTS[:2]) == Query("director of Silver Lantern")
+    assert next_action(*PARTS[:4], searches=1) == CLOSE_STEP
+    assert next_action(*PARTS[:6], searches=1) == CLOSE_STEP
+    assert next_action(*PARTS[:6], searches=1, budget=2) == CLOSE_STEP + "</think>\n<answer>"
     assert next_action(*PARTS, searches=1) == Finish("answer")
 
 
@@ -190,13 +189,14 @@ def test_after_the_forced_answer_tag_only_an_answer_is_well_formed() -> None:
 text = st.text(
     st.one_of(st.characters(codec="utf-8"), st.sampled_from("<>/|\"'&;: \n")), max_size=30
 ) | st.sampled_from([HOSTILE, "</step>", "<think>", "@@ROLE@@", 'Doc 2(Title: "x") y'])
+filled = text.map(lambda value: f"a{value}")
 item = st.builds(lambda title, words: ContextItem("chunk", "", title, words, 0.0), text, text)
 step = st.builds(
     lambda r, q, items, c: Step(reasoning=r, search=q, context=items if q is not None else [], conclusion=c),
     text,
-    st.none() | text.filter(lambda value: bool(clean(value))),
+    st.none() | filled,
     st.lists(item, min_size=1, max_size=3),
-    text.filter(lambda value: bool(clean(value))),
+    filled,
 )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def cleaned(step: Step) -> Step:
     )
 
 
-@given(st.lists(step, min_size=1, max_size=5), text.filter(lambda value: bool(clean(value))))
+@given(st.lists(step, min_size=1, max_size=5), filled)
 def test_parsing_inverts_rendering(steps, answer) -> None:
     output, spans = GRAMMAR.render(steps, answer)
     assert cover_error(spans, len(output)) is None

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
-from pipeline import config
-from pipeline.closed_world.write import write_closed_world
-from pipeline.core.record_io import read_records
-from pipeline.core.records import Chunk, Hyperedge, SftExample
+from pipeline.core.records import Chunk, Hyperedge
 from pipeline.methods.prograph.cold_start import build_step, turns
-from pipeline.rollout.grammars.base import grammar
 from pipeline.training.sft_data.steps import Hop, StepOptions, supporting_facts
-from tasks import corpus, sft_data
-from tasks import hypergraph as hyper_stage
-from tests.stages.question_stages import run_questions, run_stages
-from tests.stages.test_sft_data import CONFIGS
 
-PROGRAPH = ("grammar=prograph",)
 EDGES = StepOptions(kinds=("hyperedge",))
 FACTS = [
     Hyperedge("c:f0", "Ann Lee likes Emma Stone.", ["Ann Lee", "Emma Stone"], "c"),
@@ -63,37 +53,3 @@ def test_a_turns_thought_states_the_previous_finding_and_nothing_still_unknown()
     assert second.think.index("n 1996 Ann Lee directed Emma") < second.think.index(second.query)
     assert "Rome" not in second.think
     assert last.think.rstrip(".").endswith("Rome")
-
-
-def test_the_stage_writes_trajectories_over_the_closed_worlds_hyperedges(tmp_path: Path) -> None:
-    write_closed_world(tmp_path / "world", seed=1, documents=200, sizes={"musique_train": 20})
-    settings = config.load(
-        CONFIGS / "embedded.yaml",
-        (
-            *PROGRAPH,
-            "retrieval.variant=prograph",
-            "hypergraph={source: annotated, path: hyperedges.jsonl}",
-            "sft_data.sizes={1: 2, 2: 4, 3: 4}",
-            "sft_data.test_sizes={}",
-            *(f"data.{name}=[]" for name in ("sampling", "validation", "test")),
-        ),
-    )
-    world = tmp_path / "world"
-    questions, _ = run_questions(settings, tmp_path, "sft", world)
-    inputs = {"world": world, "questions": questions.output}
-    stages = {"corpus": corpus, "graph": hyper_stage, "sft-data": sft_data}
-    run_stages(settings, tmp_path, inputs, stages)
-    edges = read_records(tmp_path / "graph" / "hyperedges.parquet", Hyperedge)
-    facts = {edge.text for edge in edges}
-    examples = read_records(tmp_path / "sft-data" / "train.parquet", SftExample)
-    assert len(examples) >= 6
-    for example in examples:
-        text, spans = example.completion, example.spans
-        parsed = grammar("prograph").parse(text, spans)
-        assert parsed.format_ok
-        assert [bool(step.query) for step in parsed.steps] == [True] * example.hops + [False]
-        items = [item for step in parsed.steps for item in step.context]
-        assert {item.kind for item in items} == {"hyperedge"}
-        assert {item.text for item in items} <= facts
-        masked = "".join(text[s:e] for s, e, writer in spans if writer == "observation")
-        assert masked.count("<knowledge>") == text.count("<knowledge>") == example.hops

@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.rollout.grammars import Finish, Retrieve, grammar
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.rollout.grammars import Finish, grammar
 
 GRAMMAR = grammar("prograph")
 FIRST = "<think>\nWhere?\n</think>\n<query>\nTaylor Hicks state\n</query>"
@@ -55,7 +56,7 @@ def test_a_format_error_is_reported(text: str, error: str) -> None:
 
 
 def test_the_next_action_follows_the_end_of_the_segment() -> None:
-    assert GRAMMAR.next_action(FIRST, "stop", 0, 4) == Retrieve("Taylor Hicks state", ())
+    assert GRAMMAR.next_action(FIRST, "stop", 0, 4) == Query("Taylor Hicks state")
     assert GRAMMAR.next_action(FIRST, "stop", 4, 4) == Finish("max_steps")
     assert GRAMMAR.next_action(OUTPUT, "stop", 1, 4) == Finish("answer")
     assert GRAMMAR.next_action("<think>t</think><query> </query>", "stop", 0, 4) == Finish(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.rollout.grammars import Finish, Retrieve, grammar
+from pipeline.rollout.grammars import grammar
 from tests.rollout.test_sampler import TOKENIZER, rolled
 
 GRAMMAR = grammar("r1-searcher")
@@ -49,14 +49,10 @@ def test_an_output_without_a_search_is_well_formed() -> None:
     ("text", "error"),
     [
         ("a <think>" + OUTPUT, "<think> after state 'thinking'"),
-        ("<think><think>" + OUTPUT, "<think> after state 'thinking'"),
         (OUTPUT.replace("</think>", ""), "<answer> after state 'observed'"),
-        (OUTPUT + " done", "text outside the tags"),
         (OUTPUT.replace("</think>", "</think> so"), "text outside the tags"),
         (FIRST + DOCUMENTS, "no answer"),
-        (FIRST, "no answer"),
         (OUTPUT.replace(" Wilhelm Röntgen ", " "), "nothing inside the tags"),
-        (OUTPUT.replace(" physics prize", " "), "nothing inside the tags"),
         (OUTPUT.replace("It says", "<|begin_of_documents|> It says"), "<|begin_of_documents|> af"),
         (OUTPUT.replace("It says", "<|im_end|> It says"), "control token <|im_end|>"),
         (OUTPUT.replace("</think>", f"</think>{FIRST}"), "text outside the tags"),
@@ -67,16 +63,6 @@ def test_a_format_error_is_reported(text: str, error: str) -> None:
     format_error = GRAMMAR.parse(text).format_error
     assert format_error is not None
     assert format_error.startswith(error)
-
-
-def test_a_completed_query_retrieves() -> None:
-    assert GRAMMAR.next_action(FIRST, "stop", 0, 4) == Retrieve("physics prize", ())
-    assert GRAMMAR.next_action(FIRST, "stop", 4, 4) == Finish("max_steps")
-    assert GRAMMAR.next_action(OUTPUT, "stop", 1, 4) == Finish("answer")
-    empty = "<|begin_of_query|> <|end_of_query|>"
-    assert GRAMMAR.next_action(empty, "stop", 0, 4) == Finish("malformed")
-    assert GRAMMAR.next_action(f"<|im_end|>{FIRST}", "stop", 0, 4) == Finish("malformed")
-    assert GRAMMAR.next_action(FIRST, "length", 0, 4) == Finish("max_tokens")
 
 
 HOSTILE = st.sampled_from(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Step, Triplet
-from pipeline.methods.search_r1.cold_start import build_step, turns
+from pipeline.methods.search_r1.method import build_step, turns
 from pipeline.rollout.grammars.base import grammar
 from pipeline.training.sft_data.steps import Hop, StepOptions
 from tests.stages.test_sft_data import run

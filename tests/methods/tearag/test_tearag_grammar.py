@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Step
-from pipeline.core.sanitize import sanitize
 from pipeline.core.spans import cover_error, pieces
-from pipeline.rollout.grammars import Finish, Retrieve, grammar
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.rollout.grammars import Finish, grammar
 
 GRAMMAR = grammar("tearag", special_tokens=("<|im_end|>", "<|eos|>", "@@ROLE@@"))
 
@@ -125,7 +125,7 @@ def test_a_reference_written_by_the_model_is_malformed() -> None:
 
 
 def test_a_segment_that_ends_in_an_open_reference_retrieves_its_subquery() -> None:
-    retrieval = Retrieve(
+    retrieval = Query(
         "Who was the father of Ada Lovelace, Lord Byron?", ("Ada Lovelace", "Lord Byron")
     )
     assert GRAMMAR.next_action(HEAD, "stop", 0, 5) == retrieval
@@ -216,10 +216,3 @@ def test_hostile_documents_do_not_change_the_format_verdict(
         assert not any(
             token in context for token in ("<|im_end|>", "<|eot_id|>", "<s>", "@@ROLE@@")
         )
-
-
-@given(HOSTILE)
-@example("<\nStep 2:\nImportant entity: x<Reference>>")
-def test_sanitizing_twice_equals_sanitizing_once(text: str) -> None:
-    sanitized = sanitize(text, ("<|im_end|>", "@@ROLE@@"))
-    assert sanitize(sanitized, ("<|im_end|>", "@@ROLE@@")) == sanitized
