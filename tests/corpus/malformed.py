@@ -295,7 +295,8 @@ def _read(format: Format, path: Path, outcome: Outcome) -> None:
         outcome.questions = load_questions(path, format.dataset, notes=notes)
         outcome.message = next(iter(notes.malformed), None)
         refused = notes.counts[UNANSWERED] or notes.counts[NO_ANSWER_IN_TEXT]
-        outcome.message = outcome.message or (f"{path}:1: answers: left out" if refused else None)
+        left_out = f"{path}:1: left out: {', '.join(format.records[0])}"
+        outcome.message = outcome.message or (left_out if refused else None)
         for row, question in read_questions(path, format.dataset):
             gold_passages(row, question)
     elif format.kind == "facts":
@@ -323,8 +324,8 @@ def problem_of(case: Case, outcome: Outcome) -> str | None:
     if not (rest[:1] == ":" and (rest[1:2].isdigit() or rest.startswith(": record "))):
         return f"no line or record: {rest}"
     fields = {key for record in case.format.records for key in record}
-    syntax = ("not valid JSON", "nested", "finite", "digits", "NaN", "not JSON")
-    if not any(name in rest for name in (*fields, *syntax, "surrogate")):
+    syntax = ("not valid json", "nested", "finite", "digits", "nan", "not json")
+    if not any(name.lower() in rest.lower() for name in (*fields, *syntax, "surrogate")):
         return f"no field: {rest}"
     return None
 

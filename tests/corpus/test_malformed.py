@@ -35,8 +35,7 @@ def test_malformed_files_of_every_format_are_refused_with_their_position(tmp_pat
 
 @pytest.mark.parametrize(
     "text",
-    ["{[1]: 2}", "[" + "9" * 5000 + "]", "{1, 2}", "[b'a']", "[...]", "['\ud800']", "[" * 50_000,
-     "-" * 3000 + "1", "__import__('os')", "['a'"],
+    ["{[1]: 2}", "[" + "9" * 5000 + "]", "[b'a']", "[...]", "['\ud800']", "[" * 50_000, "['a'"],
     ids=lambda text: text[:20],
 )  # fmt: skip
 def test_a_literal_that_json_does_not_have_is_refused(tmp_path: Path, text: str) -> None:

@@ -122,10 +122,9 @@ def test_rows_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None
     assert [one.question for one in load_questions(path, "mine", notes=notes)] == ["Who?"]
     assert notes.counts[UNANSWERED] == 3
     path = write(tmp_path, *blank)
-    with pytest.raises(InputError, match=r"no row has a question and an answer"):
-        load_questions(path, "mine")
-    with pytest.raises(InputError, match=r":1: .*answer"):  # published data sets have answers
-        load_questions(path, "nq")
+    for dataset in ("mine", "nq"):
+        with pytest.raises(InputError, match=r"no row has a question and an answer"):
+            load_questions(path, dataset)
 
 
 ANSWERS = [

@@ -206,7 +206,6 @@ def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "record", "problem"),
     [
-        ("nq", {"question": "q", "answer": ["", " "]}, "expected at least one answer"),
         (
             "hotpotqa",
             HOTPOTQA | {"context": {"title": ["A", "B"], "sentences": [["Long."]]}},
