@@ -179,7 +179,7 @@ def test_answers_are_read_in_every_form_by_questions_and_imports_alike(
 @pytest.mark.parametrize(
     "value",
     ["['Ann', Bo]", "['Ann'", "[Ann, Bo]", "{'target': f('Ann')}", "[b'Ann']", "[__import__('os')]",
-     "{'style': 'rule'}", "[" * 9000, "['Ann', ...]", "['\\ud800']", {"a": "Ann"}, [["Ann", {"b": 1}]], "[{1: 'Ann'}]", "['Ann', {None: 'Bo'}]"],
+     "{'style': 'rule'}", "[" * 9000, "['Ann', ...]", "[" + "9" * 5000 + "]", "['\\ud800']", {"a": "Ann"}, [["Ann", {"b": 1}]], "[{1: 'Ann'}]", "['Ann', {None: 'Bo'}]"],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_what_looks_like_a_list_of_answers_and_is_none_costs_its_row(

@@ -302,36 +302,6 @@ def _words(text: str) -> set[str]:
     return {word.strip(":;,") for word in text.split() if word.startswith("word")}
 
 
-CELLS = st.lists(st.lists(WORDS, min_size=1, max_size=3), min_size=1, max_size=4)
-
-
-def _markdown(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    def indented(sign: str, text: str) -> str:
-        first, *rest = text.split("\n")
-        filler = "> " if sign == "> " else " " * len(sign)
-        return "\n".join([sign + first, *(filler + line for line in rest)])
-
-    nested = st.tuples(st.sampled_from(["- ", "> ", "1. "]), children)
-    rows = CELLS.map(
-        lambda rows: "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(rows[0]), *(row[: len(rows[0])] for row in rows[1:])])
-    )  # fmt: skip
-    code = st.lists(WORDS, min_size=1, max_size=3).map(
-        lambda words: "```\n" + "\n  ".join(words) + "\n```"
-    )
-    heading = children.map(lambda text: "## " + text.split("\n")[0])
-    many = st.lists(children, min_size=1, max_size=3).map("\n\n".join)
-    return st.one_of(nested.map(lambda made: indented(*made)), code, many, heading, rows)
-
-
-@settings(max_examples=60)
-@given(st.recursive(WORDS, _markdown, max_leaves=12))
-def test_no_word_of_a_generated_markdown_text_is_lost(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    title, found = read(tmp_path_factory.getbasetemp() / "generated.md", f"start\n\n{text}")
-    assert _words(text) <= _words(f"{title} {found}")
-
-
 def _word(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     wrap = st.sampled_from(
         ["w:sdt", "w:sdtContent", "w:ins", "w:customXml", "w:txbxContent", "w:p"]

@@ -101,16 +101,6 @@ def test_each_page_of_a_pdf_is_a_document_and_each_content_is_converted_once(
     assert kept.stored == 2
 
 
-def test_records_keep_their_address_and_take_the_name_of_the_file_as_title(tmp_path: Path) -> None:
-    (tmp_path / "news.jsonl").write_text(
-        '{"content": "One.", "url": "https://example.org/1"}\n{"title": "T", "text": "Two."}\n'
-    )
-    assert list(read_documents(find_files(tmp_path, "news.jsonl")[0])) == [
-        Document("news", "One.", None, "https://example.org/1"),
-        Document("T", "Two.", None, "news.jsonl"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -69,21 +69,6 @@ def test_the_ground_truth_of_verl_is_decoded_in_every_form(tmp_path: Path, truth
     assert [one.answers for one in load_questions(write(tmp_path, *forms), "mine")] == [["Ann"]] * 2
 
 
-def test_real_rows_of_search_r1_are_equal_with_and_without_the_fields_of_flashrag(
-    real_data: Path, tmp_path: Path
-) -> None:
-    source = real_data / "single-hop" / "nq_search_1802.jsonl"
-    rows = [json.loads(line) for line in source.read_text().splitlines()]
-    bare = [
-        {name: value for name, value in row.items() if name not in ("id", "question", "golden_answers")}
-        for row in rows
-    ]  # fmt: skip
-    pq.write_table(pa.Table.from_pylist(bare), tmp_path / "test.parquet")
-    found = load_questions(tmp_path / "test.parquet", "nq")
-    assert len(found) == 1802
-    assert found == load_questions(source, "nq")
-
-
 @pytest.mark.parametrize(("dataset", "hop"), [("hotpotqa", "multi"), ("questions", "multi")])
 def test_flashrags_supporting_facts_are_evidence(tmp_path: Path, dataset: str, hop: str) -> None:
     context = {**FACTS["context"], "content": None}  # in one table with 2WikiMultiHopQA
