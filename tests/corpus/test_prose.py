@@ -22,8 +22,6 @@ PAGE = """<html><head><title>Lina Marsh</title><style>p {}</style>
         ("a.txt", "One\r\ntwo.", "a", "One\ntwo."),
         ("a.md", "# Lina *Marsh*\n\nAn **art**ist, [born](x.md) in `T`.", "Lina Marsh", "An artist, born in T."),
         ("a.md", "---\ntitle: Lina\ntags: [x]\n---\n## Life\n\nOne.", "Lina", "Life\nOne."),
-        ("a.md", "One.\n\n- two\n- three\n", "a", "One.\ntwo\nthree"),
-        ("a.md", "| a | b |\n|---|---|\n| 1 | 2 |\n", "a", "a: 1; b: 2"),
         ("a.html", PAGE, "Lina Marsh", "An artist.\nOne\nTwo"),
         ("a.htm", "<p>One<br>two<script>x</script>", "a", "One\ntwo"),
         ("a.html", "<h2>Life</h2><p>One", "Life", "One"),
