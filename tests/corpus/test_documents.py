@@ -99,6 +99,14 @@ def test_real_corpora_are_recognized(
     assert all(document.title and document.text for document in results)
 
 
+def test_an_open_quote_costs_its_row_alone(tmp_path: Path) -> None:
+    path = tmp_path / "psgs.tsv"
+    path.write_text('id\ttext\ttitle\n1\t"open\tA\n2\tx\tB\n3\ty\tC\n')
+    bad = BadRows()
+    assert [one.title for one in read_documents(path, bad=bad)] == ["B", "C"]
+    assert str(bad.first).startswith(f"{path}:2: not readable as a table: ")
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
