@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.columns import Columns
@@ -40,6 +41,8 @@ def test_hypergraph_tables_give_the_incidence_in_both_directions(
     ]
     names = Columns(tmp_path / "entities.arrow", ("name",)).column(0)
     assert names == ["Ann", "Rome", "Oslo", "old"]
+    entities = pq.read_table(tmp_path / "entities.parquet").to_pylist()
+    assert entities[1] == {"id": 1, "key": "rome", "name": "Rome"}
     members = Adjacency.load(tmp_path / "members").union([[0], [1], [2]])
     assert [rows.tolist() for rows in members] == [[0, 1, 2], [1, 3], [0, 3]]
     neighbours = Adjacency.load(tmp_path / "neighbours").union([[0], [1], [2], [3]])
