@@ -32,7 +32,7 @@ from benchmarks.timing import Row, alternate, per
 from pipeline.core.columns import Columns
 from pipeline.core.records import Triplet
 from pipeline.knowledge.graph.adjacency import Adjacency
-from pipeline.knowledge.graph.build import Edge, Extracted, Graph
+from pipeline.knowledge.graph.build import Extracted, Graph
 from pipeline.knowledge.graph.entities import EntityTable
 from pipeline.knowledge.graph.tables import write_triplets
 
@@ -178,7 +178,7 @@ def ends(triplets: int) -> Iterator[Ends]:
         yield np.where(rng.random((count, 2)) < 0.5, even, skewed)
 
 
-def edges(triplets: int) -> Iterator[Edge]:
+def edges(triplets: int) -> Iterator[tuple[Triplet, tuple[int, ...]]]:
     """The triplets of `ends` with texts, as the graph stage reads them."""
     row = 0
     for block in ends(triplets):
@@ -187,13 +187,12 @@ def edges(triplets: int) -> Iterator[Edge]:
             name = f"c{chunk:08d}"
             relation = f"relation {(row * 7919) % _RELATIONS}"
             triplet = Triplet(f"{name}:{place}", _name(head), relation, _name(tail), name)
-            yield Edge(triplet, head, tail)
+            yield triplet, tuple(dict.fromkeys((head, tail)))
             row += 1
 
 
 def _extracted(triplets: int) -> Iterator[Extracted]:
-    for edge in edges(triplets):
-        triplet = edge.triplet
+    for triplet, _ in edges(triplets):
         parts = [triplet.head, triplet.relation, triplet.tail]
         yield Extracted(triplet.chunk_id, "", parts)
 

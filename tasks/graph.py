@@ -141,14 +141,14 @@ def run(context: StageContext) -> dict[str, int]:
 
     chunks, graph = chosen_chunks(context), Graph()
     write_triplets(context.output, graph.edges(_extracted(context, chunks)), graph.entities)
-    if not graph.triplets and context.config.graph.source != "none":
+    if not graph.per_chunk and context.config.graph.source != "none":
         nothing = f"graph.source is {context.config.graph.source}; it yields no triplet"
         if graph.rejects:
             raise InputError(f"{nothing}; {len(graph.rejects)} were rejected")
         print(f"warning: {nothing}; retrieval will find passages alone")
     write_statistics(context, chunks, graph.statistics(), graph.rejects)
     return {
-        "triplets": graph.triplets,
+        "triplets": graph.per_chunk.total(),
         "entities": len(graph.entities),
         "rejects": len(graph.rejects),
     }

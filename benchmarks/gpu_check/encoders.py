@@ -20,7 +20,7 @@ from pipeline.config import Reranker
 from pipeline.knowledge.index.embed import Embedder
 from pipeline.knowledge.index.faiss_index import VectorIndex
 from pipeline.knowledge.index.kinds import Kind
-from pipeline.knowledge.retrieval.rerank import CrossEncoderModel, FlagModel, PairModel
+from pipeline.knowledge.retrieval.rerank import CrossEncoderModel
 
 _PASSAGE_WORDS = 100
 _QUERY_WORDS = 12
@@ -54,23 +54,21 @@ def embedder(place: Place, figures: Figures) -> None:
 
 
 def reranker_flag(place: Place, figures: Figures) -> None:
-    """Pairs a second of FlagEmbedding's reranker, half precision on a GPU."""
-    _rerank(FlagModel(_reranker("flag", place)), place, figures)
+    """Pairs a second of a reranker of kind ``flag``, half precision on a GPU."""
+    _rerank("flag", place, figures)
 
 
 def reranker_cross(place: Place, figures: Figures) -> None:
     """Pairs a second of sentence-transformers' cross-encoder."""
-    _rerank(CrossEncoderModel(_reranker("cross-encoder", place)), place, figures)
+    _rerank("cross-encoder", place, figures)
 
 
-def _reranker(kind: Literal["flag", "cross-encoder"], place: Place) -> Reranker:
-    return Reranker(
+def _rerank(kind: Literal["flag", "cross-encoder"], place: Place, figures: Figures) -> None:
+    settings = Reranker(
         kind=kind, model=str(reranker_directory(place)), batch_size=256, device=place.device,
         max_length=60 if place.tiny else 512,
     )  # fmt: skip
-
-
-def _rerank(model: PairModel, place: Place, figures: Figures) -> None:
+    model = CrossEncoderModel(settings)
     count, words = (16, (4, 8)) if place.tiny else (4096, (_QUERY_WORDS, _PASSAGE_WORDS))
     queries, passages = (
         random_texts(shape_of(place), count, length, seed) for seed, length in enumerate(words)

@@ -118,7 +118,7 @@ class Encoder(Opened):
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """sentence-transformers, also before FlagEmbedding."""
+        """sentence-transformers, which loads embedders and rerankers."""
         return ("sentence_transformers",)
 
     def required_gpus(self) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,7 @@ from tests.corpus.test_gold_passages import MUSIQUE
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 REAL = CONFIGS / "real-passages.yaml"
-CORPUS = {"Up": ["By Ann."], "Ann": ["Of Rome."], "Bo": ["Of Oslo.", "Bo met Ann."]}
+CORPUS = {"Film": ["Made by Ann."], "Ann": ["Born in Rome."], "Bo": ["Of Oslo.", "Bo met Ann."]}
 HYPER = ["hyperedges", "graph-r1", "prograph"]
 VARIANTS = ["bm25", "fused", "linked", "semantic", "graph", "concat", "ppr", *HYPER]
 

@@ -15,7 +15,7 @@ from pipeline.config import EngineConfig, Reranker
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.model_files import model_files, model_hash
 from pipeline.knowledge.index.embed import Embedder
-from pipeline.knowledge.retrieval.rerank import CrossEncoderModel, FlagModel
+from pipeline.knowledge.retrieval.rerank import CrossEncoderModel
 from pipeline.llm.chat import engine_identity
 from pipeline.llm.merged_adapter import merged_key
 from pipeline.training.lineage import policy_fingerprint
@@ -101,8 +101,7 @@ def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(
         content = known.of(folder)
         known.save()
         engine = EngineConfig(kind="transformers", dtype="float32")
-        settings = Reranker(model=str(folder))
-        models = Embedder(str(folder)), FlagModel(settings), CrossEncoderModel(settings)
+        models = Embedder(str(folder)), CrossEncoderModel(Reranker(model=str(folder)))
         return [
             content,
             engine_identity(str(folder), engine, memory)["model"],

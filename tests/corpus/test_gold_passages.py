@@ -7,28 +7,9 @@ import pytest
 from pipeline.knowledge.corpus.questions.load import read_questions
 from pipeline.knowledge.corpus.questions.passages import gold_passages
 from pipeline.knowledge.corpus.raw_records import Document
+from tests.corpus.test_question_loaders import HOTPOTQA, MUSIQUE
 
-MUSIQUE = {
-    "id": "2hop__1_2",
-    "question": "Where was the director of Up born?",
-    "answer": "Rome",
-    "paragraphs": [
-        {"idx": 0, "title": "Up", "paragraph_text": "By Ann.", "is_supporting": True},
-        {"idx": 1, "title": "Ann", "paragraph_text": "Of Rome.", "is_supporting": True},
-        {"idx": 2, "title": "Bo", "paragraph_text": "Of Oslo.", "is_supporting": False},
-    ],
-    "question_decomposition": [
-        {"question": "Up >> director", "answer": "Ann", "paragraph_support_idx": 0},
-        {"question": "Where was #1 born?", "answer": "Rome", "paragraph_support_idx": 1},
-    ],
-}
-HOTPOTQA = {
-    "_id": "x",
-    "question": "Is Up older than Down?",
-    "answer": "yes",
-    "context": [["Up", ["A film.", " By Ann."]], ["Bo", ["Sings."]]],
-    "supporting_facts": [["Up", 0], ["Up", 1], ["Down", 0]],
-}
+FACTS = [("A", "Long. A is a river."), ("B", "B is a river."), ("C", "")]
 EVIDENCE = {
     "id": "y",
     "question": "Who is the mother of Lothair?",
@@ -40,9 +21,9 @@ EVIDENCE = {
 @pytest.mark.parametrize(
     ("record", "dataset", "gold"),
     [
-        (MUSIQUE, "musique", [("Up", "By Ann."), ("Ann", "Of Rome.")]),
-        (HOTPOTQA, "hotpotqa", [("Up", "A film. By Ann."), ("Down", "")]),
-        (HOTPOTQA, "2wiki", [("Up", "A film. By Ann."), ("Down", "")]),
+        (MUSIQUE, "musique", [("Film", "Made by Ann."), ("Ann", "Born in Rome.")]),
+        (HOTPOTQA, "hotpotqa", FACTS),
+        (HOTPOTQA, "2wiki", FACTS),
         (EVIDENCE, "2wiki", [("Lothair II", "")]),
         ({"question": "Who?", "answer": ["Ann"]}, "nq", []),
         (

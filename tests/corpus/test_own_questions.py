@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.config import QuestionFile
 from pipeline.core.errors import InputError
@@ -122,10 +120,9 @@ def test_rows_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None
     assert [one.question for one in load_questions(path, "mine", notes=notes)] == ["Who?"]
     assert notes.counts[UNANSWERED] == 3
     path = write(tmp_path, *blank)
-    with pytest.raises(InputError, match=r"no row has a question and an answer"):
-        load_questions(path, "mine")
-    with pytest.raises(InputError, match=r":1: .*answer"):  # published data sets have answers
-        load_questions(path, "nq")
+    for dataset in ("mine", "nq"):
+        with pytest.raises(InputError, match=r"no row has a question and an answer"):
+            load_questions(path, dataset)
 
 
 ANSWERS = [
@@ -180,7 +177,7 @@ def test_answers_are_read_in_every_form_by_questions_and_imports_alike(
 @pytest.mark.parametrize(
     "value",
     ["['Ann', Bo]", "['Ann'", "[Ann, Bo]", "{'target': f('Ann')}", "[b'Ann']", "[__import__('os')]",
-     "{'style': 'rule'}", "[" * 9000, "['Ann', ...]", "['\\ud800']", {"a": "Ann"}, [["Ann", {"b": 1}]], "[{1: 'Ann'}]", "['Ann', {None: 'Bo'}]"],
+     "{'style': 'rule'}", "[" * 9000, "['Ann', ...]", "[" + "9" * 5000 + "]", "['\\ud800']", {"a": "Ann"}, [["Ann", {"b": 1}]], "[{1: 'Ann'}]", "['Ann', {None: 'Bo'}]"],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_what_looks_like_a_list_of_answers_and_is_none_costs_its_row(
@@ -272,6 +269,7 @@ def test_tables_are_read_in_the_dialects_of_spreadsheets(
         ("q.jsonl", gzip.compress(b"{}", mtime=0), ": is a gzip file; unpack it with gunzip"),
         ("q.csv", b"frage;antwort\nWer?;Ann\n", ": no row has a question and an answer; expected question and answer"),
         ("q.csv", b'question,answer\n"Who?,Ann', ":2: not readable as a table: unexpected end of data"),
+        ("q.csv", b"question,answer\nWho?,Ann,1\n", ":2: expected 2 fields, as in the header, got 3"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named_with_its_remedy(
@@ -293,21 +291,14 @@ BAD: list[str] = [
 ]  # fmt: skip
 
 
-@given(st.lists(st.sampled_from(BAD) | st.none(), min_size=1, max_size=8))
-def test_a_malformed_row_costs_itself_wherever_it_is(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str | None]
-) -> None:
-    """None stands for a good row, whose other columns hold what nobody reads."""
+def test_a_malformed_row_costs_itself_wherever_it_is(tmp_path: Path) -> None:
+    """The other columns of a good row hold what nobody reads."""
     good = '{"question": "Who?", "answer": "Ann", "a": NaN, "b": -Infinity, "c": 1e999, "d": "\\ud800"}'
-    path = tmp_path_factory.mktemp("bad") / "q.jsonl"
-    text = "\n".join(good if line is None else line for line in (*lines, None))
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    notes = Notes()
-    assert len(load_questions(path, "mine", notes=notes)) == lines.count(None) + 1
-    malformed = [number for number, line in enumerate(lines, start=1) if line is not None]
-    assert notes.counts[MALFORMED] == len(malformed)
-    places = [place.partition(": ")[0] for place in notes.malformed]
-    assert places == [f"{path}:{number}" for number in malformed[:1]]
+    path, notes = tmp_path / "q.jsonl", Notes()
+    path.write_bytes("\n".join([good, *BAD, good]).encode("utf-8", "surrogateescape"))
+    assert len(load_questions(path, "mine", notes=notes)) == 2
+    assert notes.counts[MALFORMED] == len(BAD)
+    assert [place.partition(": ")[0] for place in notes.malformed] == [f"{path}:2"]
 
 
 @pytest.mark.parametrize("text", ["[" + "," * 50_000, "[a\n" * 20_000])

@@ -29,7 +29,6 @@ def read(path: Path, content: str) -> tuple[str, str]:
     ("html", "text"),
     [
         ("<tr><th>Name<th>Year<tr><td>Ada<td>1969<tr><td>Bo<td>", "Name: Ada; Year: 1969\nName: Bo"),
-        ("<tr><td>a<td>b<tr><td>1<td>2", "a; b\n1; 2"),
         ("<tr><th>Born<td>1901<tr><th>Died<td>1950", "Born: 1901\nDied: 1950"),
         ("<tr><th><th>1969<th>1970<tr><th>Ada<td>x<td>y", "Ada: 1969: x; 1970: y"),
         ("<tr><th colspan=2>Towns<tr><th>Name<th>Port<tr><td>Aske<td>yes", "Towns\nName: Aske; Port: yes"),
@@ -38,7 +37,6 @@ def read(path: Path, content: str) -> tuple[str, str]:
          "Towns\nName: Aske; People 2010: 1; People 2020: 2"),
         ("<tr><th>Name<th>Year<tr><td rowspan=2>Ada<td>1<tr><td>2", "Name: Ada; Year: 1\nName: Ada; Year: 2"),
         ("<tr><th>A<th>B<tr><td colspan=2>both", "A, B: both"),
-        ("<tr><th>Name<th>Empty<tr><td>Ada<td>", "Empty\nName: Ada"),
         ("<tr><th>A<th>B", "A; B"),
         ("<tr><th>A<tr><td>one<br>two <b>x</b>", "A: one two x"),
         ("<tr><td colspan=0 rowspan=x>a<td colspan=99999999999>b", "a; b"),
@@ -123,13 +121,11 @@ def test_a_word_file_gives_the_text_that_its_reader_sees(
 @pytest.mark.parametrize(
     ("style", "title", "expected"),
     [
-        ("Titel", "", ("Kiln", "One.")),
         ("berschrift1", "", ("Kiln", "One.")),
         ("Titelzeile", "", ("a", "One.\nKiln")),
         ("Heading2", "", ("Kiln", "One.")),
         ("Titel", "Guide", ("Guide", "One.\nKiln")),
         ("Titel", "Word Document", ("Kiln", "One.")),
-        ("", "Word Document", ("a", "One.\nKiln")),
     ],
 )
 def test_a_word_file_is_named_by_its_properties_its_heading_or_its_name(
@@ -161,7 +157,6 @@ BOMB = "---\n" + "\n".join(
     [
         (BOMB + "\ntitle: *i\n---\nRome", "a", "Rome"),
         ("---\na: &a {b: c}\n<<: [*a, *a]\ntitle: T\n---\nRome", "T", "Rome"),
-        ("---\ntitle: [T, U]\n---\nRome", "a", "Rome"),
         ("---\ntitle: 12\ndate: 2024-01-01\n---\nRome", "12", "Rome"),
         ("---\ntitle: T\ndate: 2024-99-99\n---\nRome", "T", "Rome"),
         ("---\ntitle: ~\n---\nRome", "a", "Rome"),
@@ -181,8 +176,6 @@ def test_front_matter_gives_a_title_or_nothing_and_never_takes_long(
         ("<title>Aske</title><body><svg><title>Menu</title></svg><h1>Port", "Aske"),
         ("<body><SVG><g><title>Menu</title></g></SVG><h1>Port", "Port"),
         ("<body><svg><title>Menu</title></svg><title>Aske</title><h1>Port", "Aske"),
-        ("<title></title><body><svg><title>Menu</title></svg><h1>Port", "Port"),
-        ("<body><template><title>Menu</title></template><p>Port", "a"),
     ],
 )
 def test_the_title_of_a_picture_is_not_that_of_its_page(
@@ -300,36 +293,6 @@ def test_no_word_of_a_generated_page_is_lost(html: str) -> None:
 
 def _words(text: str) -> set[str]:
     return {word.strip(":;,") for word in text.split() if word.startswith("word")}
-
-
-CELLS = st.lists(st.lists(WORDS, min_size=1, max_size=3), min_size=1, max_size=4)
-
-
-def _markdown(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    def indented(sign: str, text: str) -> str:
-        first, *rest = text.split("\n")
-        filler = "> " if sign == "> " else " " * len(sign)
-        return "\n".join([sign + first, *(filler + line for line in rest)])
-
-    nested = st.tuples(st.sampled_from(["- ", "> ", "1. "]), children)
-    rows = CELLS.map(
-        lambda rows: "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(rows[0]), *(row[: len(rows[0])] for row in rows[1:])])
-    )  # fmt: skip
-    code = st.lists(WORDS, min_size=1, max_size=3).map(
-        lambda words: "```\n" + "\n  ".join(words) + "\n```"
-    )
-    heading = children.map(lambda text: "## " + text.split("\n")[0])
-    many = st.lists(children, min_size=1, max_size=3).map("\n\n".join)
-    return st.one_of(nested.map(lambda made: indented(*made)), code, many, heading, rows)
-
-
-@settings(max_examples=60)
-@given(st.recursive(WORDS, _markdown, max_leaves=12))
-def test_no_word_of_a_generated_markdown_text_is_lost(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    title, found = read(tmp_path_factory.getbasetemp() / "generated.md", f"start\n\n{text}")
-    assert _words(text) <= _words(f"{title} {found}")
 
 
 def _word(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:

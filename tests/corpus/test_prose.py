@@ -22,8 +22,6 @@ PAGE = """<html><head><title>Lina Marsh</title><style>p {}</style>
         ("a.txt", "One\r\ntwo.", "a", "One\ntwo."),
         ("a.md", "# Lina *Marsh*\n\nAn **art**ist, [born](x.md) in `T`.", "Lina Marsh", "An artist, born in T."),
         ("a.md", "---\ntitle: Lina\ntags: [x]\n---\n## Life\n\nOne.", "Lina", "Life\nOne."),
-        ("a.md", "One.\n\n- two\n- three\n", "a", "One.\ntwo\nthree"),
-        ("a.md", "| a | b |\n|---|---|\n| 1 | 2 |\n", "a", "a: 1; b: 2"),
         ("a.html", PAGE, "Lina Marsh", "An artist.\nOne\nTwo"),
         ("a.htm", "<p>One<br>two<script>x</script>", "a", "One\ntwo"),
         ("a.html", "<h2>Life</h2><p>One", "Life", "One"),
@@ -99,16 +97,6 @@ def test_each_page_of_a_pdf_is_a_document_and_each_content_is_converted_once(
     _write_pdf(tmp_path / "b.pdf", "A third page")
     assert pages() == [("b", "b.pdf#page=1", ["A", "third", "page"])]
     assert kept.stored == 2
-
-
-def test_records_keep_their_address_and_take_the_name_of_the_file_as_title(tmp_path: Path) -> None:
-    (tmp_path / "news.jsonl").write_text(
-        '{"content": "One.", "url": "https://example.org/1"}\n{"title": "T", "text": "Two."}\n'
-    )
-    assert list(read_documents(find_files(tmp_path, "news.jsonl")[0])) == [
-        Document("news", "One.", None, "https://example.org/1"),
-        Document("T", "Two.", None, "news.jsonl"),
-    ]
 
 
 @pytest.mark.parametrize(

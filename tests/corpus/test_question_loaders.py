@@ -95,19 +95,6 @@ def test_2wiki_counts_hops_by_its_evidence_triples(tmp_path: Path) -> None:
     assert question.evidence == ["A: A is a river.", "B: B is a river."]
 
 
-def columns(rows: list[Any], *names: str) -> dict[str, list[Any]]:
-    """A list of pairs as the hub's object of columns."""
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
-HUB_HOTPOTQA = {"id": HOTPOTQA["_id"]} | {
-    name: value for name, value in HOTPOTQA.items() if name != "_id"
-} | {
-    "context": columns(HOTPOTQA["context"], "title", "sentences"),
-    "supporting_facts": columns(HOTPOTQA["supporting_facts"], "title", "sent_id"),
-}  # fmt: skip
-
-
 def test_passages_that_a_retriever_found_are_documents_and_no_evidence(tmp_path: Path) -> None:
     """DPR's results for NQ: the corpus of prograph-qwen2.5-3b-nq."""
     found = [
@@ -120,16 +107,6 @@ def test_passages_that_a_retriever_found_are_documents_and_no_evidence(tmp_path:
     assert (question.question, question.answers, question.evidence) == ("q?", ["x"], [])
     documents = [(one.title, one.text) for one in read_documents(path, "questions", "nq")]
     assert documents == [(f"T{n}", "x") for n in range(5)]
-
-
-@pytest.mark.parametrize("dataset", ["hotpotqa", "2wiki"])
-def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str) -> None:
-    assert load(tmp_path, dataset, HUB_HOTPOTQA) == load(tmp_path, dataset, HOTPOTQA)
-    path = tmp_path / "file.json"
-    native = list(read_documents(path, "questions", dataset))
-    path.write_text(json.dumps([HUB_HOTPOTQA]), encoding="utf-8")
-    assert list(read_documents(path, "questions", dataset)) == native
-    assert [document.title for document in native] == ["A", "B"]
 
 
 @pytest.mark.parametrize(
@@ -201,31 +178,6 @@ def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
     assert len(set(ids)) == 3
     assert ids[2] == f"{ids[0]}-2"
     assert [item.question_id for item in load(tmp_path, "nq", records[1])] == [ids[1]]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "record", "problem"),
-    [
-        ("nq", {"question": "q", "answer": ["", " "]}, "expected at least one answer"),
-        (
-            "hotpotqa",
-            HOTPOTQA | {"context": {"title": ["A", "B"], "sentences": [["Long."]]}},
-            "context: expected columns of one length; title has 2, sentences has 1",
-        ),
-        (
-            "hotpotqa",
-            HOTPOTQA | {"supporting_facts": {"title": ["A"]}},
-            "supporting_facts.sent_id: missing; the record has title",
-        ),
-    ],
-)
-def test_malformed_record_raises_input_error_with_its_field(
-    tmp_path: Path, dataset: str, record: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(InputError) as error:
-        load(tmp_path, dataset, record)
-    assert "file.json: record 1: " in str(error.value)
-    assert problem in str(error.value)
 
 
 def test_unanswerable_musique_questions_are_left_out_unless_a_filter_names_them(

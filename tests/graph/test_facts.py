@@ -23,7 +23,7 @@ def test_hyperedge_keeps_sentence_entities_and_chunk(tmp_path: Path) -> None:
             Extracted("c1", "T", ["ann was born in rome in 1900.", ["1900", "ROME", "Ann"]]),
         ]
     )
-    hyperedges = [edge.hyperedge for edge in edges]
+    hyperedges = [hyperedge for hyperedge, _ in edges]
     assert hyperedges == [
         Hyperedge("c1:f0", "Ann was born in Rome in 1900.", ["Ann", "Rome", "1900"], "c1"),
         Hyperedge("c2:f0", "Ann was born in Rome in 1900.", ["Ann", "Rome", "1900"], "c2"),

@@ -1,7 +1,7 @@
 """Triples become triplets; malformed ones are counted by reason."""
 
 from pipeline.core.records import Triplet
-from pipeline.knowledge.graph.build import Extracted, build_graph
+from pipeline.knowledge.graph.build import Extracted, Graph, build_graph
 
 
 def test_triplets_are_numbered_within_their_chunk() -> None:
@@ -31,3 +31,8 @@ def test_triplets_are_numbered_within_their_chunk() -> None:
         "duplicates": 1,
         "rejects": 0,
     }
+
+
+def test_a_triplet_of_one_entity_touches_it_once() -> None:
+    [(triplet, ends)] = Graph().edges([Extracted("c", "T", ["Rome", "is", '"Rome"'])])
+    assert (triplet.tail, ends) == ('"Rome"', (0,))

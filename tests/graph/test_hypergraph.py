@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from pipeline import config
 from pipeline.core.columns import Columns
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Triplet
-from pipeline.engine.context import StageContext
 from pipeline.knowledge.graph.adjacency import Adjacency
 from pipeline.knowledge.graph.build import Extracted
 from pipeline.knowledge.graph.facts import Facts
 from pipeline.knowledge.graph.sources import group_triplets, read_annotated_facts
 from pipeline.knowledge.graph.tables import HYPEREDGE_COLUMNS, write_hyperedges
-from tasks import corpus, graph
-from tasks import hypergraph as hyper_stage
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FACTS = [
@@ -44,6 +41,8 @@ def test_hypergraph_tables_give_the_incidence_in_both_directions(
     ]
     names = Columns(tmp_path / "entities.arrow", ("name",)).column(0)
     assert names == ["Ann", "Rome", "Oslo", "old"]
+    entities = pq.read_table(tmp_path / "entities.parquet").to_pylist()
+    assert entities[1] == {"id": 1, "key": "rome", "name": "Rome"}
     members = Adjacency.load(tmp_path / "members").union([[0], [1], [2]])
     assert [rows.tolist() for rows in members] == [[0, 1, 2], [1, 3], [0, 3]]
     neighbours = Adjacency.load(tmp_path / "neighbours").union([[0], [1], [2], [3]])
@@ -84,30 +83,3 @@ def test_annotated_facts_are_placed_in_the_chunk_of_their_sentence(tmp_path: Pat
         InputError, match=r"facts\.jsonl:1: entities\.1: expected a non-empty string"
     ):
         list(read_annotated_facts(path, chunks))
-
-
-def _run(settings: config.Config, folder: Path, *stages: str, **inputs: Path) -> None:
-    runs = {"corpus": corpus.run, "graph": graph.run, "hypergraph": hyper_stage.run}
-    for name in stages:
-        (folder / name).mkdir()
-        context = StageContext(settings, name, folder / name, folder / "partial", dict(inputs))
-        runs[name](context)
-        inputs[name] = folder / name
-
-
-def test_real_triples_become_facts_of_their_chunks(real_data: Path, tmp_path: Path) -> None:
-    settings = config.load(CONFIGS / "musique-sample.yaml", data=str(real_data))
-    _run(settings, tmp_path, "corpus", "graph", "hypergraph")
-    hyperedges = read_records(tmp_path / "hypergraph/hyperedges.parquet", Hyperedge)
-    chunks = {item.id: item for item in read_records(tmp_path / "corpus/chunks.parquet", Chunk)}
-    statistics = json.loads((tmp_path / "hypergraph/statistics.json").read_text())
-    assert statistics["hyperedges"] == len(hyperedges) == len({item.id for item in hyperedges})
-    assert statistics["chunks_with_hyperedges"] == len({item.chunk_id for item in hyperedges})
-    in_passage = [
-        item
-        for item in hyperedges
-        if item.text.removeprefix(f"{chunks[item.chunk_id].title}: ") in chunks[item.chunk_id].text
-    ]
-    assert len(in_passage) > 0.98 * len(
-        hyperedges
-    )  # the other triplets share no word with their passage

@@ -10,9 +10,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Triplet
 from pipeline.engine.context import StageContext
 from pipeline.knowledge.corpus.chunk import chunk_documents, write_chunks
-from pipeline.knowledge.corpus.documents import read_documents
 from pipeline.knowledge.corpus.raw_records import Document
-from pipeline.knowledge.graph.build import build_graph
 from pipeline.knowledge.graph.sources import link_titles
 from tasks import graph as stage
 
@@ -76,16 +74,6 @@ def test_title_links_are_added_to_another_source(tmp_path):
     stored = graph_of(tmp_path, openie)
     assert stored[0].relation == "is"
     assert len(stored) == 5
-
-
-def test_real_passages_link_to_each_other(real_data):
-    documents = list(read_documents(real_data / "2wiki" / "2wiki_official100_corpus770.json"))
-    graph, triplets = build_graph(link_titles(list(chunk_documents(documents, 400))))
-    titles = {document.title for document in documents}
-    assert 250 < len(triplets) < 400
-    assert not graph.rejects
-    assert all(link.head in titles and link.tail in titles for link in triplets)
-    assert all(link.head != link.tail for link in triplets)
 
 
 @pytest.mark.parametrize(

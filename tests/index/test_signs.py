@@ -5,13 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from pipeline.knowledge.graph.adjacency import Adjacency
-from pipeline.knowledge.index import signs
 from pipeline.knowledge.index.signs import SignCodes
-from pipeline.knowledge.retrieval import graph
-from pipeline.knowledge.retrieval.base import Query
 
 
 def clustered(count: int, dimension: int) -> np.ndarray:
@@ -42,41 +37,3 @@ def test_small_tables_have_no_codes(tmp_path: Path) -> None:
     SignCodes.write(clustered(100, 64), tmp_path, "triplets")
     assert not list(tmp_path.iterdir())
     assert SignCodes.load(tmp_path, "triplets") is None
-
-
-def test_a_hub_reads_the_vectors_that_its_codes_choose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 400 triplets of one entity, the embeddings of 60 are compared."""
-    monkeypatch.setattr(signs, "MANY", 100)
-    monkeypatch.setattr(signs, "_KEPT", 60)
-    vectors_ND = clustered(400, 64)
-    SignCodes.write(vectors_ND, tmp_path, "triplets")
-    read: list[int] = []
-
-    class Vectors:
-        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-            read.append(len(rows))
-            return vectors_ND[rows]
-
-    class Hub(Adjacency):
-        def __init__(self) -> None: ...
-
-        def union(self, queries: object) -> list[np.ndarray]:
-            return [np.arange(400)]
-
-    class Fixed:
-        def encode(self, texts: object, role: str) -> np.ndarray:
-            return vectors_ND[7:8]
-
-    def nearest(many: int) -> list[tuple[str, ...]]:
-        monkeypatch.setattr(graph, "MANY", many)
-        triplets = [(str(row),) for row in range(400)]
-        made = graph.GraphRetrieval(
-            triplets, [], Hub(), Vectors(), None, Fixed(), None,  # type: ignore[arg-type]
-            signs=SignCodes.load(tmp_path, "triplets"), num_candidates=5,
-        )  # fmt: skip
-        return made._nearest([Query("who?", ("Ada",))], [[0]])[0]
-
-    assert nearest(100)[0] == nearest(1000)[0] == ("7",)
-    assert read == [60, 400]

@@ -14,7 +14,7 @@ import pytest
 from pipeline.config import EngineConfig, Reranker
 from pipeline.core.errors import SteepError
 from pipeline.knowledge.index.embed import Embedder
-from pipeline.knowledge.retrieval.rerank import FlagModel
+from pipeline.knowledge.retrieval.rerank import CrossEncoderModel
 from pipeline.llm.open_engine import open_engine
 from pipeline.llm.tokenizer import model_tokenizer
 from tests.llm.small_models import small_model
@@ -46,7 +46,7 @@ def open_embedder(folder: str) -> None:
 
 
 def open_flag_reranker(folder: str) -> None:
-    FlagModel(Reranker(kind="flag", model=folder, device="cpu")).compute([("a", "b")])
+    CrossEncoderModel(Reranker(kind="flag", model=folder, device="cpu")).compute([("a", "b")])
 
 
 @pytest.fixture(scope="module")

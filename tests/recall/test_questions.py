@@ -12,12 +12,12 @@ from pipeline.look.recall.questions import RecallQuery, read_recall_questions
 from tests.corpus.test_gold_passages import EVIDENCE, HOTPOTQA, MUSIQUE
 
 CORPUS = [
-    Document("Up", "By Ann.", "up"),
-    Document("Up", "Another film.", "up2"),
-    Document("Ann", "Of Rome.", "ann"),
+    Document("Film", "Made by Ann.", "film"),
+    Document("Film", "Another film.", "film2"),
+    Document("Ann", "Born in Rome.", "ann"),
     Document("Lothair II", "King.", "l1"),
     Document("Lothair II", "Still king.", "l2"),
-    Document("Up: Two", "Again by Ann.", "two"),
+    Document("Film: Two", "Again by Ann.", "two"),
     Document("", "Untitled.", "no"),
 ]
 CHUNKS = list(chunk_documents(CORPUS, 100))
@@ -36,10 +36,10 @@ def gold(*names):
 def test_earlier_answers_are_filled_into_sub_questions(tmp_path):
     result = read(tmp_path, MUSIQUE)
     assert (result.dataset, result.skipped) == ("musique", 0)
-    assert result.questions == [RecallQuery("2hop__1_2", MUSIQUE["question"], gold("up", "ann"))]
+    assert result.questions == [RecallQuery("2hop__1_2", MUSIQUE["question"], gold("film", "ann"))]
     assert result.sub_questions[1] == RecallQuery("2hop__1_2", "Where was Ann born?", gold("ann"))
-    assert "Up" in result.sub_questions[0].query
-    assert result.sub_questions[0].gold == gold("up")  # not the other document of that title
+    assert "Film" in result.sub_questions[0].query
+    assert result.sub_questions[0].gold == gold("film")  # not the other document of that title
 
 
 def test_a_gold_passage_with_only_a_title_matches_all_documents_of_that_title(tmp_path):
@@ -49,9 +49,9 @@ def test_a_gold_passage_with_only_a_title_matches_all_documents_of_that_title(tm
 @pytest.mark.parametrize(
     ("evidence", "expected"),
     [
-        (["Up: Two: Again by Ann.", "Ann: Of Rome.", "Ann: Of"], gold("two", "ann")),
-        (["Up: Two: Other words."], gold("two")),
-        (["Up: Another film."], gold("up2")),
+        (["Film: Two: Again by Ann.", "Ann: Born in Rome.", "Ann: Born"], gold("two", "ann")),
+        (["Film: Two: Other words."], gold("two")),
+        (["Film: Another film."], gold("film2")),
         ([": Nothing."], (frozenset(),)),
         (["Untitled."], (frozenset(),)),
     ],

@@ -2,7 +2,6 @@
 
 import threading
 
-from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem
 from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
 from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, create_app
@@ -14,20 +13,21 @@ IDENTITY = RetrievalIdentity("corpus-1", "graph-1", "index-1", None, {"top_k": 5
 
 
 class FakeRetriever:
-    """Returns a chunk and a triplet per query; records batches; fails for subqueries in ``bad``."""
+    """Returns a chunk and a triplet per query; records batches; raises ``bad[subquery]``."""
 
-    def __init__(self, gate=None, bad=()):
+    def __init__(self, gate=None, bad=None):
         self.timing = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
         self.batches = []
         self.gate = gate
-        self.bad = bad
+        self.bad = bad or {}
 
     def retrieve(self, queries):
         self.batches.append(list(queries))
         if self.gate is not None:
             assert self.gate.wait(LIMIT)
-        if any(query.subquery in self.bad for query in queries):
-            raise RetrievalError("retrieval failed")
+        for query in queries:
+            if query.subquery in self.bad:
+                raise self.bad[query.subquery]
         return [
             [
                 ContextItem("chunk", f"c-{query.subquery}", "T", f"on {query.subquery}", 1 / 3),

@@ -4,6 +4,7 @@ import numpy as np
 
 from pipeline.knowledge.graph.adjacency import Adjacency
 from pipeline.knowledge.index.faiss_index import VectorIndex
+from pipeline.knowledge.retrieval import graph
 from pipeline.knowledge.retrieval.base import Query, top_positions
 from pipeline.knowledge.retrieval.graph import GraphRetrieval, entity_query
 from pipeline.knowledge.retrieval.rerank import BiEncoder
@@ -72,6 +73,21 @@ def test_candidate_triplets_of_all_queries_are_reranked_in_one_call():
     assert len(reranker.calls) == 2  # entities, then triplets
     assert len(reranker.calls[1]) == 4
     assert [[triplet.id for triplet in triplets] for triplets in results] == [["t0"], ["t2"]]
+
+
+class FirstOnly:
+    """Codes that choose one candidate."""
+
+    def nearest(self, query_D, rows):
+        return rows[:1]
+
+
+def test_codes_choose_among_the_triplets_of_a_hub_alone(monkeypatch):
+    query = Query("Alba mother of whom", ("Alba",))
+    for many, expected in ((1, {"t0"}), (2, {"t0", "t1"})):
+        monkeypatch.setattr(graph, "MANY", many)
+        [found] = retrieval(signs=FirstOnly(), top_k_entities=1).retrieve([query])
+        assert {triplet.id for triplet in found} == expected
 
 
 def test_query_without_key_entities_gets_no_triplets():

@@ -20,7 +20,6 @@ from pipeline.knowledge.index.faiss_index import VectorIndex
 from pipeline.knowledge.retrieval.base import Query
 from pipeline.knowledge.retrieval.hypergraph import HypergraphRetrieval, HypergraphVariant
 from pipeline.knowledge.retrieval.informativeness import Incidence
-from pipeline.knowledge.retrieval.retriever import VariantRetriever
 from tests.retrieval.small_encoders import BagOfWords
 
 FACTS = [
@@ -135,12 +134,7 @@ def test_graph_r1_equals_a_plain_python_reference(tmp_path: Path) -> None:
 
 
 def test_hyperedge_becomes_a_context_item(tmp_path: Path) -> None:
-    retriever = VariantRetriever(
-        "prograph", None, None, hypergraph=opened(tmp_path, "prograph", top_k=1)
-    )
-    [items] = retriever.retrieve([Query("What did Alba direct?")])
+    [items] = opened(tmp_path, "prograph", top_k=1).retrieve([Query("What did Alba direct?")])
     assert items == [
         ContextItem("hyperedge", "c0:f0", "", "Alba directed Up in Rome", pytest.approx(np.log(2)))
     ]
-    assert retriever.timing["graph"] > 0
-    retriever.close()

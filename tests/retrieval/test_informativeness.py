@@ -117,22 +117,6 @@ def test_scores_of_a_case_solved_by_hand() -> None:
     assert scores[2] == pytest.approx(math.log(1.5))
 
 
-def test_a_hyperedge_without_an_entity_of_the_query_is_ranked_as_eq_10_prints_it() -> None:
-    """V_q = {u}; the hyperedges are {u, v} and f = {v, w}; s_v = .98 and s_w = .1.
-
-    v is in one hyperedge of E_q out of two: I(v) = log 1.5. w is in none: I(w) = 0. So f scores
-    .98 / 1.08 * log 1.5 = .368, and the restriction to hyperedges of the query leaves it out.
-    """
-    u, v, w = range(3)
-    incidence = Incidence.of([[u, v], [v, w]], 3)
-    similar = np.array([1.0, 0.98, 0.1])
-    restricted, _ = informativeness(incidence, [u], similar.__getitem__)
-    assert restricted.tolist() == [0]
-    ranked, scores = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=2)
-    assert ranked.tolist() == [0, 1]
-    assert scores[1] == pytest.approx(0.368, abs=5e-4)
-
-
 def test_scores_equal_up_to_rounding_are_ordered_by_id() -> None:
     ids = ["b", "c", "a"]
     ranked_edges = np.arange(3)

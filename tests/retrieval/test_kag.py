@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.knowledge.retrieval.base import ScoredChunk, ScoredTriplet
-from pipeline.knowledge.retrieval.kag import Candidates, rank, rank_all
-from pipeline.knowledge.retrieval.pagerank import personalized_pagerank
+from pipeline.knowledge.retrieval.kag import Candidates, personalized_pagerank, rank, rank_all
 
 NAMES = ["Rome", "ROME", '"Rome"', "Tiber", "Italy", "river", " Italy ", ""]
 SCORES = st.sampled_from([-40.0, -3.0, math.log(0.25), -1.0, 0.0, 0.5, 4.0, 800.0])

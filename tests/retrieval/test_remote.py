@@ -3,7 +3,7 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import httpx
@@ -98,11 +98,10 @@ def test_any_bytes_are_decoded_or_refused(body):
 
 
 def test_client_returns_the_retrievers_items_in_order(address):
-    client = RemoteRetriever(address, IDENTITY)
-    assert client.retrieve([WHO, WHERE, WHO]) == FakeRetriever().retrieve([WHO, WHERE, WHO])
-    assert client.retrieve([]) == []
-    assert client.timing["service"] > 0
-    client.close()
+    with closing(RemoteRetriever(address, IDENTITY)) as client:
+        assert client.retrieve([WHO, WHERE, WHO]) == FakeRetriever().retrieve([WHO, WHERE, WHO])
+        assert client.retrieve([]) == []
+        assert client.timing["service"] > 0
 
 
 @pytest.mark.parametrize(
@@ -151,31 +150,24 @@ def test_what_exceeds_the_limits_of_a_query_is_cut_off(address):
     assert [len(items[0]["id"]) for items in trainers] == [MAX_TEXT + 2, 6]
 
 
-class Panicking(FakeRetriever):
-    """Fails at one query as tokenizers written in Rust do, which raise no Exception."""
-
-    def retrieve(self, queries):
-        if Query("bad", ("bad",)) in queries:
-            raise BaseException("PanicException: index out of bounds")
-        return super().retrieve(queries)
-
-
 @pytest.mark.parametrize(
-    ("retriever", "problem", "logged"),
+    ("error", "problem", "logged"),
     [
-        (FakeRetriever(bad=("bad",)), "retrieval failed", []),
-        (
-            Panicking(),
+        (RetrievalError("no index"), "no index", []),
+        (  # tokenizers written in Rust raise no Exception
+            BaseException("PanicException: index out of bounds"),
             "retrieval failed: BaseException",
             ["query 'bad': BaseException: PanicException: index out of bounds"],
         ),
     ],
 )
 def test_a_query_at_which_the_retriever_fails_or_crashes_fails_alone(
-    retriever, problem, logged, caplog
+    error, problem, logged, caplog
 ):
     """A crash is one line in the log."""
-    with holding(retriever, lambda url: posted(url, '{"query": "first"}')) as held:
+    with holding(
+        FakeRetriever(bad={"bad": error}), lambda url: posted(url, '{"query": "first"}')
+    ) as held:
         url, pool, first, release = held
         clients = [RemoteRetriever(url, IDENTITY) for _ in range(2)]
         bad = pool.submit(clients[0].retrieve, [Query("bad", ("bad",))])
@@ -232,9 +224,8 @@ def test_concurrent_requests_are_batched_and_deduplicated():
 def test_the_client_divides_what_exceeds_the_limits_of_a_request(most, queries, monkeypatch):
     monkeypatch.setattr(client_module, "MAX_BODY", most)
     with served(FakeRetriever()) as running:
-        client = RemoteRetriever(running.url, IDENTITY)
-        assert client.retrieve(queries) == FakeRetriever().retrieve(queries)
-        client.close()
+        with closing(RemoteRetriever(running.url, IDENTITY)) as client:
+            assert client.retrieve(queries) == FakeRetriever().retrieve(queries)
         assert health(running.url).json()["served"]["requests"] == 2
 
 
@@ -279,9 +270,8 @@ def test_a_service_with_a_token_answers_only_clients_that_send_it(monkeypatch):
             headers = {} if sent is None else {"authorization": sent}
             assert health(running.url, **headers).status_code == status
         monkeypatch.setenv(TOKEN, "secret")
-        client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
-        assert len(client.retrieve([WHO])) == 1
-        client.close()
+        with closing(RemoteRetriever(running.url, IDENTITY, patience=LIMIT)) as client:
+            assert len(client.retrieve([WHO])) == 1
 
 
 def test_missing_service_raises_retrieval_unavailable_with_the_start_command():

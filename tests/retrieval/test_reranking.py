@@ -13,7 +13,6 @@ from pipeline.knowledge.retrieval.rerank import (
     BiEncoder,
     CachedReranker,
     CrossEncoderModel,
-    FlagModel,
     reranker_similarity,
 )
 from tests.retrieval.small_encoders import BagOfWords, write_cross_encoder
@@ -55,12 +54,22 @@ class LengthModel:
         return [float(len(text)) for _, text in pairs]
 
 
-def test_flag_reranker_gives_the_raw_logit_of_each_pair_in_input_order(cross_encoder):
-    model = FlagModel(Reranker(kind="flag", model=str(cross_encoder), device="cpu", max_length=64))
-    np.testing.assert_allclose(model.compute(PAIRS), logits(cross_encoder, PAIRS), atol=1e-4)
-    np.testing.assert_allclose(
-        model.compute(PAIRS[:1]), logits(cross_encoder, PAIRS[:1]), atol=1e-4
-    )
+def reranker(directory, kind="flag", **settings):
+    return CrossEncoderModel(Reranker(kind=kind, model=str(directory), device="cpu", **settings))
+
+
+KINDS = pytest.mark.parametrize("kind", ["flag", "cross-encoder"])
+
+
+@KINDS
+def test_a_pair_has_its_raw_logit_whatever_the_other_pairs_are(cross_encoder, kind):
+    """On a CPU, to the last bit."""
+    model = reranker(cross_encoder, kind, max_length=64)
+    pairs = [*PAIRS, ("who", "the river crossed the city " * 6), ("mother of bruno", "alba")]
+    alone = [model.compute([pair])[0] for pair in pairs]
+    assert list(model.compute(pairs)) == alone
+    assert list(model.compute(pairs[::-1])) == alone[::-1]
+    np.testing.assert_allclose(alone[:3], logits(cross_encoder, PAIRS), atol=1e-4)
 
 
 def many_pairs(count):
@@ -113,17 +122,10 @@ def test_batch_that_does_not_fit_into_memory_is_halved_until_it_fits(cross_encod
         flag_logits(tokenizer, Small(0), pairs, batch_size=10, max_length=64)
 
 
-def test_cross_encoder_gives_the_raw_logit_and_not_its_sigmoid(cross_encoder):
-    settings = Reranker(kind="cross-encoder", model=str(cross_encoder), device="cpu", max_length=64)
-    scores = CrossEncoderModel(settings).compute(PAIRS)
-    np.testing.assert_allclose(scores, logits(cross_encoder, PAIRS), atol=1e-4)
-
-
 def test_kinds_of_reranker_never_share_cached_scores(cross_encoder):
-    flag = FlagModel(Reranker(kind="flag", model=str(cross_encoder)))
-    cross = CrossEncoderModel(Reranker(kind="cross-encoder", model=str(cross_encoder)))
-    shorter = FlagModel(Reranker(kind="flag", model=str(cross_encoder), max_length=32))
-    assert len({flag.identity, cross.identity, shorter.identity}) == 3
+    kinds = ("flag", 64), ("cross-encoder", 64), ("flag", 32)
+    models = [reranker(cross_encoder, kind, max_length=length) for kind, length in kinds]
+    assert len({model.identity for model in models}) == 3
 
 
 def test_equal_pairs_reach_the_model_once_across_processes(tmp_path):
@@ -161,16 +163,6 @@ def test_similarity_is_the_sigmoid_of_the_raw_score():
     assert similarity([]).tolist() == []
 
 
-@pytest.mark.parametrize("kind", [FlagModel, CrossEncoderModel])
-def test_score_of_a_pair_on_a_cpu_does_not_depend_on_the_other_pairs(cross_encoder, kind):
-    settings = Reranker(kind="flag", model=str(cross_encoder), device="cpu", max_length=64)
-    model = kind(settings)
-    pairs = [*PAIRS, ("who", "the river crossed the city " * 6), ("mother of bruno", "alba")]
-    alone = [model.compute([pair])[0] for pair in pairs]
-    assert list(model.compute(pairs)) == alone
-    assert list(model.compute(pairs[::-1])) == alone[::-1]
-
-
 def test_bi_encoder_score_of_a_pair_does_not_depend_on_the_other_pairs():
     rng = np.random.default_rng(0)
     table = rng.standard_normal((2, 40, 384), dtype=np.float32)
@@ -186,7 +178,7 @@ def test_bi_encoder_score_of_a_pair_does_not_depend_on_the_other_pairs():
     assert together.tolist() == [reranker.score([pair])[0] for pair in pairs]
 
 
-@pytest.mark.parametrize("kind", [FlagModel, CrossEncoderModel])
+@KINDS
 def test_a_model_without_weights_for_one_score_is_refused(tmp_path, encoder, kind):
     """Their last layer would be random: other scores in each process."""
     several = write_cross_encoder(tmp_path / "several", labels=3)
@@ -195,7 +187,5 @@ def test_a_model_without_weights_for_one_score_is_refused(tmp_path, encoder, kin
         (encoder.with_name("bi-bert"), "is a BertModel, which has no weights for scores"),
         (several, "has 3 outputs; expected 1; name a reranker"),
     ):
-        name = "flag" if kind is FlagModel else "cross-encoder"
-        model = kind(Reranker(kind=name, model=str(directory), device="cpu", max_length=64))
         with pytest.raises(ConfigError, match=f"reranker.model: {directory} {problem}"):
-            model.compute(PAIRS)
+            reranker(directory, kind, max_length=64).compute(PAIRS)

@@ -83,12 +83,28 @@ def test_the_texts_of_both_searches_are_embedded_at_once():
     assert calls == [(["where is A?", "who is B?", *searches], "query")]
 
 
-def test_semantic_returns_chunks_by_probability_without_graph_retrieval():
-    graph = Triplets()
-    items = VariantRetriever("semantic", Chunks(), graph).retrieve([QUERY])[0]
-    assert items[0] == ContextItem("chunk", "c0", "Title 0", "text 0", pytest.approx(0.8807970779))
-    assert item_ids(items) == ["c0", "c1", "c2", "c3", "c4"]
-    assert graph.calls == []
+CHUNKS, TRIPLETS = ([f"{kind}{n}" for n in range(5)] for kind in "ct")
+
+
+@pytest.mark.parametrize(
+    ("variant", "ids", "score"),
+    [
+        ("semantic", CHUNKS, 0.8807970779),
+        ("graph", TRIPLETS, 0.7310585786),
+        ("concat", CHUNKS + TRIPLETS, 0.8807970779),
+        ("fused", CHUNKS, 2),
+    ],
+)
+def test_a_variant_returns_its_five_best_of_each_kind_and_asks_nothing_else(variant, ids, score):
+    """Scores are probabilities, those of ``fused`` its retrieval's."""
+    chunks, graph = Chunks(), Triplets()
+    searches = chunks, None if variant == "fused" else graph
+    [items] = VariantRetriever(variant, *searches).retrieve([QUERY])
+    assert item_ids(items) == ids
+    assert items[0].score == pytest.approx(score)
+    assert [bool(one.calls) for one in (chunks, graph)] == ["c0" in ids, "t0" in ids]
+    if variant == "semantic":
+        assert items[0] == ContextItem("chunk", "c0", "Title 0", "text 0", items[0].score)
 
 
 def test_later_searches_use_their_own_retrieval_where_there_is_one():
@@ -100,23 +116,6 @@ def test_later_searches_use_their_own_retrieval_where_there_is_one():
     one = Chunks()
     VariantRetriever("linked", one, None).retrieve(queries)
     assert one.calls == [["q", "r"]]
-
-
-def test_linked_and_fused_items_have_the_scores_of_their_retrieval():
-    [items] = VariantRetriever("fused", Chunks(), None).retrieve([QUERY])
-    assert [item.score for item in items] == [2, 1, 0, -1, -2]
-
-
-def test_graph_returns_five_triplets_without_semantic_retrieval():
-    chunks = Chunks()
-    items = VariantRetriever("graph", chunks, Triplets()).retrieve([QUERY])[0]
-    assert item_ids(items) == ["t0", "t1", "t2", "t3", "t4"]
-    assert chunks.calls == []
-
-
-def test_concat_returns_five_chunks_then_five_triplets():
-    items = VariantRetriever("concat", Chunks(), Triplets()).retrieve([QUERY])[0]
-    assert item_ids(items) == ["c0", "c1", "c2", "c3", "c4", "t0", "t1", "t2", "t3", "t4"]
 
 
 def test_equal_queries_are_answered_once_within_and_across_calls():
@@ -135,6 +134,8 @@ def test_semantic_and_graph_retrieval_run_concurrently():
     meet = threading.Barrier(2, timeout=LIMIT)  # breaks unless both wait at the same time
     retriever = VariantRetriever("ppr", Chunks(meet=meet), Triplets(meet=meet))
     assert len(retriever.retrieve([QUERY])[0]) == 5
+    assert set(retriever.timing) == {"semantic", "graph", "ppr"}
+    assert all(seconds > 0 for seconds in retriever.timing.values())
 
 
 def test_two_failures_raise_retrieval_error():
@@ -142,29 +143,9 @@ def test_two_failures_raise_retrieval_error():
     with pytest.raises(RetrievalError, match="semantic retrieval failed 2 times: RuntimeError"):
         retriever.retrieve([QUERY])
     assert len(retriever.retrieve([QUERY])[0]) == 5  # the failure is not cached
-    chunks = Chunks(failures=1)  # one failure is retried
-    assert len(VariantRetriever("semantic", chunks, None).retrieve([QUERY])[0]) == 5
-
-
-@pytest.mark.parametrize("first", [0, 1, 2])
-@pytest.mark.parametrize("later", [0, 1, 2])
-def test_searches_of_first_and_of_later_queries_are_each_tried_again(first, later):
-    searches = Chunks(failures=first), Chunks(failures=later)
-    retriever = VariantRetriever("linked", searches[0], None, later=searches[1])
-    queries = [QUERY, Query("where is B?", ("B",), later=True)]
-    if 2 in (first, later):
-        with pytest.raises(RetrievalError, match="semantic retrieval failed 2 times"):
-            retriever.retrieve(queries)
-        return
-    assert [len(items) for items in retriever.retrieve(queries)] == [5, 5]
-    assert [len(search.calls) for search in searches] == [1 + first, 1 + later]
-
-
-def test_timing_is_measured_per_part():
-    retriever = VariantRetriever("ppr", Chunks(), Triplets())
-    retriever.retrieve([QUERY])
-    assert set(retriever.timing) == {"semantic", "graph", "ppr"}
-    assert all(seconds > 0 for seconds in retriever.timing.values())
+    both = VariantRetriever("linked", Chunks(failures=1), None, later=Chunks(failures=1))
+    queries = [QUERY, Query("where is B?", ("B",), later=True)]  # each is tried again
+    assert [len(items) for items in both.retrieve(queries)] == [5, 5]
 
 
 def test_show_keeps_the_best_node_or_the_chunk_of_each_passage():

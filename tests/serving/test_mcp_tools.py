@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.errors import RetrievalError
 from pipeline.knowledge.retrieval.remote.server import create_app
 from pipeline.serving.mcp_tools import add_tools
 from pipeline.serving.policy import ServedPolicy
@@ -22,18 +23,10 @@ from tests.waiting import LIMIT
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 
-class Crashing(FakeRetriever):
-    """Fails at the query ``crash`` with an error that nobody expected."""
-
-    def retrieve(self, queries: Any) -> Any:
-        if any(query.subquery == "crash" for query in queries):
-            raise LookupError("a row that is not there")
-        return super().retrieve(queries)
-
-
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    app = create_app(Crashing(bad=("bad",)), IDENTITY, {})
+    bad = {"bad": RetrievalError("retrieval failed"), "crash": LookupError("no such row")}
+    app = create_app(FakeRetriever(bad=bad), IDENTITY, {})
     starting = ServedPolicy("sft", Path("none"), failed=pytest.fail)
     add_tools(app, app.state.batcher, starting)
     with Running(app) as running:

@@ -18,12 +18,13 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.core.content_cache import digest
 from pipeline.core.records import Triplet
 from pipeline.knowledge.graph.entities import EntityTable, display, entity_key
 
+T = TypeVar("T")
 PARTS = ("head", "relation", "tail")
 MAX_CHARACTERS = 1000  # of a name or relation; the longest in real output has a few hundred
 # Control characters, and unpaired surrogates, which UTF-8 cannot encode.
@@ -53,65 +54,85 @@ class Reject:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A triplet of the graph and the numbers of its two entities."""
+@dataclass(slots=True)
+class Checked:
+    """Entities and counts of a graph or hypergraph, filled while its items pass through."""
 
-    triplet: Triplet
-    head: int
-    tail: int
+    entities: EntityTable = field(default_factory=EntityTable)
+    per_chunk: Counter[str] = field(default_factory=Counter)  # items by chunk id
+    rejects: list[Reject] = field(default_factory=list)
+    duplicates: int = 0  # items that repeat one of the same chunk
+
+    def distinct(
+        self,
+        extracted: Iterable[Extracted],
+        fault: Callable[[Any], str | None],
+        read: Callable[[Any], tuple[T, Iterable[str]]],
+        mark: str = "",
+    ) -> Iterator[tuple[str, str, T]]:
+        """Yield id, chunk id and value of every item without a fault, each once in its chunk.
+
+        ``fault`` returns the reason to reject a value, or None; ``read`` the value of an item, and
+        what it has in common with its repeats. Ids are ``<chunk id>:<mark><n>``.
+        """
+        seen: set[bytes] = set()
+        for item in extracted:
+            reason = item.fault or fault(item.value)
+            if reason is not None or item.chunk_id is None:
+                reject = Reject(item.chunk_id, item.title, reason or "no chunk", item.value)
+                self.rejects.append(reject)
+                continue
+            value, common = read(item.value)
+            if (identity := digest(item.chunk_id, *common)) in seen:
+                self.duplicates += 1
+                continue
+            seen.add(identity)
+            number = self.per_chunk[item.chunk_id]
+            self.per_chunk[item.chunk_id] += 1
+            yield f"{item.chunk_id}:{mark}{number}", item.chunk_id, value
+
+    def left_out(self) -> dict[str, int]:
+        """The numbers of duplicates and of rejects, in total and per reason."""
+        reasons = Counter(reject.reason for reject in self.rejects)
+        return {
+            "duplicates": self.duplicates,
+            "rejects": len(self.rejects),
+            **{f"rejects: {reason}": count for reason, count in sorted(reasons.items())},
+        }
 
 
 @dataclass(slots=True)
-class Graph:
+class Graph(Checked):
     """Entities and counts of a graph, filled while its triplets pass through `edges`."""
 
-    entities: EntityTable = field(default_factory=EntityTable)
     degrees: array[int] = field(default_factory=lambda: array("q"))  # triplet ends per entity
     heads: bytearray = field(default_factory=bytearray)  # 1 for entities that are a head
     tails: bytearray = field(default_factory=bytearray)  # 1 for entities that are a tail
-    per_chunk: Counter[str] = field(default_factory=Counter)  # triplets by chunk id
-    rejects: list[Reject] = field(default_factory=list)
-    triplets: int = 0
-    duplicates: int = 0  # triples that repeat a triplet of the same chunk
 
-    def edges(self, extracted: Iterable[Extracted]) -> Iterator[Edge]:
-        """Check and number triples in order.
+    def edges(self, extracted: Iterable[Extracted]) -> Iterator[tuple[Triplet, tuple[int, ...]]]:
+        """Check and number triples in order; yields triplets with the numbers of their entities.
 
         Triplets keep their surface forms (white space collapsed); their id is ``<chunk id>:<n>``. A
         triple that occurs twice in one chunk (by `entity_key`) is taken once; the same triple of
         another chunk is taken again.
         """
-        seen: set[bytes] = set()
-        for chunk_id, value in accepted(extracted, triple_fault, self.rejects):
-            head, relation, tail = (display(part) for part in value)
-            identity = digest(chunk_id, *map(entity_key, (head, relation, tail)))
-            if identity in seen:
-                self.duplicates += 1
-                continue
-            seen.add(identity)
-            name = f"{chunk_id}:{self.per_chunk[chunk_id]}"
-            self.per_chunk[chunk_id] += 1
-            self.triplets += 1
-            yield Edge(
-                Triplet(name, head, relation, tail, chunk_id),
-                self._end(head, self.heads),
-                self._end(tail, self.tails),
-            )
+        for name, chunk_id, parts in self.distinct(extracted, triple_fault, _triple):
+            head, relation, tail = parts
+            ends = self._end(head, self.heads), self._end(tail, self.tails)
+            yield Triplet(name, head, relation, tail, chunk_id), tuple(dict.fromkeys(ends))
 
     def statistics(self) -> dict[str, int | float]:
         """Counts, degrees (table 5) and rejects by reason, in one flat dictionary."""
-        entities = len(self.entities)
+        entities, triplets = len(self.entities), self.per_chunk.total()
         return {
             "entities": entities,
-            "triplets": self.triplets,
-            "degree_mean": ratio(2 * self.triplets, entities),
-            "out_degree_mean": ratio(self.triplets, sum(self.heads)),
-            "in_degree_mean": ratio(self.triplets, sum(self.tails)),
+            "triplets": triplets,
+            "degree_mean": ratio(2 * triplets, entities),
+            "out_degree_mean": ratio(triplets, sum(self.heads)),
+            "in_degree_mean": ratio(triplets, sum(self.tails)),
             "degree_max": max(self.degrees, default=0),
             "chunks_with_triplets": len(self.per_chunk),
-            "duplicates": self.duplicates,
-            **by_reason(self.rejects),
+            **self.left_out(),
         }
 
     def _end(self, surface: str, role: bytearray) -> int:
@@ -127,31 +148,12 @@ class Graph:
 def build_graph(extracted: Iterable[Extracted]) -> tuple[Graph, list[Triplet]]:
     """The graph and all its triplets in memory; for small inputs."""
     graph = Graph()
-    return graph, [edge.triplet for edge in graph.edges(extracted)]
+    return graph, [triplet for triplet, _ in graph.edges(extracted)]
 
 
-def accepted(
-    extracted: Iterable[Extracted], fault: Callable[[Any], str | None], rejects: list[Reject]
-) -> Iterator[tuple[str, Any]]:
-    """Yield chunk id and value of every item without a fault; append the others to ``rejects``.
-
-    ``fault`` returns the reason to reject a value, or None.
-    """
-    for item in extracted:
-        reason = item.fault or fault(item.value)
-        if reason is not None or item.chunk_id is None:
-            rejects.append(Reject(item.chunk_id, item.title, reason or "no chunk", item.value))
-        else:
-            yield item.chunk_id, item.value
-
-
-def by_reason(rejects: Sequence[Reject]) -> dict[str, int]:
-    """The number of rejects, in total and per reason."""
-    reasons = Counter(reject.reason for reject in rejects)
-    return {
-        "rejects": len(rejects),
-        **{f"rejects: {reason}": count for reason, count in sorted(reasons.items())},
-    }
+def _triple(value: Sequence[str]) -> tuple[list[str], Iterable[str]]:
+    parts = [display(part) for part in value]
+    return parts, map(entity_key, parts)
 
 
 def ratio(numerator: int, denominator: int) -> float:

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.core.content_cache import digest
 from pipeline.core.records import Hyperedge
-from pipeline.knowledge.graph.build import Extracted, Reject, accepted, by_reason, ratio, text_fault
-from pipeline.knowledge.graph.entities import EntityTable, display, entity_key
+from pipeline.knowledge.graph.build import Checked, Extracted, ratio, text_fault
+from pipeline.knowledge.graph.entities import display, entity_key
 from pipeline.knowledge.graph.extract import EXAMPLE, ExtractionPrompt
 
 FACTS = ExtractionPrompt(
@@ -41,45 +40,25 @@ FACTS = ExtractionPrompt(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A hyperedge and the numbers of its entities, ascending."""
-
-    hyperedge: Hyperedge
-    members: tuple[int, ...]
-
-
 @dataclass(slots=True)
-class Facts:
+class Facts(Checked):
     """Entities and counts of a hypergraph, filled while its facts pass through `edges`."""
 
-    entities: EntityTable = field(default_factory=EntityTable)
     degrees: Counter[int] = field(default_factory=Counter)  # hyperedges per entity
-    per_chunk: Counter[str] = field(default_factory=Counter)  # hyperedges by chunk id
-    rejects: list[Reject] = field(default_factory=list)
     arity_max: int = 0  # most entities of a hyperedge
-    duplicates: int = 0  # facts that repeat a hyperedge of the same chunk
 
-    def edges(self, extracted: Iterable[Extracted]) -> Iterator[Fact]:
-        """Check and number facts in order.
+    def edges(self, extracted: Iterable[Extracted]) -> Iterator[tuple[Hyperedge, tuple[int, ...]]]:
+        """Check and number facts in order; yields hyperedges with the numbers of their entities.
 
         Ids are ``<chunk id>:f<n>``. An entity that a fact names in two forms counts once. A fact
         that occurs twice in one chunk with the same entities is taken once.
         """
-        seen: set[bytes] = set()
-        for chunk_id, value in accepted(extracted, fact_fault, self.rejects):
-            text, names = display(value[0]), _distinct(value[1])
-            identity = digest(chunk_id, entity_key(text), *sorted(names))
-            if identity in seen:
-                self.duplicates += 1
-                continue
-            seen.add(identity)
-            fact_id = f"{chunk_id}:f{self.per_chunk[chunk_id]}"
-            self.per_chunk[chunk_id] += 1
+        for fact_id, chunk_id, fact in self.distinct(extracted, fact_fault, _fact, "f"):
+            text, names = fact
             self.arity_max = max(self.arity_max, len(names))
-            members = tuple(sorted(self.entities.add(name) for name in names.values()))
+            members = tuple(sorted(map(self.entities.add, names)))
             self.degrees.update(members)
-            yield Fact(Hyperedge(fact_id, text, list(names.values()), chunk_id), members)
+            yield Hyperedge(fact_id, text, names, chunk_id), members
 
     def statistics(self) -> dict[str, int | float]:
         """Counts, entities per fact, facts per entity and rejects by reason, in one flat
@@ -93,8 +72,7 @@ class Facts:
             "degree_mean": ratio(ends, len(self.entities)),
             "degree_max": max(self.degrees.values(), default=0),
             "chunks_with_hyperedges": len(self.per_chunk),
-            "duplicates": self.duplicates,
-            **by_reason(self.rejects),
+            **self.left_out(),
         }
 
 
@@ -112,6 +90,11 @@ def fact_fault(value: Any) -> str | None:
         if fault is not None:
             return fault
     return "fewer than two entities" if len(_distinct(names)) < 2 else None
+
+
+def _fact(value: tuple[str, Sequence[str]]) -> tuple[tuple[str, list[str]], Iterable[str]]:
+    text, names = display(value[0]), _distinct(value[1])
+    return (text, list(names.values())), (entity_key(text), *sorted(names))
 
 
 def _distinct(names: Sequence[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Tables of the graph and the hypergraph, written in blocks so that memory stays bounded.
 
-Input: `Edge`s (`graph.build`) or `Fact`s (`graph.facts`) as they arrive, then the entities. Output
+Input: triplets (`graph.build`) or hyperedges (`graph.facts`) with the numbers of their entities as
+they arrive, then the entities. Output
 per table: ``<name>.parquet`` with all columns, for later stages and for people, and
 ``<name>.arrow`` with the columns that retrieval memory-maps.
 
@@ -19,90 +20,76 @@ written.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.core.atomic import WriteBlock, open_table
+from pipeline.core.atomic import open_table
 from pipeline.core.records import Hyperedge, Triplet
 from pipeline.knowledge.graph.adjacency import KeyedRows, write_csr
-from pipeline.knowledge.graph.build import Edge
 from pipeline.knowledge.graph.entities import EntityTable
-from pipeline.knowledge.graph.facts import Fact
 
 BLOCK = 1 << 16  # rows per row group and record batch: about 50 MB of Python objects
 MEMBERS, NEIGHBOURS = "members", "neighbours"  # directories of the CSR tables
 HYPEREDGE_COLUMNS = ("id", "text", "chunk_id")  # of hyperedges.arrow
-_TRIPLET_COLUMNS = [field.name for field in dataclasses.fields(Triplet)]
+Row = tuple[Triplet | Hyperedge, Iterable[int]]  # a record and the numbers of its entities
 _NUMBERS = "ends.tmp"  # pairs (row, entity) of the rows written so far
 
 
 def write_triplets(
-    folder: Path, edges: Iterable[Edge], entities: EntityTable, block: int = BLOCK
+    folder: Path, edges: Iterable[Row], entities: EntityTable, block: int = BLOCK
 ) -> int:
     """Write all tables of a graph into ``folder`` and return the number of triplets.
 
     ``entities`` may grow while ``edges`` is consumed; it is read after the last edge.
     """
-    import pyarrow as pa
-
-    schema = pa.schema([(name, pa.string()) for name in _TRIPLET_COLUMNS])
-    rows = ((edge.triplet, dict.fromkeys((edge.head, edge.tail))) for edge in edges)
-    with open_table(folder, "triplets", schema, _TRIPLET_COLUMNS) as write:
-        count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
-    return _write_numbers(folder, count, entities, block)
+    return _write(folder, "triplets", Triplet, edges, entities, block)
 
 
 def write_hyperedges(
-    folder: Path, facts: Iterable[Fact], entities: EntityTable, block: int = BLOCK
+    folder: Path, facts: Iterable[Row], entities: EntityTable, block: int = BLOCK
 ) -> int:
     """Write all tables of a hypergraph into ``folder`` and return the number of hyperedges.
 
     ``entities`` may grow while ``facts`` is consumed; it is read after the last fact.
     """
-    import pyarrow as pa
-
-    schema = pa.schema(
-        [("id", pa.string()), ("text", pa.string()), ("entities", pa.list_(pa.string())),
-         ("chunk_id", pa.string())]
-    )  # fmt: skip
-    rows = ((fact.hyperedge, fact.members) for fact in facts)
-    with open_table(folder, "hyperedges", schema, HYPEREDGE_COLUMNS) as write:
-        count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
-    write_csr(folder / MEMBERS, lambda: _read_numbers(folder, block), count)
-    return _write_numbers(folder, count, entities, block)
+    return _write(folder, "hyperedges", Hyperedge, facts, entities, block)
 
 
-def _write_rows(
-    numbers_file: Path,
-    columns: Sequence[str],
-    write: WriteBlock,
-    rows: Iterable[tuple[Triplet | Hyperedge, Iterable[int]]],
+def _write(
+    folder: Path,
+    name: str,
+    kind: type[Triplet | Hyperedge],
+    rows: Iterable[Row],
+    entities: EntityTable,
     block: int,
 ) -> int:
-    """Write records to a table and the distinct entities of each row to a file of numbers.
+    """Write records to a table, and the distinct entities of each to a file of numbers, which
+    becomes the CSR tables."""
+    import pyarrow as pa
 
-    Returns the number of rows.
-    """
+    columns = [field.name for field in dataclasses.fields(kind)]
+    texts = [column for column in columns if column != "entities"]
+    schema = pa.schema([(c, pa.string() if c in texts else pa.list_(pa.string())) for c in columns])
     count, remaining = 0, iter(rows)
-    with numbers_file.open("wb") as numbers:
+    with (
+        open_table(folder, name, schema, texts) as write,
+        (folder / _NUMBERS).open("wb") as numbers,
+    ):
         while part := list(islice(remaining, block)):
-            write({name: [getattr(record, name) for record, _ in part] for name in columns})
+            write({column: [getattr(record, column) for record, _ in part] for column in columns})
             pairs = [(row, end) for row, (_, ends) in enumerate(part, count) for end in ends]
             np.array(pairs, dtype=np.int64).tofile(numbers)
             count += len(part)
-    return count
-
-
-def _write_numbers(folder: Path, count: int, entities: EntityTable, block: int) -> int:
-    """Write the entities and the rows of each, delete the file of numbers, return ``count``."""
     write_entities(folder, entities, block)
 
     def by_entity() -> Iterator[KeyedRows]:
         return ((entity_M, row_M) for row_M, entity_M in _read_numbers(folder, block))
 
+    if kind is Hyperedge:
+        write_csr(folder / MEMBERS, lambda: _read_numbers(folder, block), count)
     write_csr(folder / NEIGHBOURS, by_entity, len(entities))
     (folder / _NUMBERS).unlink()
     return count

@@ -56,17 +56,6 @@ class ScoredTriplet:
         return f"{self.head} {self.relation} {self.tail}"
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredHyperedge:
-    """A candidate hyperedge with the names of its entities; ``score`` is the variant's."""
-
-    id: str
-    text: str
-    entities: tuple[str, ...]
-    chunk_id: str
-    score: float
-
-
 class Retriever(Protocol):
     """Retrieves the context items of many subqueries at once."""
 

@@ -1,6 +1,6 @@
 """Retrieve hyperedges for queries: the hypergraph variants of ProGraph-R1's table 4.
 
-Input: queries. Output: scored hyperedges with their entities.
+Input: queries. Output: hyperedges as context items, scored by the variant.
 
 - ``hyperedges``: the nearest to the query by embedding.
 - ``graph-r1`` (the public code of Graph-R1, arXiv 2507.21892): two rankings, fused by the sum of
@@ -32,12 +32,13 @@ from typing import Literal
 import numpy as np
 
 from pipeline.core.columns import Columns
+from pipeline.core.records import ContextItem
 from pipeline.knowledge.graph.adjacency import Rows
 from pipeline.knowledge.graph.entities import entity_key
 from pipeline.knowledge.graph.names import NameIndex
 from pipeline.knowledge.index.embed import Embedder, Vectors
 from pipeline.knowledge.index.faiss_index import DECIMALS, VectorIndex
-from pipeline.knowledge.retrieval.base import Query, ScoredHyperedge
+from pipeline.knowledge.retrieval.base import Query
 from pipeline.knowledge.retrieval.informativeness import (
     Incidence,
     best_edges,
@@ -48,7 +49,7 @@ from pipeline.knowledge.retrieval.informativeness import (
 
 HypergraphVariant = Literal["hyperedges", "graph-r1", "prograph"]
 NEAREST = 5  # entities and hyperedges nearest to the query, from which candidates are collected
-ID, TEXT, CHUNK = range(3)  # positions among the hyperedges' columns
+ID, TEXT = range(2)  # positions among the hyperedges' columns
 
 
 def reciprocal_ranks(rankings: Iterable[Sequence[int]]) -> dict[int, float]:
@@ -99,21 +100,21 @@ class HypergraphRetrieval:
     def __post_init__(self) -> None:
         self._entity_names = EntityNames(self.names)
 
-    def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]:
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
         """At most ``top_k`` hyperedges per query, best first."""
         if not queries:
             return []
         query_QD = self.embedder.encode([query.subquery for query in queries], "query")
         if self.variant == "hyperedges":
             return [
-                self._scored(zip(rows.tolist(), cosine.tolist(), strict=True))
+                self._items(zip(rows.tolist(), cosine.tolist(), strict=True))
                 for rows, cosine in self.hyperedge_index.search(query_QD, self.top_k)
             ]
         near_edges = [rows for rows, _ in self.hyperedge_index.search(query_QD, NEAREST)]
         near_entities = [rows for rows, _ in self.entity_index.search(query_QD, NEAREST)]
         rank = self._fused if self.variant == "graph-r1" else self._informative
         return [
-            self._scored(rank(query, edges, entities))
+            self._items(rank(query, edges, entities))
             for query, edges, entities in zip(queries, near_edges, near_entities, strict=True)
         ]
 
@@ -150,13 +151,6 @@ class HypergraphRetrieval:
     def _id(self, row: int) -> str:
         return self.hyperedges[row][ID]
 
-    def _scored(self, ranking: Iterable[tuple[int, float]]) -> list[ScoredHyperedge]:
-        scored = []
-        for row, score in ranking:
-            columns = self.hyperedges[row]
-            members = self.incidence.members.gather(np.array([row]))[0].tolist()
-            entities = tuple(self.names[entity] for entity in members)
-            scored.append(
-                ScoredHyperedge(columns[ID], columns[TEXT], entities, columns[CHUNK], score)
-            )
-        return scored
+    def _items(self, ranking: Iterable[tuple[int, float]]) -> list[ContextItem]:
+        rows = ((self.hyperedges[row], score) for row, score in ranking)
+        return [ContextItem("hyperedge", row[ID], "", row[TEXT], score) for row, score in rows]

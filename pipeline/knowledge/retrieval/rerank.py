@@ -1,8 +1,8 @@
 """Rerankers: raw scores of (query, text) pairs, and the similarity that is their sigmoid.
 
 The similarity is sim of TeaRAG (arXiv 2511.05385), 4.2.3, 4.2.4 and 4.3.2. Input: pairs of texts.
-Output: raw scores; their sigmoid is a probability. There are three kinds: ``flag`` (FlagEmbedding's
-FlagReranker, for the paper's BGE-reranker-v2-m3), ``cross-encoder`` (sentence-transformers), and
+Output: raw scores; their sigmoid is a probability. There are three kinds: ``flag`` (computed as by
+FlagEmbedding's FlagReranker, for the paper's BGE-reranker-v2-m3), ``cross-encoder``, and
 ``biencoder``: scale * cosine + offset of cached embeddings, which costs one dot product per pair.
 Equal pairs of a call are scored once, and the first two kinds cache their scores on disk by
 content. On a CPU these two score one pair at a time, because a score would change in its last bits
@@ -16,13 +16,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.content_cache import ContentCache, LruCache, digest, open_cache
-from pipeline.core.errors import ConfigError, DependencyError, RetrievalError
+from pipeline.core.errors import ConfigError, RetrievalError
 from pipeline.core.model_files import model_hash
 from pipeline.knowledge.index.embed import Embedder, open_embedder, passage_text
 from pipeline.knowledge.index.faiss_index import DECIMALS
@@ -178,13 +178,13 @@ class CachedReranker:
         return scores
 
 
-class _LoadedModel:
-    """What both pair models share: settings, directory, device and identity.
+class CrossEncoderModel:
+    """A cross-encoder with one logit, of the kind ``flag`` or ``cross-encoder``.
 
-    Raises ConfigError without ``settings.model``, DependencyError when the model is missing.
+    sentence-transformers loads both. The first cuts and batches pairs as FlagEmbedding's
+    FlagReranker does, and computes in half precision on a GPU. Raises ConfigError without
+    ``settings.model``, DependencyError when the model is missing.
     """
-
-    kind: ClassVar[str]
 
     def __init__(self, settings: RerankerSettings) -> None:
         if settings.model is None:
@@ -197,103 +197,58 @@ class _LoadedModel:
     @cached_property
     def identity(self) -> str:
         """A digest of the model's content, the kind, the maximum length and the batching."""
-        about = [f"{self.kind} {self._settings.max_length}"]
+        kind = "flag" if self._settings.kind == "flag" else "cross"
+        about = [f"{kind} {self._settings.max_length}"]
         if self._device == "cpu":
             about.append("one pair at a time")
         return digest(model_hash(self._directory), *about).hex()
-
-    @cached_property
-    def _device(self) -> str:
-        return resolve_device(self._settings.device, "reranker.device")
-
-    def _check(self, model: Any) -> None:
-        """Raise ConfigError unless the files of the loaded model have the weights of one output.
-
-        Of another model, such as an embedder, they lack the last layer, which would be random.
-        """
-        saved, outputs = model.config.architectures, model.config.num_labels
-        if saved and type(model).__name__ not in saved:
-            problem = f"is a {saved[0]}, which has no weights for scores"
-        elif outputs != 1:
-            problem = f"has {outputs} outputs; expected 1"
-        else:
-            return
-        raise ConfigError(f"{KEY}: {self._directory} {problem}; name a reranker")
-
-    @property
-    def _batch_size(self) -> int:
-        return 1 if self._device == "cpu" else self._settings.batch_size
-
-
-class FlagModel(_LoadedModel):
-    """FlagEmbedding's FlagReranker: an encoder with one logit."""
-
-    kind = "flag"
-
-    def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Raw logits [n].
-
-        Raises DependencyError when FlagEmbedding is missing, ConfigError when the model is no
-        reranker.
-        """
-        return flag_logits(
-            self._reranker.tokenizer,
-            self._reranker.model,
-            pairs,
-            batch_size=self._batch_size,
-            max_length=self._settings.max_length,
-        )
-
-    @cached_property
-    def _reranker(self) -> Any:
-        try:
-            from FlagEmbedding import FlagReranker
-        except ImportError as error:
-            raise DependencyError(
-                f"reranker.kind is flag, but FlagEmbedding does not import ({error}); "
-                "pip install FlagEmbedding"
-            ) from None
-        device = self._device
-        with loading(KEY, self._directory, "sequence-classification"):
-            reranker = FlagReranker(str(self._directory), devices=[device], trust_remote_code=False)
-        self._check(reranker.model)
-        # FlagReranker moves and converts its model only inside compute_score.
-        model = reranker.model.half() if device == "cuda" else reranker.model
-        model.to(device).eval()
-        return reranker
-
-
-class CrossEncoderModel(_LoadedModel):
-    """A sentence-transformers CrossEncoder with one logit."""
-
-    kind = "cross"
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         """Raw logits [n]. Raises ConfigError when the model is not a reranker."""
         import torch
 
-        scores = self._model.predict(
+        model, batch_size = self._model, 1 if self._device == "cpu" else self._settings.batch_size
+        if self._settings.kind == "flag":
+            length = self._settings.max_length
+            return flag_logits(
+                model.tokenizer, model.model, pairs, batch_size=batch_size, max_length=length
+            )
+        scores = model.predict(
             list(pairs),
-            batch_size=self._batch_size,
+            batch_size=batch_size,
             activation_fn=torch.nn.Identity(),
             show_progress_bar=False,
         )
         return list(np.ravel(scores))
 
     @cached_property
+    def _device(self) -> str:
+        return resolve_device(self._settings.device, "reranker.device")
+
+    @cached_property
     def _model(self) -> Any:
         from sentence_transformers import CrossEncoder
 
         with loading(KEY, self._directory, "sequence-classification"):
-            model = CrossEncoder(
+            encoder = CrossEncoder(
                 str(self._directory),
                 device=self._device,
                 max_length=self._settings.max_length,
                 local_files_only=True,
                 trust_remote_code=False,
             )
-        self._check(model.model)
-        return model
+        model = encoder.model
+        saved, outputs = model.config.architectures, model.config.num_labels
+        problem = None
+        if saved and type(model).__name__ not in saved:  # its last layer would be random
+            problem = f"is a {saved[0]}, which has no weights for scores"
+        elif outputs != 1:
+            problem = f"has {outputs} outputs; expected 1"
+        if problem is not None:
+            raise ConfigError(f"{KEY}: {self._directory} {problem}; name a reranker")
+        if self._settings.kind == "flag" and self._device == "cuda":
+            model.half()
+        return encoder
 
 
 def reranker_similarity(reranker: Reranker) -> Similarity:
@@ -318,5 +273,4 @@ def open_reranker(
         if settings.model is not None or embedder is None:
             embedder = open_embedder(embedder_settings, open_cache(cache_dir), settings.model)
         return BiEncoder(embedder, scale=settings.scale, offset=settings.offset)
-    model = FlagModel(settings) if settings.kind == "flag" else CrossEncoderModel(settings)
-    return CachedReranker(model, open_cache(cache_dir))
+    return CachedReranker(CrossEncoderModel(settings), open_cache(cache_dir))

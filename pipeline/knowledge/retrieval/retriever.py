@@ -44,7 +44,6 @@ from pipeline.knowledge.retrieval.base import (
     ChunkRetriever,
     Query,
     ScoredChunk,
-    ScoredHyperedge,
     ScoredTriplet,
 )
 from pipeline.knowledge.retrieval.expansion import KeyEntityExpansion, LinkedChunkExpansion
@@ -122,8 +121,7 @@ class VariantRetriever:
         if not queries or self.variant == "none":
             return [[] for _ in queries]
         if self.hypergraph is not None:
-            hyperedges = self._run("graph", partial(self.hypergraph.retrieve, queries))
-            return [[_hyperedge_item(edge) for edge in of_query] for of_query in hyperedges]
+            return self._run("graph", partial(self.hypergraph.retrieve, queries))
         if self.key_entities is not None:
             queries = [self.key_entities.extend(query) for query in queries]
         if self.embedder is not None:
@@ -242,7 +240,3 @@ def _chunk_item(chunk: ScoredChunk, score: float) -> ContextItem:
 
 def _triplet_item(triplet: ScoredTriplet, score: float) -> ContextItem:
     return ContextItem("triplet", triplet.id, "", triplet.text, score)
-
-
-def _hyperedge_item(edge: ScoredHyperedge) -> ContextItem:
-    return ContextItem("hyperedge", edge.id, "", edge.text, edge.score)

@@ -15,7 +15,7 @@ import json
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline.core.errors import InputError
@@ -133,37 +133,28 @@ def _with_commas(text: str) -> str:
     return " ".join(parts)
 
 
-def answers(row: RawRecord, *values: Any, field: str = "answer") -> list[str]:
-    """The distinct gold answers of values, in order.
-
-    Null and blank answers are left out and noted (`BLANK_ANSWERS`). Raises InputError when a value
-    has another form, or no answer has any text.
-    """
-    if found := _distinct(row, values, field):
-        return found
-    remedy = "use a file published with answers"
-    raise row.expected(field, "at least one answer", list(values), remedy)
-
-
 def gold_answers(row: RawRecord) -> list[str]:
     """The distinct answers of the first field of `GOLD` that has any; empty when none has.
 
     Raises InputError when a field has another form.
     """
     fields = (name for name in GOLD if name in row.value)
-    return next(filter(None, (_distinct(row, [row.value[name]], name) for name in fields)), [])
+    return next(filter(None, (distinct_answers(row, name) for name in fields)), [])
 
 
-def _distinct(row: RawRecord, values: Sequence[Any], field: str) -> list[str]:
-    distinct: dict[str, None] = {}
-    for value in values:
-        try:
-            texts = list(answer_texts(value))
-        except ValueError:
-            raise row.expected(field, "a text or a list", value, "write lists as JSON") from None
-        for text in texts:
-            if text is None or not text.strip():
-                row.notes[BLANK_ANSWERS] += 1
-            else:
-                distinct[row.checked_text(text, field)] = None
+def distinct_answers(row: RawRecord, name: str) -> list[str]:
+    """The distinct answers of a field, in order; null and blank ones are noted (`BLANK_ANSWERS`).
+
+    Raises InputError when it has another form.
+    """
+    value, distinct = row.value[name], dict[str, None]()
+    try:
+        texts = list(answer_texts(value))
+    except ValueError:
+        raise row.expected(name, "a text or a list", value, "write lists as JSON") from None
+    for text in texts:
+        if text is None or not text.strip():
+            row.notes[BLANK_ANSWERS] += 1
+        else:
+            distinct[row.checked_text(text, name)] = None
     return list(distinct)

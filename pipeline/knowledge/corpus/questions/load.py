@@ -24,8 +24,7 @@ from pipeline.core.records import Question
 from pipeline.core.row_files import BadRows
 from pipeline.knowledge.corpus.overlap import repeated_questions
 from pipeline.knowledge.corpus.questions import native
-from pipeline.knowledge.corpus.questions.own import is_unanswerable, own_question, unfolded
-from pipeline.knowledge.corpus.questions.republished import golden_fields, with_answers
+from pipeline.knowledge.corpus.questions.own import is_unanswerable, question_of, unfolded
 from pipeline.knowledge.corpus.questions.select import Selection, choose, matches
 from pipeline.knowledge.corpus.raw_records import RawRecord, brief, parsed_rows, read_rows
 
@@ -34,7 +33,6 @@ OWN = "questions"  # the name of questions that say no other
 
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 UNKNOWN_HOPS = "questions of unknown hops without golden evidence"
-EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
 REPEATED = "questions with the text of an earlier question of the set"
 UNANSWERED = "rows without an answer, which are left out"
 MALFORMED = "malformed rows, which are left out"
@@ -116,7 +114,7 @@ def read_questions(
         for part in unfolded(row):
             if "answerable" not in required and is_unanswerable(part):
                 notes.counts[NO_ANSWER_IN_TEXT] += 1
-            elif (question := _parse(part, dataset)) is None:
+            elif (question := question_of(part, dataset)) is None:
                 notes.counts[UNANSWERED] += 1
             else:
                 own = {name: getattr(question, name) for name in Question.__dataclass_fields__}
@@ -161,9 +159,8 @@ def load_questions(
     (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
     ``gold`` is as in `with_gold`. ``for_training`` leaves out questions to which rewards give no
     signal: no supporting fact names a sentence of their context, or all their answers normalize to
-    nothing. ``notes`` collects the counts and the other notes. Rows without an answer are left out
-    and counted if the data set is not a published one. Raises InputError as `read_questions` does,
-    and when no question is left.
+    nothing. ``notes`` collects the counts and the other notes. Raises InputError as
+    `read_questions` does, and when no question is left.
     """
     notes = Notes() if notes is None else notes
     unanswerable: dict[str, str] = {}  # by question id
@@ -264,23 +261,6 @@ def _columns(row: RawRecord) -> str:
     return f"expected {expected}; the rows have {row.fields()}; rename these columns"
 
 
-def _parse(row: RawRecord, dataset: str) -> Question | None:
-    """The record's question, or None for a record of own data without an answer.
-
-    Answers that cannot score are removed if another answer can.
-    """
-    is_published = dataset in native.NATIVE
-    row = with_answers(row if is_published else row.plain())
-    question = (native.native_question if is_published else own_question)(row, dataset)
-    if question is None:
-        return None
-    question = replace(question, **golden_fields(row))
-    if scoring := [answer for answer in question.answers if normalize(answer)]:
-        row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
-        question.answers = scoring
-    return question
-
-
 def dataset_of(path: Path) -> str:
     """The data set of a file: a published one if only its files have such fields, else `OWN`.
 
@@ -309,7 +289,7 @@ def _only_dataset(row: RawRecord) -> str | None:
             if "golden_context" not in fields and is_theirs(row):
                 return dataset
     with suppress(InputError):
-        return OWN if own_question(with_answers(row.plain()), OWN) else None
+        return OWN if question_of(row, OWN) else None
     return None
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Decomposed, HopType, Question
-from pipeline.knowledge.corpus.questions.answers import answers, listed
+from pipeline.knowledge.corpus.questions.answers import distinct_answers, listed
 from pipeline.knowledge.corpus.raw_records import Document, RawRecord, join_sentences, titled
 
 # Notes of records; the names are part of reports.
@@ -63,33 +63,28 @@ HOP["2wikimultihopqa"] = "multi"  # its name in FlashRAG
 
 @dataclass
 class Golden:
-    """Golden evidence, the number of hops (0 if unknown) and the decomposition of a question."""
+    """Golden evidence, number of hops (0 if unknown), decomposition and type of a question."""
 
     pieces: list[str] = field(default_factory=list)
     hops: int = 0
     parts: list[Decomposed] = field(default_factory=list)
+    kind: str | None = None
 
 
-def native_question(row: RawRecord, dataset: str) -> Question:
-    """The question of a record of a published data set.
+def native_question(row: RawRecord, dataset: str, text: str, gold: list[str]) -> Question:
+    """The question of a record of a published data set, with its text and its answers.
 
     Raises InputError when a field is missing or malformed, and for supports that do not fit.
     """
-    native, kind, golden = NATIVE[dataset], None, Golden()
-    text = row.text("question", "Question")
-    if "golden_answers" in row.value:
-        gold = answers(row, row.value["golden_answers"], field="golden_answers")
-    else:
-        golden, gold = _golden(row, dataset), _answers(row, dataset)
+    native, name = NATIVE[dataset], question_id(row, dataset, text)
+    golden, kind = Golden(), None
+    if row.find("answer_aliases") is not None:
+        gold = list(dict.fromkeys(gold + distinct_answers(row, "answer_aliases")))
+    if "golden_answers" not in row.value:
+        golden = _golden(row, dataset, name)
+        kind = golden.kind
         if native.kind and "golden_context" not in row.value:
             kind = row.optional_text(*native.kind)
-    name = question_id(row, dataset, text)
-    if dataset == "musique" and _PARTS in row.value:
-        stated = _HOPS_OF_ID.match(name)
-        if not golden.hops or (stated and int(stated[1]) != golden.hops):
-            expected = f"{stated[1]} hops, as the id says" if stated else "at least one hop"
-            raise InputError(f"{_PARTS}: expected {expected}, got {golden.hops}")
-        kind = name.partition("__")[0] if "__" in name else None
     return Question(
         name,
         dataset,
@@ -104,24 +99,17 @@ def native_question(row: RawRecord, dataset: str) -> Question:
     )
 
 
-def _answers(row: RawRecord, dataset: str) -> list[str]:
-    if dataset == "popqa" and "golden_context" not in row.value:  # a list, or the text of one
-        row.present("possible_answers")
-        texts = row.checked_items(listed(row, "possible_answers"), "possible_answers")
-        return answers(row, texts, field="possible_answers")
-    name, value = row.present("answer", "Answer", "answers")
-    given = [value]
-    if row.find("answer_aliases") is not None:
-        given.append(row.items("answer_aliases"))
-    return answers(row, *given, field=name)
-
-
-def _golden(row: RawRecord, dataset: str) -> Golden:
+def _golden(row: RawRecord, dataset: str, name: str) -> Golden:
     if "golden_context" in row.value:
         pieces = supporting(golden_context(row))
         return Golden(pieces, len(pieces))
     if dataset == "musique":
-        return decomposed(row)
+        golden, stated = decomposed(row), _HOPS_OF_ID.match(name)
+        if not golden.hops or (stated and int(stated[1]) != golden.hops):
+            expected = f"{stated[1]} hops, as the id says" if stated else "at least one hop"
+            raise InputError(f"{_PARTS}: expected {expected}, got {golden.hops}")
+        golden.kind = name.partition("__")[0] if "__" in name else None
+        return golden
     if dataset == "hotpotqa" or (dataset == "2wiki" and "supporting_facts" in row.value):
         return stated_facts(row)
     if dataset == "2wiki":
@@ -136,7 +124,7 @@ def _golden(row: RawRecord, dataset: str) -> Golden:
 def question_id(row: RawRecord, dataset: str, question: str) -> str:
     """The record's id, prefixed with the data set when it is a number; without an id, a text
     hash."""
-    name = row.identifier("id", "_id", "question_id", "QuestionId", "questionid")
+    name = row.identifier("id", "_id", "question_id", "questionid")
     if name is None:
         return f"{dataset}-{blake2b(question.encode(), digest_size=6).hexdigest()}"
     # Search-R1 numbers the questions of every data set as `test_0`, `test_1`, ...

@@ -1,36 +1,39 @@
 """Questions of any origin: a question, its answers, and what else a record happens to say.
 
-Input: a `RawRecord` with plain names, ``question`` and answers in a field of `answers.GOLD`, or a
-record in the form of `Question`. Output: a `Question`. A record without an id is named by a hash of
-its question. Without ``hop``, ``hops`` and a decomposition the number of hops is unknown. Lists may
-be texts (`answers.literal`). The paragraph of SQuAD and the golden context of
-PruneRAG are evidence.
+Input: a `RawRecord` with ``question`` and answers in a field of `answers.GOLD`, of a published data
+set (`native`), in the form of `Question`, or of any other origin. Output: a `Question`. A record
+without an id is named by a hash of its question. Without ``hop``, ``hops`` and a decomposition the
+number of hops is unknown. Lists may be texts (`answers.literal`). The paragraph of SQuAD and the
+golden context of PruneRAG are evidence.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from dataclasses import fields, replace
 
-from pipeline.core.answer_metrics import is_average
+from pipeline.core.answer_metrics import is_average, normalize
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Question
 from pipeline.knowledge.corpus.questions.answers import gold_answers, listed
 from pipeline.knowledge.corpus.questions.native import (
+    NATIVE,
     evidence,
     golden_context,
+    native_question,
     question_id,
     rows_of,
     supporting,
 )
+from pipeline.knowledge.corpus.questions.republished import golden_fields, with_answers
 from pipeline.knowledge.corpus.raw_records import RawRecord
 
 QUESTION = ("question", "query", "problem")
-_FIELDS = tuple(field.name for field in dataclasses.fields(Question))
+_FIELDS = tuple(field.name for field in fields(Question))
 _NAMES = ("dataset", "type", "split_part")
+EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
 
 
 def unfolded(row: RawRecord) -> Iterator[RawRecord]:
@@ -44,7 +47,7 @@ def unfolded(row: RawRecord) -> Iterator[RawRecord]:
     for paragraph in row.objects(paragraphs, "paragraphs"):
         about = {"title": row.find("title"), "context": paragraph.find("context")}
         for part in paragraph.objects(paragraph.items("qas"), "qas"):
-            yield dataclasses.replace(part, value=about | part.value)
+            yield replace(part, value=about | part.value)
 
 
 def is_unanswerable(row: RawRecord) -> bool:
@@ -55,7 +58,7 @@ def is_unanswerable(row: RawRecord) -> bool:
 def question_text(row: RawRecord) -> str | None:
     """The first field of `QUESTION` that has any text; None when none has."""
     for name in QUESTION:
-        if _is_text(text := row.find(name)):
+        if isinstance(text := row.find(name), str) and text.strip():
             row.checked_text(text, name)
             return str(text)
     return None
@@ -73,23 +76,35 @@ def evidence_texts(row: RawRecord) -> list[str]:
     return texts
 
 
-def own_question(row: RawRecord, dataset: str) -> Question | None:
-    """The record as a `Question` of the data set that it names, or of ``dataset``.
+def question_of(row: RawRecord, dataset: str) -> Question | None:
+    """The record as a `Question` of a published data set, of the one that it names, or of
+    ``dataset``.
 
-    None for a record without an answer. Raises InputError when there is no question, a field has
-    another type, a text is blank, the data set has the name of an average of the metrics, or the
-    number of hops is below 1 or differs from the decomposition.
+    None for a record without an answer. Answers that cannot score are left out if another can.
+    Raises InputError when there is no question or a field is malformed; in records of any origin
+    also when a text is blank, the data set has the name of an average of the metrics, or the number
+    of hops is below 1 or differs from the decomposition.
     """
+    row = with_answers(row.plain())
     gold, text = gold_answers(row), question_text(row)
     if text is None:
         raise InputError(f"{' or '.join(QUESTION)}: expected a text; the record has {row.fields()}")
     if not gold:
         return None
+    if dataset in NATIVE:
+        question = native_question(row, dataset, text.strip(), gold)
+    else:
+        question = _own_question(row, dataset, text, gold)
+    question = replace(question, **golden_fields(row))
+    if scoring := [answer for answer in question.answers if normalize(answer)]:
+        row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
+        question.answers = scoring
+    return question
+
+
+def _own_question(row: RawRecord, dataset: str, text: str, gold: list[str]) -> Question:
     values = {name: row.value[name] for name in _FIELDS if row.find(name) not in (None, "")}
-    values |= {"question": text, "evidence": evidence_texts(row) or _evidence(row)}
-    given = values.get("answers")
-    if not (isinstance(given, list) and given and all(map(_is_text, given))):
-        values["answers"] = gold
+    values |= {"question": text, "evidence": evidence_texts(row) or _evidence(row), "answers": gold}
     values["decomposition"] = rows_of(row, "decomposition") if row.find("decomposition") else []
     for name in _NAMES:
         if isinstance(values.get(name), bool | int | float):
@@ -119,15 +134,10 @@ def _evidence(row: RawRecord) -> list[str]:
     return []
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
 def _check(row: RawRecord, question: Question) -> None:
     row.checked_identifier(question.question_id, "question_id")
     row.checked_text(question.dataset, "dataset")
     row.checked_text(question.question, "question")
-    row.texts(question.answers, "answers")
     row.texts(question.evidence, "evidence")
     for number, part in enumerate(question.decomposition):
         row.checked_text(part.question, f"decomposition.{number}.question")
