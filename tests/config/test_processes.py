@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Sft, load
+from pipeline.config import Sft
 from pipeline.config.machine_choices import processes_on
 from pipeline.training.collate import accumulation_steps
 
@@ -22,11 +22,3 @@ def test_each_process_has_a_gpu_and_the_micro_batches_fill_the_batch(
     assert count == expected
     micro_batches = accumulation_steps(48, per_device=2, processes=count, block="sft")
     assert 2 * count * micro_batches == 48
-
-
-def test_the_embedded_run_trains_in_one_process_on_one_gpu() -> None:
-    settings = load("embedded")
-    for block in (settings.sft, settings.dpo):
-        assert block.processes == 2
-        assert processes_on(block, 1) == 1
-        assert processes_on(block, 0) == 2

@@ -5,20 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.config import load
-from pipeline.config.policy import Prompt
 from pipeline.config.variants import variants
-from pipeline.core.records import Message
-
-
-def test_the_question_is_the_user_message_or_stands_in_it() -> None:
-    assert Prompt(system="Search.").messages("Who?") == [
-        Message("system", "Search."),
-        Message("user", "Who?"),
-    ]
-    written = Prompt(user="Search. {x} Question: {question}")
-    assert written.messages("Who is {question}?") == [
-        Message("user", "Search. {x} Question: Who is {question}?")
-    ]
 
 
 @pytest.mark.parametrize(
