@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pipeline.engine.check.collect import check_run
-from pipeline.engine.check.machine import described_machine
+from pipeline.engine.check.devices import described_machine
 from pipeline.engine.plan.plan import summary
 from pipeline.knowledge.corpus.questions import load
 from tests.cli.malformed_inputs import accepted, refused, steep
@@ -199,7 +199,7 @@ IMPORTS = f"""
 import sys
 from pipeline.cli import app
 from pipeline.engine.check.collect import check_run
-from pipeline.engine.check.machine import described_machine, this_machine
+from pipeline.engine.check.devices import described_machine, this_machine
 from pipeline.engine.stage import walk
 from tasks import task_for
 

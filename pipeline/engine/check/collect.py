@@ -15,8 +15,7 @@ from pathlib import Path
 from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
-from pipeline.engine.check.devices import device_faults, division_faults
-from pipeline.engine.check.machine import Machine, this_machine
+from pipeline.engine.check.devices import Machine, device_faults, division_faults, this_machine
 from pipeline.engine.check.models import (
     access_faults,
     downloads,

@@ -12,8 +12,7 @@ from pipeline.config import Config, load
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.model_files import local_directory
 from pipeline.engine.check.collect import Checked, check_tasks
-from pipeline.engine.check.devices import device_faults, division_faults
-from pipeline.engine.check.machine import Machine, this_machine
+from pipeline.engine.check.devices import Machine, device_faults, division_faults, this_machine
 from pipeline.engine.check.models import downloads, fit_faults, model_faults
 from pipeline.engine.check.packages import package_faults
 from pipeline.engine.opened import Opened

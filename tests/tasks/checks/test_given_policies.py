@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.check.collect import check_tasks
-from pipeline.engine.check.machine import Machine
+from pipeline.engine.check.devices import Machine
 from tests.llm.adapter_kinds import KINDS, LLAMA, Settings, adapter_of_kind
 from tests.tasks.declared import stages
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.engine.check.collect import RunRefused, check_start
-from pipeline.engine.check.machine import Machine
+from pipeline.engine.check.devices import Machine
 from pipeline.engine.run import run, walk
 from tasks import task_for
 from tests.tasks.checks.published_files import write_published_files
