@@ -28,3 +28,9 @@ def test_every_method_can_be_evaluated_with_one_retrieval_in_the_prompt(name: st
     config = load(file, ("evaluation.retrieval.rounds=prompt", "start=base"))
     assert config.for_evaluation().retrieval.rounds == "prompt"
     assert config.grammar == name
+
+
+def test_policy_0_is_called_by_what_the_run_starts_from() -> None:
+    starts = ("sft", "base", "/models/adapter")
+    names = [load(EMBEDDED, (f"start={start}",)).policy_name(0) for start in starts]
+    assert names == ["sft", "base", "start"]
