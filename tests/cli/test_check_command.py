@@ -28,7 +28,6 @@ PUBLISHED = {
     "prograph-qwen2.5-3b": 4,
     "prograph-qwen2.5-7b": 4,
     "single-gpu-24gb-hiprag": 1,
-    "baseline-hiprag-qwen2.5-3b": 1,
 }
 
 

@@ -1,13 +1,15 @@
 """Requests to endpoints in plans: their number, tokens and cost, and the ceilings that paid ones need."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.config import load
+from pipeline.config import Block, Endpoint, load
 from pipeline.config.base import is_public
+from pipeline.core.shipped import configuration_names
 from pipeline.engine.plan.money import totals
 from pipeline.engine.plan.plan import Plan, make_plan, summary
 from pipeline.engine.plan.sizes import sizes_of
@@ -122,6 +124,22 @@ def test_check_and_plan_print_the_requests_and_check_refuses_a_run_without_a_cei
     made = json.loads(steep(["plan", *options, graph(PAID), "--json"])[1])["plan"]
     [found] = [one for stage in made["stages"] for one in stage["endpoints"]]
     assert (found["endpoint"], found["model"], found["cost"]) == ("graph.endpoint", "m", None)
+
+
+def endpoints(block: Block) -> Iterator[Endpoint]:
+    for value in dict(block).values():
+        if isinstance(value, Endpoint):
+            yield value
+        elif isinstance(value, Block):
+            yield from endpoints(value)
+
+
+def test_no_shipped_configuration_has_a_paid_endpoint_without_a_ceiling() -> None:
+    found = {
+        name: list(endpoints(load(name, ("data.root=/data",)))) for name in configuration_names()
+    }
+    assert sum(map(len, found.values())) >= 4
+    assert [name for name, of in found.items() if any(one.unbounded for one in of)] == []
 
 
 @pytest.mark.parametrize(
