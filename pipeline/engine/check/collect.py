@@ -140,7 +140,7 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
         lambda: device_faults(settings, on_device, machine) if here_or_described else (),
         lambda: package_faults(settings, on_device) if local else (),
         lambda: execution_faults(settings) if machine.here else (),
-        lambda: _folder_faults(settings) if machine.here else (),
+        lambda: folder_faults(settings) if machine.here else (),
         lambda: plan.faults(),
         lambda: _space_faults(settings, plan, space, held) if machine.here else (),
     )
@@ -189,7 +189,7 @@ def _keys(opened: Iterable[Opened]) -> Iterator[str]:
                 yield str(error)
 
 
-def _folder_faults(settings: Config) -> Iterator[str]:
+def folder_faults(settings: Config) -> Iterator[str]:
     """A sentence for each directory of the run that cannot be made or written; nothing is made."""
     for path in (settings.run_dir / "store", settings.run_dir / "logs"):
         if os.path.lexists(path) and not path.is_dir():  # also a link to nothing
