@@ -32,10 +32,8 @@ def totals(found: Iterable[Requests]) -> list[Requests]:
 def ceiling_faults(found: Iterable[Requests]) -> Iterator[str]:
     """A sentence for each paid endpoint without a ceiling, with a ceiling for its largest stage."""
     for key, one in _largest(found).items():
-        settings, proposed = (
-            one.remote.settings,
-            max(1, round(float(f"{_SPARE * one.expected:.1e}"))),
-        )
+        settings = one.remote.settings
+        proposed = max(1, round(float(f"{_SPARE * one.expected:.1e}")))  # of two digits
         if not settings.unbounded:
             continue
         if one.cost is not None:
