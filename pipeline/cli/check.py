@@ -29,7 +29,7 @@ def check(
     """
     import tasks as tasks  # declares the stages
     from pipeline.engine.check.collect import check_run
-    from pipeline.engine.check.machine import machine_of
+    from pipeline.engine.check.devices import machine_of
 
     faults = []
     try:

@@ -297,7 +297,7 @@ def _open_tokenizer(name: Path, chat_template: Path | None) -> tuple[Tokenizer, 
 
 
 def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
-    from pipeline.llm.tokens import decode, decode_mask, mask_mismatch, tokenize_spans
+    from pipeline.llm.tokens import decode, decode_mask, mismatch, tokenize_spans
     from pipeline.rollout.grammars import grammar
     from pipeline.training.checks import same_text
 
@@ -308,7 +308,7 @@ def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
     decoded = decode_mask(ids, token_spans, tokenizer)
     problem = None
     if view.output:
-        problem = mask_mismatch(ids, token_spans, tokenizer, view.output, spans)
+        problem = mismatch(tokenizer, view.output, spans, ids, token_spans)
     if problem and not view.token_ids:  # Qwen's tokenizers normalize the user's text to NFC
         parts = (decode(tokenizer, ids[start:end]) for start, end, _ in token_spans)
         problem = None if same_text("".join(parts), view.output) else problem

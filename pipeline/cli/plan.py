@@ -47,7 +47,7 @@ def plan(
     a paid endpoint without a ceiling, is a line on standard error, and the exit status is 2.
     """
     from pipeline.config.machine_choices import resolve_dtypes
-    from pipeline.engine.check.machine import machine_of
+    from pipeline.engine.check.devices import machine_of
     from pipeline.engine.plan.plan import make_plan
     from pipeline.engine.plan.sizes import sizes_of
 

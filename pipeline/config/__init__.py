@@ -12,7 +12,6 @@ from pipeline.config.base import (
     for_round,
 )
 from pipeline.config.evaluation import JudgeModel, Judges
-from pipeline.config.execution import Executor
 from pipeline.config.knowledge import (
     Corpus,
     CorpusFile,
@@ -34,32 +33,4 @@ from pipeline.config.policy import (
     Trainer,
 )
 from pipeline.config.reading import load
-from pipeline.config.run import Config
-
-__all__ = [
-    "Block",
-    "Config",
-    "Corpus",
-    "CorpusFile",
-    "Data",
-    "Dpo",
-    "Embedder",
-    "Endpoint",
-    "EngineConfig",
-    "Executor",
-    "Graph",
-    "Grpo",
-    "Hypergraph",
-    "JudgeModel",
-    "Judges",
-    "Lora",
-    "QuestionFile",
-    "Reranker",
-    "Rewards",
-    "Sft",
-    "SftData",
-    "TeaRagReward",
-    "Trainer",
-    "for_round",
-    "load",
-]
+from pipeline.config.run import Config, Executor

@@ -117,35 +117,35 @@ def all_names() -> Iterator[str]:
                 yield f"{place}.{setting.name}".lstrip(".")
 
 
+_KINDS = {
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "null": "null",
+    "object": "a mapping",
+}
+
+
 def _words(schema: dict[str, Any]) -> Iterator[str]:
     """The kinds of values of a property of the schema."""
-    if "anyOf" in schema:
-        for option in schema["anyOf"]:
+    kind = schema.get("type")
+    options = [{**schema, "type": one} for one in kind] if isinstance(kind, list) else []
+    if options := options or schema.get("anyOf", []):
+        for option in options:
             yield from _words(option)
     elif "$ref" in schema:
         yield "a block of settings"
-    elif "enum" in schema:
-        yield f"one of {', '.join(map(str, schema['enum']))}"
     elif "const" in schema:
         yield str(schema["const"])
-    elif isinstance(schema.get("type"), list):
-        for kind in schema["type"]:
-            yield from _words({**schema, "type": kind})
-    elif schema.get("type") in ("integer", "number"):
-        kind = "a whole number" if schema["type"] == "integer" else "a number"
-        yield f"{kind}{_bounds(schema)}"
-    elif schema.get("type") == "array":
+    elif "enum" in schema:
+        yield f"one of {', '.join(map(str, schema['enum']))}"
+    elif kind == "array":
         inner = "; or ".join(dict.fromkeys(_words(schema.get("items", {}))))
         least = schema.get("minItems", 0)
         yield f"a list{f' of at least {least}' if least else ''} ({inner})"
     else:
-        kinds = {
-            "boolean": "true or false",
-            "string": "a text",
-            "null": "null",
-            "object": "a mapping",
-        }
-        yield kinds.get(str(schema.get("type")), "any value")
+        yield f"{_KINDS.get(str(kind), 'any value')}{_bounds(schema)}"
 
 
 def _bounds(schema: dict[str, Any]) -> str:

@@ -66,13 +66,15 @@ def resolve_dtypes(
     names = [name for name, value in values.items() if name.endswith(".dtype") and value == AUTO]
     dtypes: dict[str, Dtype] = {}
     kept = read_dtypes(settings.run_dir / DTYPES) if names else {}
+    if gpus is None and not kept.keys() >= set(names):
+        gpus = settings.gpus > 0 or bool(not torch_for_cpus() and visible_gpus())
     for name in names:
         block = name.removesuffix(".dtype")
         # Settings of a round hold only what differs from the block of the run.
         device = values.get(f"{block}.device", AUTO)  # training has no setting of its device
         if name in kept:
             dtypes[name] = kept[name]
-        elif device == "cuda" or (device == "auto" and _has_gpus(settings, gpus)):
+        elif device == "cuda" or (device == "auto" and gpus):
             dtypes[name] = "bfloat16"
         else:
             dtypes[name] = cpu(block.rpartition(".")[2] == "engine")
@@ -94,12 +96,6 @@ def read_dtypes(path: Path) -> dict[str, Dtype]:
             "take the types of this machine",
         )
     return kept
-
-
-def _has_gpus(settings: Config, gpus: bool | None) -> bool:
-    if gpus is None:
-        return settings.gpus > 0 or bool(not torch_for_cpus() and visible_gpus())
-    return gpus
 
 
 def _replaced(value: Any, dtypes: Mapping[str, Dtype], name: str = "") -> Any:

@@ -14,6 +14,7 @@ from pydantic_core import InitErrorDetails
 
 from pipeline.config.base import with_numbers_as_keys
 from pipeline.config.yaml_files import shown_key
+from pipeline.core.input_files import leaves
 
 PER_ROUND = "per_round"
 # Blocks and fields that stages of a round read, without the settings that every policy of a run
@@ -26,23 +27,13 @@ ROUND_SETTINGS = (
 
 
 def _known(settings: dict[str, Any]) -> dict[str, Any]:
-    for key in _leaves(settings):
+    for key, _ in leaves(settings):
         if not any(f"{key}.".startswith(f"{name}.") for name in ROUND_SETTINGS):
             raise ValueError(
                 f"{shown_key(key)} cannot be set for a single round; settings of a round are "
                 f"{', '.join(ROUND_SETTINGS)}"
             )
     return settings
-
-
-def _leaves(settings: Mapping[str, Any]) -> list[str]:
-    """The dotted names at the depth at which `ROUND_SETTINGS` names a setting."""
-    names = []
-    for block, value in settings.items():
-        fields = [name for name in ROUND_SETTINGS if name.startswith(f"{block}.")]
-        below = value if fields and isinstance(value, Mapping) else {}
-        names += [f"{block}.{name}" for name in below] or [block]
-    return names
 
 
 def _by_number(value: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,12 +16,12 @@ from pipeline.config.base import (
     Few,
     Indirect,
     Items,
+    NotEmpty,
     PathOrName,
     Seed,
     shown,
 )
 from pipeline.config.evaluation import BASE, OVERRIDDEN, Evaluation, JudgeModel, Judges
-from pipeline.config.execution import Executor
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
 from pipeline.config.policy import (
@@ -52,6 +53,32 @@ def run_name(value: str) -> str:
             f"'.' or '-', got {shown(value)}; set name, which is also the name of a directory"
         )
     return value
+
+
+class Slurm(Block):
+    """Stages as Slurm jobs, submitted by submitit (extra ``slurm`` of pyproject.toml)."""
+
+    cluster: Annotated[Literal["slurm", "local"], Execution()] = Field(
+        "slurm", description="local: processes of this machine instead of jobs, to try a set-up"
+    )
+    directives: Annotated[Items[NotEmpty], Execution()] = Field(
+        (),
+        description="options of sbatch, such as `--partition=gpu`, `--mem-per-cpu=6G` and "
+        "`--time=720` in minutes (1440 by default), after which a stage is queued again",
+    )
+
+
+class Executor(Block):
+    """Where stages run."""
+
+    kind: Annotated[Literal["local", "ray", "slurm"], Execution()] = Field(
+        "local", description="processes of this machine, a Ray cluster, or Slurm jobs"
+    )
+    threads: Annotated[Few, Execution()] = Field(
+        8,
+        description="ray, slurm: CPU threads of a stage for each of its GPUs, or without a GPU",
+    )
+    slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")
 
 
 class Config(Block):
@@ -155,78 +182,103 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _blocks_fit_together(self) -> Config:
+        faults = (self._of_retrieval, self._of_method, self._of_judges, self._of_rounds)
+        for fault in (fault for of in faults for fault in of()):
+            raise ValueError(fault)
+        return self
+
+    def _of_retrieval(self) -> Iterator[str]:
+        variant, rounds = self.retrieval.variant, self.retrieval.rounds
         if self.graph.source == "none" and self._needs_graph:
-            raise ValueError(
-                f"graph.source is none, and retrieval.variant {self.retrieval.variant} needs a "
-                "graph; set graph.source, or retrieve with variant semantic or linked, or over a "
-                "hypergraph from another source than triplets"
+            yield (
+                f"graph.source is none, and retrieval.variant {variant} needs a graph; set "
+                "graph.source, or retrieve with variant semantic or linked, or over a hypergraph "
+                "from another source than triplets"
             )
         if self.retrieval.over_links and not self.index.links:
-            scored = self.retrieval.variant not in ("fused", "linked")
-            reader = "chunk_scores fused" if scored else f"variant {self.retrieval.variant}"
-            raise ValueError(
+            reader = (
+                f"variant {variant}" if variant in ("fused", "linked") else "chunk_scores fused"
+            )
+            yield (
                 f"index.links is false, and retrieval.{reader} reads the links of the index; set "
                 "index.links to true"
             )
         if self.graph.scope == "candidates" and self.retrieval.service is not None:
-            raise ValueError(
+            yield (
                 "graph.scope is candidates, which makes a second index after policy 0, and a "
                 "retrieval.service serves one index; remove the service, or set scope to all"
             )
-        if self.sft_data.memory is not None and not self.method.memory_steps:
-            with_memory = [name for name, entry in METHODS.items() if entry.memory_steps]
-            raise ValueError(
-                f"sft_data.memory is set and grammar is {self.grammar}; only "
-                f"{', '.join(with_memory)} has steps from memory; set it to null"
-            )
-        if self.retrieval.rounds == "single" and not self.method.single_retrieval:
-            raise ValueError(
+        if rounds == "single" and not self.method.single_retrieval:
+            yield (
                 f"retrieval.rounds is single, and grammar {self.grammar} cannot continue from a "
                 "step that it did not write; set retrieval.rounds to iterative, or to prompt"
             )
-        if self.retrieval.rounds not in ("iterative", "single") and self.rounds:
-            raise ValueError(
-                f"retrieval.rounds is {self.retrieval.rounds} and rounds is {self.rounds}; answers "
-                "without steps cannot be trained; set rounds to 0, or evaluation.retrieval.rounds "
-                "instead"
+        if rounds not in ("iterative", "single") and self.rounds:
+            yield (
+                f"retrieval.rounds is {rounds} and rounds is {self.rounds}; answers without steps "
+                "cannot be trained; set rounds to 0, or evaluation.retrieval.rounds instead"
             )
         if self.teaches_hyperedges and self.sft_data.triplets == "llm":
-            raise ValueError(
+            yield (
                 f"sft_data.triplets is llm, which extracts triplets, and retrieval.variant "
-                f"{self.retrieval.variant} shows hyperedges; set sft_data.triplets to graph"
+                f"{variant} shows hyperedges; set sft_data.triplets to graph"
             )
-        if self.pairs.step_margin is not None and not self.method.step_rewards:
-            raise ValueError(
-                f"pairs.step_margin is {self.pairs.step_margin}, and grammar {self.grammar} has no "
+
+    def _of_method(self) -> Iterator[str]:
+        pairs, method, rewards = self.pairs, self.method, self.rewards
+        if self.sft_data.memory is not None and not method.memory_steps:
+            with_memory = [name for name, entry in METHODS.items() if entry.memory_steps]
+            yield (
+                f"sft_data.memory is set and grammar is {self.grammar}; only "
+                f"{', '.join(with_memory)} has steps from memory; set it to null"
+            )
+        if pairs.step_margin is not None and not method.step_rewards:
+            yield (
+                f"pairs.step_margin is {pairs.step_margin}, and grammar {self.grammar} has no "
                 "step rewards; set pairs.step_margin to null"
             )
-        if self.pairs.terms != "all" and not self.method.separate_terms:
-            raise ValueError(
-                f"pairs.terms is {self.pairs.terms}, and the reward of grammar {self.grammar} is a "
+        if pairs.terms != "all" and not method.separate_terms:
+            yield (
+                f"pairs.terms is {pairs.terms}, and the reward of grammar {self.grammar} is a "
                 "single number; set pairs.terms to all"
             )
         if self._needs_entities and self.graph.source == "none":
-            raise ValueError(
-                f"rewards.prograph.structure is {self.rewards.prograph.structure}, and there are "
-                "no entities to count, because graph.source is none and retrieval is not over the "
+            yield (
+                f"rewards.prograph.structure is {rewards.prograph.structure}, and there are no "
+                "entities to count, because graph.source is none and retrieval is not over the "
                 "hypergraph; set rewards.prograph.structure to 0, or set graph.source"
             )
-        highest = self.rewards.tearag.highest_process
-        if highest < self._needed_process - 1e-9:
-            raise ValueError(
+        if (highest := rewards.tearag.highest_process) < self._needed_process - 1e-9:
+            yield (
                 f"the weights of rewards.tearag give a process of at most {highest:g}, and "
                 f"multi-hop pairs need {self._needed_process:g} (pairs.multi_process, "
                 "pairs.multi_process_relaxed); raise the weights, or set pairs.terms to "
                 "outcome-format, or to outcome to leave out the format too"
             )
-        if self.judges is None and self.judged:
-            raise ValueError(
-                "judges is missing, and the rewards count judged steps; add the block judges"
+        unread = {
+            "model.thinking": (self.model.thinking, None),
+            "tools": (self.tools, None),
+            "sampling.malformed_calls": (self.sampling.malformed_calls, "end"),
+        }
+        for name, (value, default) in unread.items():
+            if value != default and self.format not in CALL_TOOLS:
+                yield (
+                    f"{name} is set, and format is {self.format}, whose trajectories are text "
+                    f"without tool calls; set format to tools, or {name} to {default or 'null'}"
+                )
+        if rewards.prograph.outcome == "gated" and self.format in CALL_TOOLS:
+            yield (
+                "rewards.prograph.outcome is gated, which reads tags, and format is "
+                f"{self.format}; set outcome to sum, or format to tags"
             )
+
+    def _of_judges(self) -> Iterator[str]:
+        if self.judges is None and self.judged:
+            yield "judges is missing, and the rewards count judged steps; add the block judges"
         blocks = {"judges": self.judges, "evaluation.judges": self.evaluation.judges}
         for block, judges in blocks.items():
             if judges is not None and not self.method.judged_steps:
-                raise ValueError(
+                yield (
                     f"{block} is set, and steps in grammar {self.grammar} have no conclusion to "
                     f"judge; set {block} to null"
                 )
@@ -235,101 +287,63 @@ class Config(Block):
         exact["answer_judge"] = answers is not None and answers.backend == "closed-world"
         for block, by_facts in exact.items():
             if by_facts and self.data.closed_world is None:
-                raise ValueError(
-                    f"{block} has backend closed-world, which needs data.closed_world; "
-                    "add it or choose another backend"
+                yield (
+                    f"{block} has backend closed-world, which needs data.closed_world; add it or "
+                    "choose another backend"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _objective_fits(self) -> Config:
+    def _of_rounds(self) -> Iterator[str]:
+        if self.start != SFT and self.dpo.reference == "sft":
+            yield (
+                f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no "
+                "policy 0 (SFT); set dpo.reference to previous"
+            )
+        if self.until == "pair" and not self.rounds:
+            yield (
+                "until is pair, and rounds is 0, so that no round makes pairs; set rounds to at "
+                "least 1, or until to report"
+            )
+        for number in (number for number in self.per_round if number > self.rounds):
+            yield (
+                f"per_round has settings for round {number}, and rounds is {self.rounds}; "
+                f"remove them, or set rounds to {number}"
+            )
         if self.objective == "dpo":
-            return self
+            return
         if self.grpo is None:
-            per = "" if self.method.step_rewards else " and per: trajectory"
-            raise ValueError(
-                "objective is grpo, which needs the block grpo; add it with at least "
-                f"learning_rate and batch_size{per}, for example grpo: "
-                f"{{learning_rate: 1.0e-5, batch_size: 128{', per: trajectory' if per else ''}}}"
+            per = "" if self.method.step_rewards else ", per: trajectory"
+            yield (
+                "objective is grpo, which needs the block grpo; add it with at least these, for "
+                f"example grpo: {{learning_rate: 1.0e-5, batch_size: 128{per}}}"
+            )
+        elif self.grpo.per == "step" and not self.method.step_rewards:
+            yield (
+                f"grpo.per is step, and grammar {self.grammar} has no step rewards; set grpo.per "
+                "to trajectory"
             )
         if self.until == "pair":
-            raise ValueError(
-                "until is pair, and objective grpo makes no pairs; set objective to dpo"
-            )
+            yield "until is pair, and objective grpo makes no pairs; set objective to dpo"
         if self.sampling.top_p < 1 or self.sampling.temperature == 0:
-            raise ValueError(
+            yield (
                 f"sampling.top_p is {self.sampling.top_p} and sampling.temperature "
                 f"{self.sampling.temperature}; objective grpo needs the probabilities of the "
                 "sampling distribution; set sampling.top_p to 1 and sampling.temperature above 0"
             )
-        if self.grpo.per == "step" and not self.method.step_rewards:
-            raise ValueError(
-                f"grpo.per is step, and grammar {self.grammar} has no step rewards; set grpo.per "
-                "to trajectory"
-            )
-        return self
 
     @model_validator(mode="after")
-    def _rounds_are_valid(self) -> Config:
-        if self.until == "pair" and not self.rounds:
-            raise ValueError(
-                "until is pair, and rounds is 0, so that no round makes pairs; set rounds to at "
-                "least 1, or until to report"
-            )
-        for number in self.per_round:
-            if number > self.rounds:
-                raise ValueError(
-                    f"per_round has settings for round {number}, and rounds is {self.rounds}; "
-                    f"remove them, or set rounds to {number}"
-                )
+    def _rounds_and_evaluation_are_valid(self) -> Config:
         errors = []
         for number in self.per_round:
             try:
                 self.of_round(number)
             except ValidationError as error:
                 errors += located((PER_ROUND, number), error)
-        if errors:
-            raise ValidationError.from_exception_data(type(self).__name__, errors)
-        return self
-
-    @model_validator(mode="after")
-    def _evaluation_is_valid(self) -> Config:
         try:
             self.for_evaluation()
         except ValidationError as error:
-            errors = located(("evaluation",), error)
-            raise ValidationError.from_exception_data(type(self).__name__, errors) from None
-        return self
-
-    @model_validator(mode="after")
-    def _format_fits(self) -> Config:
-        unread = {
-            "model.thinking": (self.model.thinking, None),
-            "tools": (self.tools, None),
-            "sampling.malformed_calls": (self.sampling.malformed_calls, "end"),
-        }
-        for name, (value, default) in unread.items():
-            if value != default and self.format not in CALL_TOOLS:
-                raise ValueError(
-                    f"{name} is set, and format is {self.format}, whose trajectories are text "
-                    f"without tool calls; set format to tools, or {name} to {default or 'null'}"
-                )
-        if self.rewards.prograph.outcome == "gated" and self.format in CALL_TOOLS:
-            raise ValueError(
-                "rewards.prograph.outcome is gated, which reads tags, and format is "
-                f"{self.format}; set outcome to sum, or format to tags"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _start_fits(self) -> Config:
-        if self.start == SFT:
-            return self
-        if self.dpo.reference == "sft":
-            raise ValueError(
-                f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no "
-                "policy 0 (SFT); set dpo.reference to previous"
-            )
+            errors += located(("evaluation",), error)
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
 
     def for_evaluation(self) -> Config:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pipeline.core import gguf
 from pipeline.core.errors import DependencyError, model_problem
 from pipeline.core.gpus import cuda_works
-from pipeline.core.model_files import PACKAGE, find_model, is_hub_name
+from pipeline.core.model_files import PACKAGE, find_model, is_hub_name, is_offline
 
 _WEIGHTS = (".safetensors", ".bin")  # formats that sentence-transformers loads
 _OTHER_FRAMEWORKS = [
@@ -79,11 +79,13 @@ def _from_hub(name: str, key: str) -> Path:
     try:
         return Path(snapshot_download(name, ignore_patterns=_OTHER_FRAMEWORKS))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        failed = "HF_HUB_OFFLINE forbids its download"
+        if not is_offline():
+            failed = f"its download failed ({reason})"
         raise DependencyError(
-            f"{key}: model {name} is neither a directory nor in the local hub cache, and its "
-            f"download failed ({type(error).__name__}: {reason}); run `hf download {name}` on a "
-            "machine with a network, or name a model directory"
+            f"{key}: {name} is not in the cache of the hub, and {failed}; run hf download {name} "
+            "where there is a network, or name a model directory"
         ) from None
 
 

@@ -189,12 +189,15 @@ def mismatch(
     """How text, character spans, ids and token spans disagree, or None when they agree.
 
     Decodes every token span: the texts must concatenate to ``output``, and their writers must be
-    the writers of the character spans. A control token as the last id may be absent from the text,
-    since it ended the sequence.
+    the writers of the character spans; neighbours of one writer count as one span. A control token
+    as the last id may be absent from the text, since it ended the sequence. So masked tokens that
+    are no observation are found, and trained tokens that are not the policy's text.
     """
-    problem = cover_error(token_spans, len(token_ids))
-    if problem is not None:
-        return f"token_spans: {problem}"
+    lengths = {"token_spans": (token_spans, len(token_ids)), "spans": (spans, len(output))}
+    for name, (covering, length) in lengths.items():
+        if problem := cover_error(covering, length):
+            return f"{name}: {problem}"
+    spans, token_spans = _joined(spans), _joined(token_spans)
     text, decoded_spans = _decoded(tokenizer, token_ids, token_spans)
     if text != output and token_ids and token_ids[-1] in control_ids(tokenizer):
         text, decoded_spans = _decoded(tokenizer, token_ids[:-1], token_spans)
@@ -205,8 +208,8 @@ def mismatch(
             f"ids decode to {text[offset:end]!r} at offset {offset}, "
             f"text is {output[offset:end]!r} there"
         )
-    if decoded_spans != [tuple(span) for span in spans]:
-        return f"spans are {list(spans)}, the ids give {decoded_spans}"
+    if decoded_spans != spans:
+        return f"spans are {spans}, the ids give {decoded_spans}"
     return None
 
 
@@ -259,21 +262,6 @@ def tokenize_spans(
         ids += part
         token_spans = extend(token_spans, len(part), writer)
     return ids, token_spans
-
-
-def mask_mismatch(
-    token_ids: list[int],
-    token_spans: Sequence[Span],
-    tokenizer: Tokenizer,
-    output: str,
-    spans: Sequence[Span],
-) -> str | None:
-    """The first difference between tokens and text; None when they agree.
-
-    It compares the whole text and the writers of its pieces (`mismatch`), so it
-    finds masked tokens that are no observation and trained tokens that are not the policy's text.
-    """
-    return mismatch(tokenizer, output, _joined(spans), token_ids, _joined(token_spans))
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:

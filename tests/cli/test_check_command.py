@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from pipeline.engine.check.collect import check_run
-from pipeline.engine.check.machine import described_machine
+from pipeline.engine.check.devices import described_machine
+from pipeline.engine.plan.plan import summary
 from pipeline.knowledge.corpus.questions import load
 from tests.cli.malformed_inputs import accepted, refused, steep
 from tests.cli.test_cli import ROOT
@@ -26,6 +27,7 @@ PUBLISHED = {
     "hiprag-qwen2.5-7b": 4,
     "prograph-qwen2.5-3b": 4,
     "prograph-qwen2.5-7b": 4,
+    "single-gpu-24gb-hiprag": 1,
 }
 
 
@@ -61,6 +63,7 @@ def test_a_published_configuration_fits_its_gpus_of_80_gb(data, name, gpus):
     assert stages["train"].gpus == gpus
     assert 0 < stages["sample"].memory.size < checked.plan.gpu.memory
     assert checked.plan.unknown == []
+    assert not [line for line in summary(checked.plan, ()) if "it would stop there" in line]
 
 
 def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
@@ -195,7 +198,7 @@ IMPORTS = f"""
 import sys
 from pipeline.cli import app
 from pipeline.engine.check.collect import check_run
-from pipeline.engine.check.machine import described_machine, this_machine
+from pipeline.engine.check.devices import described_machine, this_machine
 from pipeline.engine.stage import walk
 from tasks import task_for
 

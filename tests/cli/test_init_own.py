@@ -12,7 +12,7 @@ from pipeline.cli.own import Wanted, _Found, _text
 from pipeline.config import load
 from pipeline.config.presets import PRESETS
 from pipeline.engine.check.collect import check_run
-from pipeline.engine.check.machine import Machine, described_machine
+from pipeline.engine.check.devices import Machine, described_machine
 from tests.cli.malformed_inputs import finished, refused
 from tests.tasks.planning.test_money import planned
 

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import for_round, load
+from pipeline.config import Sft, for_round, load
+from pipeline.config.machine_choices import processes_on
+from pipeline.config.variants import variants
 from pipeline.core.errors import ConfigError
 from pipeline.rollout.grammars import grammar
+from pipeline.training.collate import accumulation_steps
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EMBEDDED = CONFIGS / "embedded.yaml"
@@ -122,3 +125,31 @@ def test_hiprag_needs_only_the_objective_to_train_with_grpo(name):
     config = load(CONFIGS / f"{name}.yaml", ("objective=grpo", "data.root=/data"))
     assert config.trainer is config.grpo
     assert config.trainer.processes <= max(config.gpus, config.workers or 1)
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0, 4), (1, 1), (2, 2), (3, 2), (4, 4), (8, 4)])
+def test_each_process_has_a_gpu_and_the_micro_batches_fill_the_batch(gpus, expected):
+    settings = {"learning_rate": 1e-4, "batch_size": 48, "per_device_batch_size": 2, "processes": 4}
+    count = processes_on(Sft(**settings), gpus)
+    assert count == expected
+    micro_batches = accumulation_steps(48, per_device=2, processes=count, block="sft")
+    assert 2 * count * micro_batches == 48
+
+
+@pytest.mark.parametrize(
+    "name", ["hiprag-qwen2.5-3b", "prograph-qwen2.5-3b", "single-gpu-24gb-search-r1"]
+)
+def test_other_methods_are_instructed_in_the_users_turn_as_by_their_code(name):
+    [message] = load(name).prompt.messages("Who built it?")
+    assert message.role == "user"
+    assert "if you are sure" not in message.content.lower()
+    assert "as you want" in message.content or "as you need" in message.content
+    assert message.content.rstrip().endswith("Question: Who built it?")
+
+
+@pytest.mark.parametrize("name", variants())
+def test_a_prompt_of_one_answer_replaces_the_whole_prompt_of_its_base(name):
+    config = load(name, ("data.root=/data",))
+    if config.retrieval.variant == "none" or config.retrieval.rounds == "prompt":
+        assert config.prompt.user == "{question}"
+        assert "answer" in config.prompt.system

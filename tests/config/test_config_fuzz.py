@@ -16,8 +16,8 @@ def test_generated_configurations_load_or_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    accepted = [check(case, tmp_path) for case in cases(seed=0, count=250)]
-    assert 10 < sum(accepted) < 125  # neither is everything refused nor everything accepted
+    accepted = [check(case, tmp_path) for case in cases(seed=0, count=150)]
+    assert 6 < sum(accepted) < 75  # neither is everything refused nor everything accepted
 
 
 def test_the_unchanged_configuration_is_accepted(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
         ("per_round.2.pairs.easy_outcome=1.5", r"per_round\.2\.pairs\.easy_outcome is 1\.5; set it to"),
         ("per_round.2.sampling.samples=1", r"per_round\.2\.sampling\.samples is 1; set it to a number of at"),
         ("per_round.2.pairs.step_margin=0.1", r"per_round\.2: pairs\.step_margin is 0\.1, and grammar"),
-        ("per_round.2.retrieval.top_k=3", r"per_round\.2: retrieval cannot be set for a single round; set"),
+        ("per_round.2.retrieval.top_k=3", r"per_round\.2: retrieval\.top_k cannot be set for a single round; s"),
         ("per_round.2=3", r"per_round\.2 is 3; set it to a mapping"),
         ("per_round.two={}", r"the key per_round\.two is 'two'; set it to a whole number"),
         ("per_round.4={}", "settings for round 4, and rounds is 3; remove them, or set rounds"),

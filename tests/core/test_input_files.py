@@ -118,7 +118,7 @@ def test_an_error_gets_its_file_and_line_once():
     assert str(Place("a.json", 9).error(InputError.at("b.json", "empty"))) == "b.json: empty"
 
 
-@pytest.mark.parametrize("bad", ['"a"x,b\n', '\n"a"x,b\r\n', '"a"x,"b\n'])
+@pytest.mark.parametrize("bad", ['\n"a"x,b\r\n', '"a"x,"b\n'])
 def test_a_table_of_malformed_rows_takes_no_quadratic_time(tmp_path, bad):
     path = tmp_path / "t.csv"
     path.write_text("title,text\n" + bad * 30_000 + "f,g\n")

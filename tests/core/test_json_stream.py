@@ -13,9 +13,10 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import open_text
 from pipeline.core.json_stream import iterate_elements, iterate_member, iterate_object
 
+TEXT = st.text(max_size=8)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.floats(-9, 9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXT | st.floats(-9, 9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
 )
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from pipeline.config import EngineConfig, Reranker
 from pipeline.core.content_hashes import ContentHashes
@@ -86,10 +84,7 @@ def removed(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("change", [in_place, replaced, added, removed])
-def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(
-    change: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(tmp_path: Path) -> None:
     """Stages, chats, merged models, encoders and policies; some take hashes from the run's cache."""
     names = [*LANGUAGE_MODEL, "generation_config.json", "vocab.txt", "adapter_config.json"]
     folder = write(tmp_path / "model", names)
@@ -113,12 +108,13 @@ def test_no_key_of_a_changed_model_folder_is_that_of_the_old_one(
     time.sleep(2.1)  # until the cache keeps the hashes
     assert keys() == keys()
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    for path in files if change is not added else files[:1]:
+    changes = [(change, path) for change in (in_place, replaced, removed) for path in files]
+    for change, path in (*changes, (added, files[0])):
         if change is removed and path.name == "config.json":
             continue  # the folder is then no model
         before, content = keys(), path.read_bytes()
         change(path)
-        assert not set(before) & set(keys()), path
+        assert not set(before) & set(keys()), (change, path)
         path.write_bytes(content)
 
 

@@ -71,24 +71,6 @@ CONFIGS: dict[str, tuple[dict[str, object], int]] = {
         },
         596_049_920,
     ),
-    "HuggingFaceTB/SmolLM2-135M-Instruct": (
-        {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False,
-            "hidden_size": 576, "intermediate_size": 1536, "max_position_embeddings": 8192,
-            "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
-            "tie_word_embeddings": True, "vocab_size": 49152,
-        },
-        134_515_008,
-    ),
-    "meta-llama/Llama-3.2-1B-Instruct": (
-        {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False,
-            "head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 131072,
-            "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
-            "tie_word_embeddings": True, "vocab_size": 128256,
-        },
-        1_235_814_400,
-    ),
     "google/gemma-3-1b-it": (  # without tie_word_embeddings
         {
             "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "attention_bias": False,

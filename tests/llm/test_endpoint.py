@@ -33,26 +33,22 @@ def test_the_request_holds_the_settings(tmp_path, serve, settings, sent):
     assert server.requests == [{"model": "fake", "messages": prompt, **sent}]
 
 
-def test_without_a_configured_key_none_of_the_environment_is_sent(tmp_path, serve, monkeypatch):
-    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):  # the settings do not name them
-        monkeypatch.setenv(name, KEY)
-    server = serve()
-    asked(tmp_path, server, "a")
-    assert server.keys == {"Bearer none"}
-
-
-def test_no_header_of_the_environment_is_sent(tmp_path, serve, monkeypatch):
+@pytest.mark.parametrize(
+    ("variable", "sent"), [(None, "Bearer none"), ("FAKE_KEY", f"Bearer {KEY}")]
+)
+def test_only_the_configured_key_of_the_environment_is_sent(
+    tmp_path, serve, monkeypatch, variable, sent
+):
     monkeypatch.setenv("FAKE_KEY", KEY)
-    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-another")
-    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-of-another")
+    for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID"):
+        monkeypatch.setenv(f"OPENAI_{name}", "of-another")
     headers = "Authorization: Bearer of-another\nX-Team: of-another"
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", headers)
     server = serve()
-    asked(tmp_path, server, "a", api_key_env="FAKE_KEY")
-    assert server.keys == {f"Bearer {KEY}"}
-    [sent] = server.headers
-    assert "of-another" not in str(sent)
-    assert sent["content-type"] == "application/json"
+    asked(tmp_path, server, "a", api_key_env=variable)
+    assert server.keys == {sent}
+    assert "of-another" not in str(server.headers)
+    assert server.headers[0]["content-type"] == "application/json"
 
 
 def test_a_rerun_sends_only_missing_prompts_and_equal_prompts_once(tmp_path, serve):

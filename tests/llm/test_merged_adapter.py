@@ -21,16 +21,12 @@ HALF, WHOLE = (EngineConfig(kind="transformers", dtype=dtype) for dtype in ("bfl
 def scaled(adapter: Path, directory: Path, rms: float) -> Path:
     """A copy of the adapter whose changes of the weights have this root mean square."""
 
-    def scale(settings: dict[str, Any], tensors: dict[str, Any]) -> None:
-        downs = [name for name in tensors if "lora_A" in name]
-        factor = settings["lora_alpha"] / settings["r"]
-        squares = [
-            (factor * tensors[name.replace("lora_A", "lora_B")] @ tensors[name]).square().mean()
-            for name in downs
-        ]
+    def scale(tensors: dict[str, Any]) -> dict[str, Any]:
+        downs = {name: value for name, value in tensors.items() if "lora_A" in name}
+        deltas = (4 * tensors[name.replace("lora_A", "lora_B")] @ downs[name] for name in downs)
+        squares = [delta.square().mean() for delta in deltas]  # 4: alpha / r of the small adapter
         now = (sum(squares) / len(squares)) ** 0.5
-        for name in downs:
-            tensors[name] *= rms / now
+        return tensors | {name: value * rms / now for name, value in downs.items()}
 
     return Defect("scaled", scale).write(adapter, directory)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import EngineConfig
-from pipeline.core.errors import EngineError
+from pipeline.core.errors import DependencyError, EngineError
 from pipeline.llm.engine import EngineEnded, GenerationRequest
 from pipeline.llm.open_engine import open_engine
 from pipeline.llm.transformers_engine import TransformersEngine
@@ -195,3 +195,11 @@ def test_merged_and_loaded_adapters_generate_equal_text(model: Path, adapter: Pa
         generated[name] = [r.token_ids for r in engine.generate(requests(4, temperature=0.0))]
         engine.close()
     assert generated["merged"] == generated["loaded"] != generated["base"]
+
+
+@pytest.mark.parametrize("name", ["./absent", "/absent/model"])
+def test_a_missing_path_is_not_resolved_as_a_hub_name(name: str):
+    with pytest.raises(
+        DependencyError, match=rf"graph\.model: {name}: no such directory; name a m"
+    ):
+        open_engine(settings("transformers"), name, adapter=None, seed=0, key="graph.model")

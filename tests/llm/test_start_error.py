@@ -46,6 +46,7 @@ def refusal(free: float, total: float, share: float) -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow  # imports vLLM
 def test_an_occupied_gpu_is_told_in_one_sentence(tmp_path: Path) -> None:
     cause = tmp_path / "cause"
     cause.write_text(refusal(31.5, 79.0, 0.9))

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from pipeline.engine.check.space import folder_faults
+from pipeline.engine.check.collect import folder_faults
 from pipeline.engine.run import RunFailed, run
 from tests.tasks.counting_tasks import Ends, First, new_process, task
 from tests.waiting import LIMIT

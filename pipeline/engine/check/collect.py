@@ -7,16 +7,17 @@ the checks.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.config import load
+from pipeline.config import Config, load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
-from pipeline.engine.check.devices import device_faults, division_faults
-from pipeline.engine.check.machine import Machine, this_machine
+from pipeline.engine.check.devices import Machine, device_faults, division_faults, this_machine
 from pipeline.engine.check.models import (
     access_faults,
     downloads,
@@ -26,10 +27,10 @@ from pipeline.engine.check.models import (
 )
 from pipeline.engine.check.packages import package_faults
 from pipeline.engine.check.presets import kept_settings
-from pipeline.engine.check.space import folder_faults, space_faults
 from pipeline.engine.execution.start import execution_faults
 from pipeline.engine.needs import need_faults
 from pipeline.engine.opened import Opened, Remote
+from pipeline.engine.plan.memory import gib
 from pipeline.engine.plan.plan import Plan, make_plan
 from pipeline.engine.plan.sizes import sizes_of
 from pipeline.engine.shards import whole
@@ -141,7 +142,7 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
         lambda: execution_faults(settings) if machine.here else (),
         lambda: folder_faults(settings) if machine.here else (),
         lambda: plan.faults(),
-        lambda: space_faults(settings, plan, space, held) if machine.here else (),
+        lambda: _space_faults(settings, plan, space, held) if machine.here else (),
     )
     told = tuple(dict.fromkeys(faults))
     absent = _absent_files(tasks, told) if machine.here else ()
@@ -186,6 +187,42 @@ def _keys(opened: Iterable[Opened]) -> Iterator[str]:
                 ApiKey(one.settings.api_key_env, one.block)
             except ConfigError as error:
                 yield str(error)
+
+
+def folder_faults(settings: Config) -> Iterator[str]:
+    """A sentence for each directory of the run that cannot be made or written; nothing is made."""
+    for path in (settings.run_dir / "store", settings.run_dir / "logs"):
+        if os.path.lexists(path) and not path.is_dir():  # also a link to nothing
+            yield f"{path} is not a directory; remove it, or set runs_dir or name"
+    for key, path in (("runs_dir", settings.run_dir), ("cache_dir", Path(settings.cache_dir))):
+        place = _existing(path)
+        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
+            yield f"{key}: {place} cannot be written; change its permissions, or set {key}"
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest directory above it that exists."""
+    for place in (path, *path.parents):
+        if place.exists():
+            return place
+    return Path()
+
+
+def _space_faults(settings: Config, plan: Plan, fetched: float, held: float = 0.0) -> Iterator[str]:
+    """A sentence when the disk of the run has too little room.
+
+    ``fetched`` are the bytes of models that are fetched from the hub, ``held`` the bytes of the
+    plan that are on the disk already.
+    """
+    free = shutil.disk_usage(_existing(settings.run_dir)).free
+    needed = max(plan.disk - held, 0.0) + fetched
+    if needed > free:
+        largest = max(plan.stages, key=lambda stage: stage.work.disk)
+        yield (
+            f"runs_dir: the run needs {gib(needed)} GiB of disk ({largest.stage} "
+            f"{gib(largest.work.disk)}, models {gib(fetched)}), and {_existing(settings.run_dir)} "
+            f"has {gib(free)} free; make room, or set runs_dir"
+        )
 
 
 def _held_bytes(tasks: Collection[StageTask]) -> float:

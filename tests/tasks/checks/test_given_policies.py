@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.check.collect import check_tasks
-from pipeline.engine.check.machine import Machine
+from pipeline.engine.check.devices import Machine
 from tests.llm.adapter_kinds import KINDS, LLAMA, Settings, adapter_of_kind
 from tests.tasks.declared import stages
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHAPE = ("lora.r=4", "lora.alpha=8", "lora.targets=[q_proj, v_proj]")
 TEACHER = "sft_data.rejection_sampling.teacher"
-QUICK = ("plain", "dora", "pissa", "bias of LoRA", "saved head", "tokens")
+QUICK = ("plain", "dora", "pissa", "bias of LoRA")
 # What vLLM would ignore, or refuse at the first request, of an adapter that it loads itself.
 NOT_LOADED = {
     "dora": "use_dora: True",

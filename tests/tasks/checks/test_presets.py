@@ -12,7 +12,7 @@ from pipeline.config import load
 from pipeline.config.presets import PRESETS, format_prompt
 from pipeline.core.methods import METHODS
 from pipeline.engine.check.collect import check_run
-from pipeline.engine.check.machine import this_machine
+from pipeline.engine.check.devices import this_machine
 from pipeline.engine.check.presets import kept_settings
 from tests.tasks.declared import opened
 

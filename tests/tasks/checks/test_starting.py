@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.engine.check.collect import RunRefused, check_start
-from pipeline.engine.check.machine import Machine
+from pipeline.engine.check.devices import Machine
 from pipeline.engine.run import run, walk
 from tasks import task_for
 from tests.tasks.checks.published_files import write_published_files
@@ -86,7 +86,7 @@ def test_what_a_stopped_run_has_written_is_part_of_the_disk_that_it_needs(
         commit(task)
     needed = 650 * 4000  # bytes of its chunks
     free = type("Usage", (), {"free": needed - 1_000_000})
-    monkeypatch.setattr("pipeline.engine.check.space.shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr("pipeline.engine.check.collect.shutil.disk_usage", lambda _: free)
     with pytest.raises(RunRefused, match="GiB of disk"):
         check_start([corpus], [corpus])
     checkpoints = corpus.store.checkpoint_dir(corpus.key)
