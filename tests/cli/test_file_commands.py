@@ -87,13 +87,8 @@ def test_hyper_ranks_as_solved_by_hand(tmp_path: Path) -> None:
     [
         ({"k": 0}, "k: 0; expected at least 1"),
         ({"query_entities": ["Z"]}, "query_entities: 'Z' has no embedding in entities"),
-        ({"hyperedges": [{"id": "e", "entities": ["Z"]}]}, "hyperedges: 'Z' has no embedding"),
         ({"hyperedges": [{"id": "e", "entities": ["A"]}] * 2}, "hyperedges: two have the same id"),
         ({"entities": {"A": [1.0], "B": [1.0, 2.0], "C": [1.0]}}, "embeddings of 1 and of 2"),
-        (
-            {"entities": {"A": [float("nan")], "B": [1.0], "C": [1.0]}},
-            "entities.A.0: Input should be a valid number",
-        ),
         (
             {"entities": {"A": [1e308, 1e308], "B": [1.0, 0.0], "C": [1.0, 0.0]}},
             "a list of numbers below 1e\\+100",
