@@ -213,8 +213,6 @@ COMMANDS = (
         required=("output",),
         span_fields=("spans",),
     ),
-    Command(("parse", "{in}", "--grammar", "hiprag"), ({"output": _HIPRAG},), ("output",)),
-    Command(("parse", "{in}", "--grammar", "prograph"), ({"output": _PROGRAPH},), ("output",)),
     Command(
         ("metrics", "{in}", *OUT),
         ({"answer": "in Paris", "answers": ["Paris"]}, {"answer": None, "answers": ["x"]}),
@@ -254,11 +252,6 @@ COMMANDS = (
         ("score", "{in}", "--reward", "prograph", *OUT),
         (_GRAPH, {"answers": ["Ann"], "output": _PROGRAPH, "entities": ["Up"], "question": "?"}),
         ("answers",),
-    ),
-    Command(
-        ("score", "{in}", "--reward", "search-r1", *OUT),
-        ({"answers": ["poet"], "output": _SEARCH_R1, "grammar": "search-r1"},),
-        ("answers", "output"),
     ),
     Command(
         ("pair", "{in}", "--funnel", "{dir}/funnel.jsonl", *OUT),
