@@ -63,7 +63,7 @@ def check(case: Case, directory: Path) -> str | None:
     for name, content in case.files.items():
         (directory / name).write_bytes(content)
     before = {path.name for path in directory.iterdir()}
-    arguments = [argument.replace("{dir}", str(directory)) for argument in case.arguments]
+    arguments = [word.format_map({"dir": directory}) for word in case.arguments]
     status, printed, complaint = steep(arguments)
     if "Traceback" in complaint:
         return complaint[-600:]
