@@ -176,28 +176,6 @@ def said(recorded: Recorded, text: str) -> str:
     return str(found)
 
 
-def test_a_rewritten_history_stays_with_its_own_sample_by_the_ids_of_its_calls(
-    tmp_path: Path,
-) -> None:
-    """Agents remove old results; the second's history then begins as the first's."""
-    recorded = Recorded(tmp_path / "r.jsonl", *[call("it")] * 4, "Ada.", "Bo.")
-    one, two = [*ASKED], [*ASKED]
-    names = [recorded.ask(one).id, recorded.ask(two).id]
-    for messages, text in ((one, "removed"), (two, "found")):
-        result(messages, text)
-        recorded.ask(messages)
-        result(messages, "nothing")
-    two[3]["content"] = "removed"
-    recorded.ask(two)
-    one[0] = {"role": "system", "content": "Short."}
-    recorded.ask(one)
-    assert [said(recorded, text) for text in ("Bo.", "Ada.")] == names
-    recorded.reward(names[0], 1)
-    trajectories, counts = recorded.read()
-    assert {each.answer: each.reward for each in trajectories} == {"Bo.": 1, "Ada.": None}
-    assert counts.reasons == {"system message changed": 1, "history rewritten": 1}
-
-
 def other_ids(messages: list[dict[str, Any]]) -> None:
     messages[2]["tool_calls"][0]["id"] = messages[3]["tool_call_id"] = "call_1"
 

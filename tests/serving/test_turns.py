@@ -181,7 +181,6 @@ def test_values_that_change_nothing_are_taken() -> None:
     [
         (None, {}, True),
         ({"type": "object", "properties": {"q": {"type": ["string", "null"]}}}, {"q": None}, True),
-        ({"type": "object", "properties": {"q": {"type": ["string", "null"]}}}, {"q": 5}, False),
         ({"type": "object", "properties": {"q": True}}, {"q": [1]}, True),
         ({"properties": {"q": {"anyOf": [{"type": "integer"}, {"enum": ["x"]}]}}}, {"q": "x"}, True),
         ({"properties": {"q": {"anyOf": [{"type": "integer"}, {"enum": ["x"]}]}}}, {"q": "y"}, False),
@@ -208,7 +207,6 @@ DOUBLING = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in ran
         ({"properties": {"q": {"$ref": "#/$defs/q"}}}, ": it has no '#/\\$defs/q'; a \\$ref names a part"),
         ({"$ref": "#"}, ": it is too deep, or its references have no end"),
         ({"properties": {"q": {"unevaluatedProperties": False}}}, ": unevaluatedProperties is not sup"),
-        ({"properties": {"q": {"$ref": "#/properties/q"}}}, ": it is too deep, or its references"),
         ({"$defs": DOUBLING | {"a40": {}}, "$ref": "#/$defs/a0"}, ": it is too deep, or its ref"),
     ],
 )  # fmt: skip
