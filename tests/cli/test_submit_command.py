@@ -65,6 +65,7 @@ def test_ids_that_are_missing_twice_there_or_unknown_are_counted_and_named(
     assert json.loads(printed)["rows"][-1]["em"] == 1.0  # the first of two counts
 
 
+@pytest.mark.slow
 def test_the_whole_split_is_measured_with_its_repeated_and_its_numeric_ids(
     split: Rows, tmp_path: Path, real_data: Path
 ) -> None:

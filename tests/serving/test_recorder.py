@@ -276,7 +276,7 @@ def rewritten(messages: list[dict[str, Any]], how: str, text: str) -> list[dict[
 
 def test_no_turn_of_interleaved_agents_is_ever_another_agents(tmp_path: Path) -> None:
     """Agents ask two questions, and start again after a few turns."""
-    turns, choose = 60, random.Random(0)
+    turns, choose = 40, random.Random(0)
     replies = choose.choices([call("it"), call("that"), "Hm.", "Ada."], k=turns)
     recorded = Recorded(tmp_path / "r.jsonl", *replies)
     histories: dict[int, list[dict[str, Any]]] = {}
