@@ -231,6 +231,7 @@ COMMANDS = (
         ("score", "{in}", *OUT),
         (_TRAJECTORY, _PARSED, _PARSED | {"stop": "retrieval_error"}),
         ("hop", "answers", "evidence"),
+        span_fields=("spans",),
     ),
     Command(
         ("score", "{in}", "--reward", "hiprag"),
