@@ -8,7 +8,6 @@ with ``file:line: problem`` before anything is written.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -31,6 +30,7 @@ from pipeline.cli.records import (
 from pipeline.core.answer_metrics import CoverMatch, answer_measures
 from pipeline.core.errors import InputError
 from pipeline.core.formats import CALL_TOOLS, DEFAULT_FORMAT, FormatName
+from pipeline.core.input_files import parse_json
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import iterate_records, parse_record, write_jsonl
 from pipeline.core.records import (
@@ -239,7 +239,7 @@ def mask(
 
     @cache
     def template_of(tools: str) -> ChatTemplate:
-        return ChatTemplate(codec, json.loads(tools), thinking=thinking)
+        return ChatTemplate(codec, parse_json(tools, "tools"), thinking=thinking)
 
     differing = 0
 
