@@ -299,8 +299,7 @@ class Run:
         >>> print(trajectory.answer, [step.context for step in trajectory.steps])
         """
         from pipeline.rollout.answering import question_record
-        from pipeline.serving.asking import asked_policies
-        from pipeline.serving.opening import open_answering
+        from pipeline.serving.asking import asked_policies, open_answering
 
         records = [question_record(question) for question in _listed(questions)]
         [asked] = asked_policies(self._opened(), [] if policy is None else [str(policy)])

@@ -29,8 +29,8 @@ from pipeline.cli.printing import (
     show_tables,
     silence_model_loading,
 )
-from pipeline.cli.records import read_input, read_trajectory
-from pipeline.core.errors import InputError, Place
+from pipeline.cli.records import Record, read_each, read_trajectory
+from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
 
 Scored: TypeAlias = "Iterator[tuple[Trajectory, Mapping[str, Any]]]"
@@ -118,21 +118,24 @@ def _scored(source: str) -> Scored:
     """The trajectories with rewards; raises InputError if there is none, or a number too large."""
     from pipeline.pairs.candidates import number
 
+    def scored(record: Record) -> tuple[Trajectory, Record] | None:
+        rewards = record.get("rewards")
+        if rewards is None:  # retrieval failed
+            return None
+        steps = rewards.get("steps") or [] if isinstance(rewards, dict) else None
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            raise InputError(
+                "rewards: expected an object of numbers; steps in it are a list of objects"
+            )
+        for terms in (rewards, *steps):
+            for name in (name for name, value in terms.items() if type(value) is int):
+                number(terms, name)
+        return read_trajectory(record, required=("question_id",)), rewards
+
     found = False
-    with Place(source) as place:
-        for place.line, record in read_input(source):
-            rewards = record.get("rewards")
-            if rewards is None:  # retrieval failed
-                continue
-            steps = rewards.get("steps") or [] if isinstance(rewards, dict) else None
-            if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-                raise InputError(
-                    "rewards: expected an object of numbers; steps in it are a list of objects"
-                )
-            for terms in (rewards, *steps):
-                for name in (name for name, value in terms.items() if type(value) is int):
-                    number(terms, name)
+    for _, one in read_each(source, scored):
+        if one is not None:
             found = True
-            yield read_trajectory(record, required=("question_id",)), rewards
+            yield one
     if not found:
         raise InputError.at(source, "no trajectory has rewards; add them with steep score")

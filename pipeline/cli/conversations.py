@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.records import Record
@@ -45,45 +45,38 @@ def parsed_messages(
     return dataclasses.asdict(parse(form, messages, whole=whole))
 
 
-class ConversationMasks:
-    """Token ids of conversations under one tokenizer, and the text that each writer has in them.
+def conversation_mask(
+    view: ConversationView,
+    tokenizer: Tokenizer,
+    template_of: Callable[[str], ChatTemplate],
+) -> Record:
+    """``prompt_ids``, ``token_ids``, ``token_spans``, ``mismatch``, ``trained`` and ``masked``.
 
-    ``thinking`` is the chat template's ``enable_thinking``; None leaves it to the template.
+    The ids of the conversation, and the text that each writer has in them. ``template_of`` gives
+    the chat template with tools, by their JSON.
     """
+    from pipeline.llm.tokens import decode_mask
+    from pipeline.rollout.conversations.messages import read_messages
 
-    def __init__(self, tokenizer: Tokenizer, thinking: bool | None) -> None:
-        self.tokenizer = tokenizer
-        self.thinking = thinking
-        self._templates: dict[str, ChatTemplate] = {}
+    if not encodable([view.messages, view.tools]):
+        raise InputError("half of a surrogate pair has no tokens; replace it")
+    template = template_of(json.dumps(_declared(view.tools)))
+    messages = read_messages(view.messages)
+    _check_kept(template, messages)
+    built = template.build(messages)
+    decoded = decode_mask(built.token_ids, built.token_spans, tokenizer)
+    return dataclasses.asdict(built) | dataclasses.asdict(decoded)
 
-    def fields(self, view: ConversationView) -> Record:
-        """``prompt_ids``, ``token_ids``, ``token_spans``, ``mismatch``, ``trained``, ``masked``."""
-        from pipeline.llm.tokens import decode_mask
-        from pipeline.rollout.conversations.messages import read_messages
 
-        if not encodable([view.messages, view.tools]):
-            raise InputError("half of a surrogate pair has no tokens; replace it")
-        template = self._template(view.tools)
-        messages = read_messages(view.messages)
-        _check_kept(template, messages)
-        built = template.build(messages)
-        decoded = decode_mask(built.token_ids, built.token_spans, self.tokenizer)
-        return dataclasses.asdict(built) | dataclasses.asdict(decoded)
-
-    def _template(self, tools: list[dict[str, Any]] | str) -> ChatTemplate:
-        from pipeline.rollout.conversations.chat_template import ChatTemplate
-
-        declared = parse_json(tools, "tools") if isinstance(tools, str) else tools
-        if not isinstance(declared, list):
-            raise InputError("tools: expected a list of JSON schemas")
-        for number, tool in enumerate(declared):
-            function = tool.get("function") if isinstance(tool, dict) else None
-            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise InputError(f"tools.{number}: a tool needs function.name")
-        key = json.dumps(declared)
-        if key not in self._templates:
-            self._templates[key] = ChatTemplate(self.tokenizer, declared, thinking=self.thinking)
-        return self._templates[key]
+def _declared(tools: list[dict[str, Any]] | str) -> list[dict[str, Any]]:
+    declared = parse_json(tools, "tools") if isinstance(tools, str) else tools
+    if not isinstance(declared, list):
+        raise InputError("tools: expected a list of JSON schemas")
+    for number, tool in enumerate(declared):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InputError(f"tools.{number}: a tool needs function.name")
+    return declared
 
 
 def _check_kept(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> None:

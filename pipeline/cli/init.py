@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,12 +19,8 @@ from pipeline.core.shipped import (
     configuration_names,
     shipped_configuration,
 )
-from pipeline.core.text import one_line
 from pipeline.knowledge.corpus.fetch import fetch
 from pipeline.knowledge.corpus.official import DATASETS, OFFICIAL
-
-if TYPE_CHECKING:
-    from pipeline.cli.own import OwnConfiguration, Wanted
 
 OWN = "own"
 _BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)
@@ -79,8 +75,10 @@ def init(
     target = output or Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
     if name != OWN and wanted != Wanted(()):
         raise InputError(f"--docs and the options after it describe own data; use steep init {OWN}")
-    made = own_configuration(wanted, target) if name == OWN else None
-    text = made.text if made else _text(name)
+    if name == OWN:
+        text, lines, then = own_configuration(wanted, target)
+    else:
+        text, lines, then = _text(name), [], _next_steps(name, target)
     if str(output) == STDOUT:
         typer.echo(text, nl=False)
         return
@@ -89,9 +87,7 @@ def init(
         raise InputError.at(target, problem)
     with text_output(target) as write:
         write(text)
-    print_lines(made.lines if made else ())
-    typer.echo(f"wrote {target}")
-    print_lines([_next_for_own(made, wanted, target) if made else _next_steps(name, target)])
+    print_lines([*lines, f"wrote {target}", then])
 
 
 def _text(name: str) -> str:
@@ -116,19 +112,6 @@ def _text(name: str) -> str:
         return f"base: {configuration_name(base)}.yaml"
 
     return _BASE.sub(renamed, source.read_text(encoding="utf-8"))
-
-
-def _next_for_own(made: OwnConfiguration, wanted: Wanted, target: Path) -> str:
-    options = f"--config {shlex.quote(str(target))}"
-    asked = '"…"' if made.example is None else shlex.quote(one_line(made.example, 200))
-    policy = f" --policy {made.starts}" if made.starts else ""
-    lines = [f"run index {options}", f"search {asked} {options}", f"ask {asked} {options}{policy}"]
-    if made.example is not None:
-        lines += [f"check {options}", f"run {options}"]
-    elif wanted.endpoint and wanted.model:
-        asked = f"--endpoint {shlex.quote(wanted.endpoint)} --model {shlex.quote(wanted.model)}"
-        lines.append(f"synthesise -o questions {options} {asked}")
-    return "Read it, then run:\n" + "\n".join(f"  steep {line}" for line in lines)
 
 
 def _next_steps(name: str, target: Path) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.cli.conversations import ConversationMasks, ConversationView, parsed_messages
+from pipeline.cli.conversations import ConversationView, conversation_mask, parsed_messages
 from pipeline.cli.options import Chosen, Output, Source, with_configuration
 from pipeline.cli.printing import console, print_json
 from pipeline.cli.records import (
@@ -29,6 +30,7 @@ from pipeline.cli.records import (
 from pipeline.core.answer_metrics import CoverMatch, answer_measures
 from pipeline.core.errors import InputError
 from pipeline.core.formats import CALL_TOOLS, DEFAULT_FORMAT, FormatName
+from pipeline.core.input_files import parse_json
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import iterate_records, parse_record, write_jsonl
 from pipeline.core.records import (
@@ -232,9 +234,13 @@ def mask(
     """
     # The text of a record without token_ids is tokenized piece by piece, as observation text is.
     codec, vocabulary = _open_tokenizer(tokenizer, chat_template)
+    from pipeline.rollout.conversations.chat_template import ChatTemplate
     from pipeline.rollout.conversations.steps import tool_format
 
-    conversations = ConversationMasks(codec, thinking)
+    @cache
+    def template_of(tools: str) -> ChatTemplate:
+        return ChatTemplate(codec, parse_json(tools, "tools"), thinking=thinking)
+
     differing = 0
 
     def fields_of(record: Record) -> Record:
@@ -243,7 +249,8 @@ def mask(
         own = view.token_ids if calls else view.output
         if record.get("messages") is not None and not own:
             tools = record.get("tools") or (tool_format(view.grammar).declared if calls else None)
-            return conversations.fields(parse_view(ConversationView, record | {"tools": tools}))
+            found = parse_view(ConversationView, record | {"tools": tools})
+            return conversation_mask(found, codec, template_of)
         _check_tokens(view, vocabulary)
         return _masked(view, codec)
 

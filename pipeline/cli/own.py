@@ -11,6 +11,7 @@ import math
 import os
 import random
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from pipeline.core.model_shapes import CONFIG
 from pipeline.core.records import Question
 from pipeline.core.row_files import BadRows
 from pipeline.core.shipped import TINY_READER
-from pipeline.core.text import SPACELESS
+from pipeline.core.text import SPACELESS, one_line
 from pipeline.knowledge.corpus.documents import is_read, read_documents
 from pipeline.knowledge.corpus.first_records import skipped_documents
 from pipeline.knowledge.corpus.folders import find_files
@@ -139,18 +140,8 @@ class _Found:
     questions: list[Question] = field(default_factory=list)  # of the rounds
 
 
-@dataclass(frozen=True)
-class OwnConfiguration:
-    """The text of the file, lines about its sources, and a question to try."""
-
-    text: str
-    lines: list[str]
-    example: str | None
-    starts: str | None  # the policy that answers before any training, if it must be named
-
-
-def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
-    """The configuration for the file ``output``.
+def own_configuration(wanted: Wanted, output: Path) -> tuple[str, list[str], str]:
+    """The text of the file ``output``, lines about its sources, and the commands to run next.
 
     Raises InputError when the options do not fit together, no document can be read, or a question
     file is malformed.
@@ -185,9 +176,23 @@ def own_configuration(wanted: Wanted, output: Path) -> OwnConfiguration:
             "add questions with a passage each, or decomposed ones, for a cold start, or use "
             "--gpu 24"
         )
-    example = found.questions[0].question if found.questions else None
-    starts = "base" if found.cold and not wanted.gpu else None
-    return OwnConfiguration(_text(wanted, found, method, output), found.lines, example, starts)
+    return _text(wanted, found, method, output), found.lines, _next_steps(wanted, found, output)
+
+
+def _next_steps(wanted: Wanted, found: _Found, output: Path) -> str:
+    options, asked = f"--config {shlex.quote(str(output))}", '"…"'
+    if found.questions:
+        asked = shlex.quote(one_line(found.questions[0].question, 200))
+    untrained = " --policy base" if found.cold and not wanted.gpu else ""
+    lines = [
+        f"run index {options}", f"search {asked} {options}", f"ask {asked} {options}{untrained}"
+    ]  # fmt: skip
+    if found.questions:
+        lines += [f"check {options}", f"run {options}"]
+    elif wanted.endpoint and wanted.model:
+        model = f"--endpoint {shlex.quote(wanted.endpoint)} --model {shlex.quote(wanted.model)}"
+        lines.append(f"synthesise -o questions {options} {model}")
+    return "Read it, then run:\n" + "\n".join(f"  steep {line}" for line in lines)
 
 
 def _documents(paths: Sequence[Path], found: _Found) -> Iterator[str]:

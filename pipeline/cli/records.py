@@ -28,11 +28,6 @@ Record = dict[str, Any]
 File = Path | str
 
 
-def read_input(source: File) -> Iterator[tuple[int, Record]]:
-    """(line or row number, record) of a JSONL or Parquet file; ``-`` is standard input."""
-    return iterate_input(source, Trajectory)
-
-
 def parse_view(kind: type[View], record: Record, **defaults: object) -> View:
     """The fields of a record that ``kind`` names, checked; null is the same as absent.
 
@@ -44,9 +39,12 @@ def parse_view(kind: type[View], record: Record, **defaults: object) -> View:
 
 
 def read_each(source: File, parse: Callable[[Record], Parsed]) -> Iterator[tuple[Record, Parsed]]:
-    """The records of a file, each with what ``parse`` makes of it; errors name file and line."""
+    """The records of a JSONL or Parquet file, each with what ``parse`` makes of it.
+
+    ``-`` is standard input. Errors name file and line.
+    """
     with Place(source) as place:
-        for place.line, record in read_input(source):
+        for place.line, record in iterate_input(source, Trajectory):
             yield record, parse(record)
 
 

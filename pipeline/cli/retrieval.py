@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -24,31 +25,25 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.printing import print_json, print_tables, silence_model_loading
 from pipeline.cli.records import Record, extended
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, missing
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.text import one_line, visible
+from pipeline.knowledge.retrieval.base import ScoredChunk, ScoredTriplet
 
 _LARGEST = 1e100  # number of an embedding, of which a cosine can be computed
 
 
-@dataclasses.dataclass
-class ChunkView:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChunkView(ScoredChunk):
     """A retrieved chunk with the reranker's raw score."""
 
-    id: str
-    title: str
-    score: float
     text: str = ""
 
 
-@dataclasses.dataclass
-class TripletView:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TripletView(ScoredTriplet):
     """A retrieved triplet with the reranker's raw score."""
 
-    id: str
-    head: str
-    tail: str
-    score: float
     relation: str = ""
     chunk_id: str | None = None
 
@@ -91,7 +86,6 @@ def kag(source: Source, output: Output = "-") -> None:
 
 def _rank_nodes(view: RetrievedView) -> Record:
     """All nodes, best first, and the selected ids; raises InputError for impossible settings."""
-    from pipeline.knowledge.retrieval.base import ScoredChunk, ScoredTriplet
     from pipeline.knowledge.retrieval.kag import rank
 
     if not 0 < view.alpha < 1:
@@ -101,8 +95,8 @@ def _rank_nodes(view: RetrievedView) -> Record:
     ranking, selected = rank(
         view.subquery,
         view.entities,
-        [ScoredChunk(**vars(chunk)) for chunk in view.chunks],
-        [ScoredTriplet(**vars(triplet)) for triplet in view.triplets],
+        view.chunks,
+        view.triplets,
         tau=view.tau,
         alpha=view.alpha,
         top_k=view.k_f,
@@ -216,12 +210,12 @@ def search(
     if as_json:
         print_json(found)
         return
-    for number, item in enumerate(found.results, start=1):
-        title = f"{item.title}: " if item.title else ""
-        where = item.source or item.passage
-        typer.echo(visible(f"{number:>2}  {item.score:<8.3g} {item.kind:<9} {where}"))
-        typer.echo(f"    {one_line(title + item.text, 300)}")
-    if not found.results:
+    for number, item in enumerate(found["results"], start=1):
+        title = f"{item['title']}: " if item["title"] else ""
+        where = item["source"] or item["passage"]
+        typer.echo(visible(f"{number:>2}  {item['score']:<8.3g} {item['kind']:<9} {where}"))
+        typer.echo(f"    {one_line(title + item['text'], 300)}")
+    if not found["results"]:
         typer.echo("nothing was found")
 
 
@@ -254,10 +248,7 @@ def serve(
 ) -> None:
     """Serve a policy and the index to OpenAI clients, MCP agents and samplers."""
     task = chosen.task("index")
-    from pipeline.serving.serve import serve as serve_until_signal
-
-    silence_model_loading()
-    serve_until_signal(task, policy, host, port, allow_host or ())
+    _service("serve").serve(task, policy, host, port, allow_host or ())
 
 
 @with_configuration
@@ -285,9 +276,15 @@ def record(
 ) -> None:
     """Serve a policy to agents with their own loop, and record it for training."""
     task = chosen.task("index")
-    from pipeline.serving.record import record as record_until_signal
-
     path = output or task.run_settings.run_dir / "recorded.jsonl"
     asked = (questions, dataset) if questions else None
+    _service("record").record(task, policy, path, host, port, allow_host or (), asked)
+
+
+def _service(command: str) -> ModuleType:
+    try:
+        from pipeline.serving import serve as services
+    except ImportError as error:
+        raise missing(f"steep {command} needs {error.name}", "serve") from None
     silence_model_loading()
-    record_until_signal(task, policy, path, host, port, allow_host or (), asked)
+    return services

@@ -101,7 +101,7 @@ def decompose(
     without hops that hold are left out and counted. Every reply is kept.
     """
     from pipeline.serving.asking import found_passages
-    from pipeline.serving.question_sets import told_questions
+    from pipeline.serving.evaluations import told_questions
     from pipeline.training.synthesis.decompose import decompose
 
     task = chosen.task("index", overrides=_overrides(endpoint, model, api_key_env, token_ceiling))

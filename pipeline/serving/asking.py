@@ -2,7 +2,8 @@
 
 No stage runs: an index or a policy that is not complete is an error that names the command. Input:
 a configuration's task and names of policies. Output: one `AskedPolicy` for each, and their
-processes, which hold the same lease of GPUs and CPU threads as a stage that rolls policies out.
+processes, which hold the same lease of GPUs and CPU threads as a stage that rolls policies out. The
+functions `open_in_process` and `open_turns_in_process` run in them.
 """
 
 from __future__ import annotations
@@ -13,34 +14,36 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.engine.context import StageContext
 from pipeline.engine.execution.leases import Capacity, held
 from pipeline.engine.needs import need_faults, needs
+from pipeline.engine.process.process import hold_devices
 from pipeline.engine.stage import StageTask
 from pipeline.evaluation.policy_names import policy_title
+from pipeline.llm.shared_engine import SharedEngine
+from pipeline.rollout.answering import OpenPolicy, PolicyProcess
 from pipeline.rollout.policy import Policy
+from pipeline.rollout.sampler import answer_questions
 from pipeline.serving.named_policies import NamedPolicy, complete_policies, find_policy, finished
 from pipeline.training.lineage import checked_policy
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.index import searched
-
-if TYPE_CHECKING:
-    from pipeline.rollout.answering import OpenPolicy, PolicyProcess
+from tasks.sample import open_rollout, rollout_settings
 
 Tell = Callable[[str], None]
-OpeningInProcess = Callable[[dict[str, Any], Policy], AbstractContextManager["OpenPolicy"]]
+OpeningInProcess = Callable[[dict[str, Any], Policy], AbstractContextManager[OpenPolicy]]
 
 
 @dataclass(frozen=True)
 class AskedPolicy:
-    """A policy with the context with which `pipeline.serving.opening` opens it."""
+    """A policy with the context with which `open_answering` opens it."""
 
     named: NamedPolicy
     policy: Policy
@@ -87,45 +90,25 @@ def asked_policies(
     ]
 
 
-@dataclass(frozen=True)
-class FoundItem:
-    """A retrieved item, with the id and the source of the passage that it comes from."""
+def search(task: StageTask, query: str) -> dict[str, Any]:
+    """What the finished indexes of ``task``'s run find with its retrieval settings, best first.
 
-    kind: str
-    id: str
-    title: str
-    text: str
-    score: float
-    passage: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a kind of retrieval finds for a query, best first."""
-
-    query: str
-    variant: str
-    results: list[FoundItem]
-
-
-def search(task: StageTask, query: str) -> Search:
-    """Search the finished indexes of ``task``'s run with its retrieval settings.
-
-    Raises StoreError when an index is not complete, ConfigError when the retrieval is none.
+    Each result has the id and the source of the passage that it comes from. Raises StoreError when
+    an index is not complete, ConfigError when the retrieval is none.
     """
     from pipeline.knowledge.retrieval.origins import passage_id, passages
 
     inputs, [items] = _retrieved(task, [query])
     sources = {chunk.id: chunk.source for chunk in passages(items, inputs["corpus"])}
     results = [
-        FoundItem(
-            item.kind, item.id, item.title, item.text, round(item.score, 6),
-            passage := passage_id(item), sources.get(passage, ""),
-        )
+        {
+            "kind": item.kind, "id": item.id, "title": item.title, "text": item.text,
+            "score": round(item.score, 6), "passage": (passage := passage_id(item)),
+            "source": sources.get(passage, ""),
+        }
         for item in items
     ]  # fmt: skip
-    return Search(query, task.settings.retrieval.variant, results)
+    return {"query": query, "variant": task.settings.retrieval.variant, "results": results}
 
 
 def found_passages(task: StageTask, queries: Sequence[str]) -> list[list[Chunk]]:
@@ -161,25 +144,56 @@ def _retrieved(
 
 
 @contextmanager
+def open_answering(context: StageContext, policy: Policy) -> Iterator[OpenPolicy]:
+    """The engine of ``policy``, and a function that answers questions with it; closed on exit.
+
+    The stage ``evaluate-policy`` gives the same trajectories for the same questions.
+    ``context.inputs`` holds corpus, graph and index. Raises what `open_rollout` raises.
+    """
+    config = context.config
+    settings = rollout_settings(config, temperature=config.evaluation.temperature)
+    with open_rollout(context, policy, settings) as rollout:
+        shared = SharedEngine(rollout.engine)
+        answers = partial(answer_questions, replace(rollout, engine=shared), seed=context.seed)
+        yield OpenPolicy(answers, shared)
+
+
+@contextmanager
+def open_in_process(context: dict[str, Any], policy: Policy) -> Iterator[OpenPolicy]:
+    """`open_answering` in a separate process, which holds the devices of this process's lease."""
+    hold_devices()
+    with open_answering(StageContext.from_json(context), policy) as opened:
+        yield opened
+
+
+@contextmanager
+def open_turns_in_process(context: dict[str, Any], policy: Policy) -> Iterator[OpenPolicy]:
+    """Like `open_in_process`, for single turns alone: without a retriever, and no questions."""
+    hold_devices()
+    engine = StageContext.from_json(context).models.policy_engine(policy.adapter)
+    try:
+        yield OpenPolicy(lambda questions, **_: iter(()), SharedEngine(engine))
+    finally:
+        engine.close()
+
+
+@contextmanager
 def opened(
     task: StageTask,
     asked: Sequence[AskedPolicy],
     tell: Tell,
-    opening: OpeningInProcess | None = None,
+    opening: OpeningInProcess = open_in_process,
     ended: threading.Event | None = None,
 ) -> Iterator[list[PolicyProcess]]:
     """The processes of the policies, started one after the other; all end with the block.
 
-    ``opening`` opens a policy in its process (default: `pipeline.serving.opening.open_in_process`).
-    Once ``ended`` is set, a process that is not ready yet raises EngineError.
+    ``opening`` opens a policy in its process. Once ``ended`` is set, a process that is not ready
+    yet raises EngineError.
 
     ``tell`` gets a line for each step. While another run holds the GPUs, this waits. Raises
     ConfigError when the machine has fewer GPUs than the engine needs, and the errors of opening an
     engine.
     """
-    from pipeline.rollout.answering import PolicyProcess
-    from pipeline.serving.opening import open_in_process
-
     with ExitStack() as stack:
         environment = stack.enter_context(_leased(task, len(asked), tell))
         processes = []
@@ -188,7 +202,7 @@ def opened(
             started = time.monotonic()
             title = policy_title(name)
             tell(f"{title}: {each.named.source}; starting {kind}")
-            of_policy = partial(opening or open_in_process, each.context.to_json(), each.policy)
+            of_policy = partial(opening, each.context.to_json(), each.policy)
             process = PolicyProcess(name, of_policy, environment)
             stack.callback(process.stop)
             process.wait_until_ready(ended)

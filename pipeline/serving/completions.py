@@ -28,30 +28,6 @@ from pipeline.serving.policy import Busy
 Body = dict[str, Any]
 Completion = dict[str, Any]
 Watch = Callable[[str], object]
-# Fields that do not change the answer.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-        "service_tier", "store", "user",
-    }
-)  # fmt: skip
-# Values that change nothing, of fields that are not served.
-_AS_SERVED: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "function_call": ("auto", "none"),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "modalities": (["text"],),
-    "n": (1,),
-    "presence_penalty": (0,),
-    "top_logprobs": (0,),
-}
-_INSTEAD = {
-    "functions": "declare them as tools",
-    "logprobs": "steep record writes the log-probabilities of a turn to its file",
-    "n": "send as many requests",
-}
 _THERE_IS = "there are /v1/chat/completions and /v1/models, and a base_url ends in /v1"
 _ELSEWHERE = {
     "/responses": "use chat completions, in the OpenAI Agents SDK by "
@@ -68,9 +44,28 @@ class Asked(BaseModel):
     """The fields of every request for a completion that are read."""
 
     model_config = ConfigDict(extra="allow", strict=True)
-    without_effect: ClassVar[frozenset[str]] = _WITHOUT_EFFECT
-    as_served: ClassVar[dict[str, tuple[Any, ...]]] = _AS_SERVED
-    instead: ClassVar[dict[str, str]] = _INSTEAD
+    # Fields that do not change the answer.
+    without_effect: ClassVar[set[str]] = {
+        "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+        "service_tier", "store", "user",
+    }  # fmt: skip
+    # Values that change nothing, of fields that are not served.
+    as_served: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "frequency_penalty": (0,),
+        "function_call": ("auto", "none"),
+        "functions": ([],),
+        "logit_bias": ({},),
+        "logprobs": (False,),
+        "modalities": (["text"],),
+        "n": (1,),
+        "presence_penalty": (0,),
+        "top_logprobs": (0,),
+    }
+    instead: ClassVar[dict[str, str]] = {
+        "functions": "declare them as tools",
+        "logprobs": "steep record writes the log-probabilities of a turn to its file",
+        "n": "send as many requests",
+    }
 
     model: str | None = None
     stream: bool | None = None

@@ -3,25 +3,42 @@
 No other stage runs: an index or a policy that is not complete is an error that names the command.
 Input: a configuration's task, names of policies, and a choice of questions. Output: metrics rows as
 in ``metrics.json`` and paired tests, also written below ``evaluations/`` in the run's directory.
+The questions are written to ``evaluations/questions/<hash>/questions.parquet`` there. The hash is
+of the questions themselves, so the format and the name of the file do not count.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pipeline.core.atomic import write_json
+from pipeline.core.atomic import json_text, write_json
 from pipeline.core.errors import InputError
+from pipeline.core.record_io import as_json, read_records, write_parquet
+from pipeline.core.records import Question
+from pipeline.core.text import visible
 from pipeline.engine.run import run
 from pipeline.engine.stage import StageTask
 from pipeline.serving.named_policies import NamedPolicy, complete_policies, find_policy, finished
-from pipeline.serving.question_sets import QuestionSet, Select, prepare_questions
 from tasks.evaluate_any import EvaluateAny
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.policy import file_name
 from tasks.questions import questions as questions_of
+
+Select = Literal["first", "random"]
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Prepared questions: name in results, directory of ``questions.parquet``, and number."""
+
+    name: str
+    directory: Path
+    count: int
+    source: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the named policies, or all complete ones of the configuration of ``task``.
 
-    The questions are those of `prepare_questions`. Several ``samples`` of each add the measures of
+    The questions are those of `_prepare_questions`. Several ``samples`` of each add the measures of
     `pipeline.evaluation.sampled`. With ``force`` complete evaluations run again; without ``check``
     they start without the checks of `pipeline.engine.run.run`. Raises InputError for unusable
     policies, questions and ``samples``, StoreError when an index or a policy is not complete, and
@@ -82,7 +99,7 @@ def evaluate(
     split = questions_of(task, task.settings.evaluation.split)
     searched = any_one.needed()
     finished({"questions": split, **searched} if file is None else searched)
-    questions = prepare_questions(task, split, file, dataset, limit, select)
+    questions = _prepare_questions(task, split, file, dataset, limit, select)
     own = file is None and limit is None and not (force or suffix)
     evaluations = {n: _evaluation(any_one, p, questions, own) for n, p in policies.items()}
     for evaluation in evaluations.values():
@@ -119,3 +136,59 @@ def _evaluation(
         title=file_name(policy.name)[-60:] + any_one.title,
     )
     return evaluation
+
+
+def _prepare_questions(
+    task: StageTask,
+    split: StageTask,
+    file: Path | None,
+    dataset: str | None,
+    limit: int | None,
+    select: Select,
+) -> QuestionSet:
+    """Read and select the questions, and write them below the directory of the run of ``task``.
+
+    ``file`` is a file of data set ``dataset``, which is guessed when it is None. Without a file the
+    questions of the task ``split`` are taken, which must be complete. At most ``limit`` are taken,
+    the first or any. Raises InputError when the file is unusable, has no questions, or its data set
+    is not known.
+    """
+    from pipeline.knowledge.corpus.questions.load import DATASETS, dataset_of
+    from pipeline.knowledge.corpus.questions.select import choose
+
+    seed = task.settings.seed
+    if file is None:
+        name: str = task.settings.evaluation.split
+        path, dataset = split.directory / "questions.parquet", "questions"
+        questions = choose(read_records(path, Question), select, limit, seed)
+        if not questions:
+            raise InputError.at(path, "no questions to evaluate on; name another file")
+    else:
+        path, name = file, file.stem
+        if dataset not in (None, *DATASETS):
+            raise InputError(f"--dataset is {dataset!r}; expected one of {', '.join(DATASETS)}")
+        dataset = dataset or dataset_of(file)
+        questions = told_questions(file, dataset, select=select, limit=limit, seed=seed)
+    if limit is not None:
+        name += f"-{select}-{limit}"
+    lines = "\n".join(json_text(as_json(question), sort_keys=True) for question in questions)
+    key = hashlib.sha256(lines.encode()).hexdigest()[:16]
+    directory = task.settings.run_dir / "evaluations" / "questions" / key
+    if not (directory / "questions.parquet").is_file():
+        write_parquet(directory / "questions.parquet", questions, Question)
+    source = f"{path}" if dataset == "questions" else f"{path}, read as {dataset}"
+    return QuestionSet(name, directory, len(questions), source)
+
+
+def told_questions(file: Path, dataset: str, **choice: Any) -> list[Question]:
+    """The questions of a file, as `load_questions` reads them by ``choice``.
+
+    Prints a line for each reason to leave out or notice some. Raises what `load_questions` raises.
+    """
+    from pipeline.knowledge.corpus.questions.load import Notes, load_questions
+
+    questions = load_questions(file, dataset, notes=(notes := Notes()), **choice)
+    notes.count_repeats(questions)
+    for line in notes.lines(file.name, for_training=choice.get("for_training", False)):
+        print(visible(line))
+    return questions

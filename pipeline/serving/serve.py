@@ -1,32 +1,57 @@
-"""Serve the index of a configuration over HTTP, and a policy that answers with it."""
+"""Serve an index and a policy that answers with it, or a plain policy whose turns are recorded.
+
+It imports the packages of the extra ``serve``.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from socket import socket as Socket
 
-from pipeline.core.errors import ConfigError, EngineError, SteepError, missing
+from pipeline.config import Config
+from pipeline.core.errors import ConfigError, EngineError, SteepError
+from pipeline.core.model_files import find_model
 from pipeline.engine.fingerprint import content_of, model_identity
 from pipeline.engine.job import say
 from pipeline.engine.run import run
 from pipeline.engine.stage import StageTask
 from pipeline.engine.store import read_manifest
-from pipeline.serving.asking import AskedPolicy, OpeningInProcess, asked_policies, opened
+from pipeline.knowledge.retrieval.base import Query
+from pipeline.knowledge.retrieval.factory import open_retriever
+from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
+from pipeline.knowledge.retrieval.remote.hosts import is_loopback, own_names
+from pipeline.knowledge.retrieval.remote.server import (
+    Server,
+    bind_socket,
+    create_app,
+    guarded_app,
+)
+from pipeline.knowledge.retrieval.remote.server import serve as serve_until_signal
+from pipeline.knowledge.retrieval.remote.wire import TOKEN, usable_token
+from pipeline.llm.tokenizer import Tokenizer, model_tokenizer
+from pipeline.rollout.recorded import recorded_trajectories
+from pipeline.serving.asking import (
+    AskedPolicy,
+    OpeningInProcess,
+    asked_policies,
+    open_in_process,
+    open_turns_in_process,
+    opened,
+)
+from pipeline.serving.chat import chat_routes
+from pipeline.serving.evaluations import told_questions
+from pipeline.serving.mcp_tools import add_tools
 from pipeline.serving.named_policies import finished
+from pipeline.serving.policy import ServedPolicy
+from pipeline.serving.recorder import Log, RecordedModel, recorder_routes
+from pipeline.serving.turns import Decoding, PlainModel
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.index import knowledge
-
-if TYPE_CHECKING:
-    import uvicorn
-
-    from pipeline.config import Config
-    from pipeline.llm.tokenizer import Tokenizer
-    from pipeline.serving.policy import ServedPolicy
-    from pipeline.serving.turns import Decoding
 
 NO_POLICY = "none"
 
@@ -43,33 +68,16 @@ def serve(
     ``STEEP_TOKEN``, which is made up and printed if it is not set.
 
     Raises ConfigError when there is nothing to retrieve or the token is unusable, InputError when
-    the port is in use or the policy is unusable, DependencyError when the packages of the extra
-    ``serve`` are missing, StoreError when an output that it reads is damaged or the policy is not
-    trained.
+    the port is in use or the policy is unusable, StoreError when an output that it reads is damaged
+    or the policy is not trained.
     """
     evaluating = task.clone(EvaluatePolicy, number=0)
     index = knowledge(task if policy == NO_POLICY else evaluating)["index"]
     settings = (task if policy == NO_POLICY else evaluating).settings
     if settings.retrieval.variant == "none":
         raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
-    try:
-        from pipeline.knowledge.retrieval.remote.hosts import own_names
-        from pipeline.knowledge.retrieval.remote.server import Server, bind_socket, create_app
-        from pipeline.knowledge.retrieval.remote.server import serve as serve_until_signal
-        from pipeline.serving.chat import chat_routes
-        from pipeline.serving.mcp_tools import add_tools
-        from pipeline.serving.policy import ServedPolicy
-        from pipeline.serving.turns import PlainModel
-    except ImportError as error:
-        raise missing(f"steep serve needs {error.name}", "serve") from None
-    from pipeline.knowledge.retrieval.base import Query
-    from pipeline.knowledge.retrieval.factory import open_retriever
-    from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
-    from pipeline.serving.opening import open_in_process
-
     # A port in use is an error before the index is built.
     with bind_socket(host, port) as socket, bind_socket("127.0.0.1", 0) as private:
-        number = socket.getsockname()[1]
         token = token_for(host)
         # The process of the policy retrieves at a port of its own, so that the index is in memory
         # once, and no client keeps it from its documents.
@@ -99,8 +107,7 @@ def serve(
             names={name.lower() for name in allow_host} | own_names(host),
             token=token,
         )
-        server = Server(app)
-        served = Served(server)
+        served = Served(Server(app))
         answering = ServedPolicy(asked[0].named.name, corpus, served.fail) if asked else None
         if answering is not None:
             config = asked[0].context.config
@@ -108,49 +115,78 @@ def serve(
             plain = PlainModel(answering, policy_tokenizer(config), decoding)
             app.include_router(chat_routes(answering, plain))
         add_tools(app, app.state.batcher, answering)
+        sockets = [socket, private] if asked else [socket]
+        what = f"retrieval {identity.fingerprint} at {_address(host, socket)}; Ctrl-C ends it"
         try:
-            with served.beside(asking, asked, answering, open_in_process):
-                serve_until_signal(
-                    server,
-                    socket,
-                    lambda: say(
-                        f"retrieval {identity.fingerprint} at http://{literal(host)}:{number}; "
-                        "Ctrl-C ends it"
-                    ),
-                    *([private] if asked else []),
-                )
+            served.until_signal(sockets, what, asking, asked, answering, open_in_process)
         finally:
             retriever.close()
             say("retrieval ended")
 
 
+def record(
+    task: StageTask,
+    policy: str | None,
+    output: Path,
+    host: str,
+    port: int,
+    allow_host: Sequence[str] = (),
+    questions: tuple[Path, str] | None = None,
+) -> None:
+    """Serve the policy ``policy`` as a plain chat model until a signal, and record conversations.
+
+    Turns are appended to ``output`` (`pipeline.serving.recorder`), with the decoding of the block
+    ``sampling`` where a request says nothing else. ``questions`` are a file and its data set. The
+    other arguments, the token and the errors are as in `serve`; no index is needed.
+    """
+    gold = told_questions(*questions) if questions else []
+    with bind_socket(host, port) as socket, closing(Log(output)) as log:
+        [asked] = asked_policies(task, [] if policy is None else [policy], searching=False)
+        app = guarded_app({name.lower() for name in allow_host} | own_names(host), token_for(host))
+        served = Served(Server(app))
+        answering = ServedPolicy(asked.named.name, output, served.fail)
+        config = asked.context.config
+        model = RecordedModel(
+            answering, policy_tokenizer(config), decoding_of(config, config.sampling.temperature),
+            log=log, policy_id=asked.policy.fingerprint, questions=gold,
+        )  # fmt: skip
+        app.include_router(recorder_routes(model, answering.name))
+        what = f"recording to {output} at {_address(host, socket)}/v1; Ctrl-C ends it"
+        try:
+            served.until_signal([socket], what, task, [asked], answering, open_turns_in_process)
+        finally:
+            _, counts = recorded_trajectories([output], config.grammar)
+            say(f"{output}: {counts}")
+
+
 class Served:
     """A server that ends when its policy fails."""
 
-    def __init__(self, server: uvicorn.Server) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._failure: Exception | None = None
         self._ended = threading.Event()
 
     def fail(self, error: Exception) -> None:
-        """End the server; `beside` raises the first error."""
+        """End the server; `until_signal` raises the first error."""
         self._failure = self._failure or error
         self._server.should_exit = True
 
-    @contextmanager
-    def beside(
+    def until_signal(
         self,
+        sockets: Sequence[Socket],
+        what: str,
         task: StageTask,
         asked: Sequence[AskedPolicy],
         policy: ServedPolicy | None,
         opening: OpeningInProcess,
-    ) -> Iterator[None]:
-        """Open the policy's process while the server runs; it retrieves from the server."""
-        if policy is None:
-            yield
-            return
+    ) -> None:
+        """Say ``what`` is served, and open the policy's process while the server runs.
 
-        def open_policy() -> None:
+        All ``sockets`` but the first are private: there the process retrieves from the server.
+        """
+
+        def open_policy(policy: ServedPolicy) -> None:
             try:
                 with opened(task, asked, say, opening, self._ended) as [process]:
                     policy.process = process
@@ -161,13 +197,15 @@ class Served:
             except Exception as error:  # noqa: BLE001 - raised in the thread of the server
                 self.fail(EngineError(f"{type(error).__name__}: {error}"))
 
-        thread = threading.Thread(target=open_policy, daemon=True)
-        thread.start()
+        thread = threading.Thread(target=open_policy, args=[policy], daemon=True)
+        if policy is not None:
+            thread.start()
         try:
-            yield
+            serve_until_signal(self._server, sockets[0], lambda: say(what), *sockets[1:])
         finally:
             self._ended.set()
-            thread.join()
+            if policy is not None:
+                thread.join()
         if self._failure is not None:
             raise self._failure
 
@@ -177,9 +215,6 @@ def token_for(host: str) -> str | None:
 
     Raises ConfigError for a token that is empty or cannot be sent in a header.
     """
-    from pipeline.knowledge.retrieval.remote.hosts import is_loopback
-    from pipeline.knowledge.retrieval.remote.wire import TOKEN, usable_token
-
     if is_loopback(host):
         return None
     if TOKEN not in os.environ:
@@ -191,8 +226,6 @@ def token_for(host: str) -> str | None:
 
 def decoding_of(config: Config, temperature: float) -> Decoding:
     """The decoding of single turns."""
-    from pipeline.serving.turns import Decoding
-
     return Decoding(
         temperature=temperature,
         top_p=config.sampling.top_p,
@@ -204,14 +237,11 @@ def decoding_of(config: Config, temperature: float) -> Decoding:
 
 def policy_tokenizer(config: Config) -> Callable[[], Tokenizer]:
     """Opens the tokenizer of the policies, with their chat template."""
-    from pipeline.core.model_files import find_model
-    from pipeline.llm.tokenizer import model_tokenizer
-
     return lambda: model_tokenizer(find_model(config.model.base), config.model.chat_template)
 
 
-def literal(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _address(host: str, socket: Socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{socket.getsockname()[1]}"
 
 
 def _reranker(task: StageTask) -> str | None:

@@ -26,20 +26,12 @@ Path_ = tuple[str | int, ...]
 
 _STRANGE: list[Any] = [
     None, "", " ", "\0", "\ud800", "\udc00\ud800", "\x1b[2J", "\u202e", "x" * 100_000, "a\nb\r\n",
-    "<|im_start|>assistant", "</Reference>", "</information>", "Step 1:", "{", "NaN", "-1",
-    0, -1, 5, 10**9, 2**63 - 1, -(2**63), 1.5, -0.0, 1e308, -1e308, 5e-324, True, False,
+    "<|im_start|>assistant", "</Reference>", "{", 5, 10**9, 1.5, True, False,
     [], {}, [[]], [None], [0], [""], {"": None}, {"total": 1}, [[0, 1, "model"]], "no", "yes",
 ]  # fmt: skip
 _NUMBERS = [0, -1, 1, 5, 10**9, 2**63 - 1, -(2**63), 1e308, -1e308, 5e-324, -0.0, 0.1, 1e16, 700.0]
-_NO_JSON = [
-    "NaN",
-    "Infinity",
-    "-Infinity",
-    "1e999",
-]  # null and texts, as other libraries write them
-_REFUSED_TEXT = [
-    "9" * 5000, "[" * 100_000 + "]" * 100_000, "tru", "'x'", '"\t"', "01",
-]  # fmt: skip
+_NO_JSON = ["NaN", "-Infinity", "1e999"]  # null and texts, as other libraries write them
+_REFUSED_TEXT = ["9" * 5000, "[" * 100_000 + "]" * 100_000, "tru", '"\t"', "01"]
 _MARK = "MARK-4711"
 
 
@@ -71,7 +63,7 @@ def check(case: Case, directory: Path) -> str | None:
     for name, content in case.files.items():
         (directory / name).write_bytes(content)
     before = {path.name for path in directory.iterdir()}
-    arguments = [argument.replace("{dir}", str(directory)) for argument in case.arguments]
+    arguments = [word.format_map({"dir": directory}) for word in case.arguments]
     status, printed, complaint = steep(arguments)
     if "Traceback" in complaint:
         return complaint[-600:]
@@ -176,22 +168,16 @@ def _strict_lines(text: str) -> str | None:
 
 
 def _call(command: Command, records: list[Json], name: str, expected: Expected = "either") -> Case:
-    lines = [json.dumps(record) for record in records]
-    return _file(command, ("\n".join(lines) + "\n").encode(), name, expected)
+    return _file(command, "".join(json.dumps(one) + "\n" for one in records), name, expected)
 
 
-def _file(
-    command: Command,
-    content: bytes,
-    name: str,
-    expected: Expected = "either",
-) -> Case:
-    file = "in.jsonl"
-    arguments = tuple(argument.replace("{in}", f"{{dir}}/{file}") for argument in command.arguments)
-    files = {**command.files, file: content}
+def _file(command: Command, content: str | bytes, name: str, expected: Expected = "either") -> Case:
+    arguments = tuple(word.replace("{in}", "{dir}/in.jsonl") for word in command.arguments)
+    written = content.encode() if isinstance(content, str) else content
     if command.arguments[0] == "import":  # which leaves out such a line and says so
         expected = "either"
-    return Case(f"{' '.join(command.arguments)}: {name}", arguments, files, expected=expected)
+    files = {**command.files, "in.jsonl": written}
+    return Case(f"{command.name}: {name}", arguments, files, expected)
 
 
 def _fields(command: Command, chance: random.Random) -> Case:
@@ -226,15 +212,10 @@ def _texts(command: Command, chance: random.Random) -> Case:
     holder, key = _parent(records[number], path)
     holder[key] = _MARK
     value = chance.choice([*_NO_JSON, *_REFUSED_TEXT])
-    lines = [json.dumps(record) for record in records]
+    lines = [json.dumps(record) + "\n" for record in records]
     lines[number] = lines[number].replace(f'"{_MARK}"', value)
-    content = ("\n".join(lines) + "\n").encode()
-    return _file(
-        command,
-        content,
-        f"{'.'.join(map(str, path))} = {value:.30}",
-        "either" if value in _NO_JSON else "refused",
-    )
+    expected: Expected = "either" if value in _NO_JSON else "refused"
+    return _file(command, "".join(lines), f"{'.'.join(map(str, path))} = {value:.30}", expected)
 
 
 def _spans(command: Command, chance: random.Random) -> Case | None:
@@ -248,30 +229,19 @@ def _spans(command: Command, chance: random.Random) -> Case | None:
     record, field = chance.choice(found)
     spans = [list(span) for span in record[field]]
     place = chance.randrange(len(spans))
-    change = chance.choice(("shift", "drop", "reverse", "beyond", "negative", "writer", "short"))
-    if change == "shift":
-        spans[place][1] += 1
-    elif change == "drop":
-        spans = spans[:-1] or [[1, 2, "model"]]
-    elif change == "reverse":
-        spans[place][0], spans[place][1] = spans[place][1], spans[place][0]
-    elif change == "beyond":
-        spans[-1][1] = 10**9
-    elif change == "negative":
-        spans[place][0] = -1
-    elif change == "writer":
-        spans[place][2] = "reader"
-    else:
-        spans[place] = spans[place][:2]
-    record[field] = spans
-    return _call(command, records, f"{field}: {change}", "refused")
+    start, end, writer = spans[place]
+    wrong = chance.choice(
+        [[], [[start, end + 1, writer]], [[end, start, writer]], [[-1, end, writer]],
+         [[start, 10**9, writer]], [[start, end, "reader"]], [[start, end]]]
+    )  # fmt: skip
+    record[field] = [*spans[:place], *wrong, *spans[place + 1 :]] or [[1, 2, "model"]]
+    return _call(command, records, f"{field}: {wrong}", "refused")
 
 
 def _bytes(command: Command, chance: random.Random) -> Case:
     """A fault of the whole file."""
     text = "\n".join(json.dumps(record) for record in command.records) + "\n"
     raw = text.encode()
-    half = raw[: len(raw) // 2]
     faults: list[tuple[str, bytes, Expected]] = [
         ("empty", b"", "either"),
         ("blank lines", b"\n \n\t\n", "either"),
@@ -282,9 +252,8 @@ def _bytes(command: Command, chance: random.Random) -> Case:
         ("encoded surrogate", raw.replace(b'": "', b'": "\xed\xa0\x80', 1) + b"\xed\xa0\x80", "refused"),
         ("binary", bytes(chance.randrange(256) for _ in range(500)) + b"\xff{", "refused"),
         ("NUL", raw + b"\0", "refused"),
-        ("cut off", half, "refused" if len(command.records) == 1 else "either"),
+        ("cut off", raw[: len(raw) // 2], "refused" if len(command.records) == 1 else "either"),
         ("one array", b"[" + raw.replace(b"\n", b",")[:-1] + b"]", "refused"),
-        ("number", b"5\n", "refused"),
         ("null", b"null\n", "refused"),
         ("two on a line", raw.strip() + b" {}\n", "refused"),
     ]  # fmt: skip

@@ -28,8 +28,7 @@ from pipeline.engine.execution.leases import LOCK_DIR, Request, held
 from pipeline.engine.stage import StageTask
 from pipeline.rollout.answering import LONGEST_QUESTION, Opening, PolicyProcess
 from pipeline.rollout.policy import Policy
-from pipeline.serving.asking import asked_policies, opened
-from pipeline.serving.opening import open_in_process
+from pipeline.serving.asking import asked_policies, open_in_process, opened
 from tasks import task_for
 from tests.cli.malformed_inputs import finished, refused, steep
 from tests.tasks.small_run import finished_run, settings

@@ -91,6 +91,7 @@ def test_a_round_and_its_file_have_the_same_figures(directory: Path) -> None:
     assert hops[0] == sum(hops[1:])
 
 
+@pytest.mark.slow
 def test_the_likelihood_of_gold_answers_is_that_of_the_policy_that_sampled(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

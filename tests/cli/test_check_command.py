@@ -2,34 +2,24 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 
+from pipeline.config import load as load_configuration
+from pipeline.core.shipped import configuration_names
 from pipeline.engine.check.collect import check_run
 from pipeline.engine.check.devices import described_machine
 from pipeline.engine.plan.plan import summary
-from pipeline.knowledge.corpus.questions import load
 from tests.cli.malformed_inputs import accepted, refused, steep
 from tests.cli.test_cli import ROOT
-from tests.tasks.checks.published_files import musique, write_lines, write_published_files
+from tests.tasks.checks.published_files import write_lines, write_published_files
 
-PUBLISHED = {
-    "tearag-llama3-8b": 8,
-    "tearag-qwen2.5-14b": 8,
-    "tearag-qwen3-4b-tools": 8,
-    "tearag-qwen3-8b-tools": 8,
-    "tearag-qwen3-4b-tools-1-gpu": 1,
-    "tearag-qwen3-4b-one-gpu": 1,
-    "hiprag-qwen2.5-3b": 4,
-    "hiprag-qwen2.5-7b": 4,
-    "prograph-qwen2.5-3b": 4,
-    "prograph-qwen2.5-7b": 4,
-    "single-gpu-24gb-hiprag": 1,
-}
-
+PUBLISHED = [
+    *("tearag-qwen3-8b-tools", "tearag-qwen3-4b-tools-1-gpu", "single-gpu-24gb-hiprag"),
+    *(n for n in configuration_names() if n.startswith(("tearag-", "hiprag-", "prograph-"))),
+]
 
 ONE_GPU = ("check", "--config", "single-gpu-24gb", "--machine", "1x24")
 SIZES = "sft_data.sizes={2: 15, 3: 15, 4: 15}"  # of questions with as many hops
@@ -55,8 +45,9 @@ def test_the_embedded_configuration_has_no_faults(folder):
     assert "sample" in printed
 
 
-@pytest.mark.parametrize(("name", "gpus"), PUBLISHED.items())
-def test_a_published_configuration_fits_its_gpus_of_80_gb(data, name, gpus):
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_fits_its_gpus_of_80_gb(data, name):
+    gpus = load_configuration(name).gpus
     checked = check_run(name, (SIZES,), str(data), described_machine(f"{gpus}x80"))
     assert checked.faults == ()
     stages = {stage.stage: stage for stage in checked.plan.stages}
@@ -66,23 +57,7 @@ def test_a_published_configuration_fits_its_gpus_of_80_gb(data, name, gpus):
     assert not [line for line in summary(checked.plan, ()) if "it would stop there" in line]
 
 
-def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
-    options = (*ONE_GPU, "--data", data, "--set", SIZES)
-    assert "1 GPU, at most " in accepted(*options)
-    made = json.loads(accepted(*options, "--json"))
-    assert made["faults"] == []
-    (train,) = [stage for stage in made["plan"]["stages"] if stage["stage"] == "train"]
-    assert train["device_bytes"] == pytest.approx(sum(train["parts"].values()), abs=10)
-    assert "base weights" in train["parts"]
-
-
 TESTED = "data.test=[{dataset: popqa, path: popqa/test.jsonl}]"
-COVERED = {
-    "sft": "300 musique (0.0%)",
-    "sampling": "300 musique (0.0%)",
-    "validation": "3 musique (0.0%)",
-    "test": "1 popqa (0.0%)",
-}
 
 
 def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
@@ -90,37 +65,13 @@ def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     write_lines(data / "popqa/test.jsonl", [{"question": "Who is A?", "golden_answers": ["The"]}])
     options = (*ONE_GPU, "--data", data, "--set", TESTED, "--set", "sft_data.sizes={2: 1}")
     notes = [line for line in accepted(*options).splitlines() if line.startswith("data.")]
-    assert notes == [
+    assert notes[0] == (
         "data.test: 1 questions whose answers are articles and punctuation alone; every prediction "
-        f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]',
-        "data.sampling: grammar tearag fits: 300 of 300 questions have evidence, so the "
-        "process reward can compare it with the retrieved texts",
-        *(
-            f"data.{split}: questions whose gold passages or answers the corpus lacks: 0 of {counts}"
-            for split, counts in COVERED.items()
-        ),
-    ]
+        f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]'
+    )
+    assert notes[-1].endswith("gold passages or answers the corpus lacks: 0 of 1 popqa (0.0%)")
     made = json.loads(accepted(*options, "--json"))
     assert (made["faults"], made["notes"]) == ([], notes)
-
-
-def test_repeated_questions_are_left_out_of_every_note_and_held_out_files_read_once(
-    folder, monkeypatch
-):
-    data, loaded = write_published_files(folder / "data_files", decomposed=20), []
-    real = load.load_questions
-    asked = [{"question": musique(7, 2)["question"], "golden_answers": ["x"]}]
-    write_lines(data / "popqa/test.jsonl", asked)
-    monkeypatch.setattr(
-        load,
-        "load_questions",
-        lambda path, *more, **how: loaded.append(path) or real(path, *more, **how),
-    )
-    printed = accepted(*ONE_GPU, "--data", data, "--set", TESTED, "--set", SIZES)
-    repeated = int(re.search(r"data.sampling: (\d+) questions repeat one of data.test", printed)[1])
-    assert f"data.sampling: grammar tearag fits: {60 - repeated} of {60 - repeated} q" in printed
-    assert f"of {60 - repeated} musique" in printed
-    assert loaded.count(data / "popqa/test.jsonl") == 1
 
 
 def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.malformed_inputs import accepted, refused, steep
+from tests.cli.malformed_inputs import accepted, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,25 +29,6 @@ def test_an_unknown_stage_and_a_missing_data_directory_are_refused(tmp_path):
     assert "no such directory" in refused("run", "--data", tmp_path / "absent")
 
 
-def test_a_strict_corpus_stops_at_a_malformed_line_with_file_and_line(tmp_path):
-    (tmp_path / "documents.jsonl").write_text('{"title": "A", "text": "B"}\n{"title": "C", "te\n')
-    (tmp_path / "questions.jsonl").write_text('{"question": "Q?", "answer": ["a"]}\n')
-    (tmp_path / "triples.json").write_text("{}")
-    config = tmp_path / "own.yaml"
-    config.write_text(
-        f"base: {ROOT}/configs/embedded.yaml\n"
-        f"runs_dir: {tmp_path}/runs\n"
-        "data: {closed_world: null, sft: [], validation: [], test: [],\n"
-        "       sampling: [{dataset: nq, path: questions.jsonl}]}\n"
-        "corpus: {files: [{path: documents.jsonl, format: jsonl}], strict: true}\n"
-        "graph: {source: openie, path: triples.json}\n"
-    )
-    status, _, told = steep(["run", "corpus", "--config", str(config), "--data", str(tmp_path)])
-    assert status == 2
-    assert "documents.jsonl:2: not valid JSON" in told
-    assert not list((tmp_path / "runs").rglob("manifest.json"))
-
-
 def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_path):
     paris, none = {"answer": "in Paris, France", "answers": ["Paris"]}, {"answers": ["2010"]}
     printed = accepted("metrics", "-", stdin="\n".join(map(json.dumps, (paris, none))).encode())
@@ -59,17 +40,6 @@ def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_pat
     cut = b'{"answer": "a", "answers": ["a"]}\n{"answer": 1\n'
     assert "<stdin>:2" in refused("metrics", "-", "-o", target, stdin=cut)
     assert not target.exists()
-
-
-@pytest.mark.parametrize("name", ["embedded", "embedded.yaml", "configs/embedded.yaml"])
-def test_a_shipped_configuration_is_found_by_name_from_any_directory(folder, name):
-    why = accepted("status", "--json", "--config", name, "--why", "corpus")
-    assert json.loads(why) == ["corpus: never completed with any settings"]
-
-
-def test_a_file_of_the_user_comes_before_a_shipped_configuration(folder):
-    (folder / "embedded.yaml").write_text("base: tearag-llama3-8b.yaml\nrounds: many\n")
-    assert "embedded.yaml: rounds" in refused("status", "--config", "embedded.yaml")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -123,20 +122,17 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
     assert problem in refused("compare", *arguments)
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda content: content[:-9], lambda content: bytes(len(content))]
-)
 def test_damaged_pairs_are_refused_with_the_command_that_makes_them_again(
-    runs: list[str], tmp_path: Path, damage: Callable[[bytes], bytes]
+    runs: list[str], tmp_path: Path
 ) -> None:
     [file] = tmp_path.glob("runs/few/store/pair/*/pairs.parquet")
-    file.write_bytes(damage(file.read_bytes()))
+    file.write_bytes(bytes(len(file.read_bytes())))
     complaint = refused("compare", "few")
     assert str(Path(*file.parts[-6:-1])) in complaint
     assert "`steep run pair --round 1 --force` and its configuration" in complaint
 
 
-@pytest.mark.parametrize("name", ["{}.bak", "copy of {}", ".{}.x", "{}.discarded-7"])
+@pytest.mark.parametrize("name", ["copy of {}", ".{}.x"])
 def test_a_copy_of_an_output_changes_nothing(runs: list[str], name: str) -> None:
     expected = accepted("compare", *runs)
     for output in list(Path("runs/all/store").glob("eval*/*")):

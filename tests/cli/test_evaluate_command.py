@@ -56,10 +56,7 @@ def test_one_sample_is_the_evaluation_of_the_run(finished: Store) -> None:
     [
         (["--limit", "4"], "name --policy, --questions or both; steep run evaluate runs"),
         (["--policy", "2", "--set", "rounds=1"], "--policy names policy 2, and rounds is 1"),
-        *(
-            (["--policy", "sft", "--samples", n], f"--samples is {n}; expected 1 to 10,000 traj")
-            for n in ("0", "-1", "10001", "1000000000")
-        ),
+        (["--policy", "sft", "--samples", "0"], "--samples is 0; expected 1 to 10,000 traj"),
         (
             ["--policy", "sft", "--samples", "2", "--set", "sampling.temperature=0"],
             "--samples is 2, and they would be equal: sampling.temperature and "

@@ -14,15 +14,6 @@ from pipeline.core.record_io import as_json, write_jsonl, write_parquet
 from pipeline.core.records import Question
 from tests.evaluation.hops import BORN, DIRECTED, film_trajectory, first_step, musique, second_step
 
-OUTPUT = """Step 1:
-Important entity: Silver Lantern
-Subquery: Who directed Silver Lantern?
-<Reference>
-Evidence 1: Title: "Silver Lantern" Text: It was made by Mara Venn in 1950.
-</Reference>
-Summary: It was Mara Venn.
-Final answer: Ostar"""
-
 
 def lines(source: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in source.read_text().splitlines()]
@@ -47,16 +38,6 @@ def test_records_get_their_failure_mode_and_hop(
         json.loads(json.dumps(as_json(trajectory))) | added | {"hops": 2}
         for trajectory, added in zip(trajectories, expected, strict=True)
     ]
-
-
-def test_an_output_alone_is_parsed(tmp_path: Path) -> None:
-    source, target = tmp_path / "trajectories.jsonl", tmp_path / "out.jsonl"
-    whole = as_json(film_trajectory(None))
-    names = ("question", "hop", "answers", "evidence")
-    source.write_text(json.dumps({name: whole[name] for name in names} | {"output": OUTPUT}))
-    failures(source, target)
-    (row,) = lines(target)
-    assert (row["failure_mode"], row["failed_hop"], row["hops"]) == ("stopped_early", 2, 2)
 
 
 def test_questions_add_the_decomposition(

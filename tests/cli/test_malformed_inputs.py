@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,6 @@ def test_every_command_accepts_its_valid_records(tmp_path: Path) -> None:
         directory.mkdir()
         case = _call(command, list(command.records), "valid")
         assert check(case, directory) is None, case.name
-        other = tmp_path / f"{number}-refused"
-        other.mkdir()
-        refused = dataclasses.replace(case, expected="refused")
-        assert "accepted" in str(check(refused, other)), case.name
 
 
 WITH_SETTINGS = [

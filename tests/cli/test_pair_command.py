@@ -114,9 +114,7 @@ def test_a_configuration_decides_which_terms_a_file_is_paired_by(
     [
         ({"question": "Where is Oslo?"}, {"question": "Who wrote Hamlet?"}, False),
         ({"question": "Where is Oslo?"}, {"question": "where is Oslo"}, True),
-        ({"question": "Where is Oslo?"}, {}, True),
         ({"prompt_ids": [1, 2]}, {"prompt_ids": [12]}, False),
-        ({"prompt_ids": [1, 2]}, {"prompt_ids": [1, 2]}, True),
         ({"prompt_ids": [1, 2]}, {}, True),
     ],
 )
@@ -143,10 +141,6 @@ def test_a_pair_has_one_question_and_one_prompt(
         ({"rewards": 5}, "in.jsonl:81: rewards: "),
         ({"rewards": None}, "in.jsonl:81: rewards: missing; run steep score first"),
         ({"rewards": {"format": "1", "outcome": 1.0, "process": 1.0}}, "rewards.format is "),
-        (
-            {"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}},
-            "rewards.format is None; expected a finite number",
-        ),
         (
             {"rewards": {"format": 10**400, "outcome": 1.0, "process": 1.0}},
             f"in.jsonl:81: rewards.format is 1{'0' * 57} …; expected a finite number",

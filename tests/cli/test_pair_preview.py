@@ -72,29 +72,6 @@ def run_pairs(*options: str) -> list[Pair]:
     return read_records(Path(printed.splitlines()[-1]) / "pairs.parquet", Pair)
 
 
-@pytest.mark.slow
-def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path) -> None:
-    of_run = run_pairs()
-    files = outputs(directory)
-    pairs, funnel = directory.parent / "pairs.jsonl", directory.parent / "funnel.jsonl"
-    result = preview(
-        *("--from", directory, "--round", 2, "--set", "pairs.easy_outcome=0.4"),
-        *("-o", pairs, "--funnel", funnel),
-    )
-    assert result["changed"] == {"pairs.easy_outcome": [0.3, 0.4]}
-    now = read_records(pairs, Pair)
-    counts = result["kinds"]["all"]
-    assert (counts["run"], counts["now"]) == (len(of_run), len(now))
-    old_ids = {(pair.chosen_id, pair.rejected_id, pair.kind) for pair in of_run}
-    new_ids = {(pair.chosen_id, pair.rejected_id, pair.kind) for pair in now}
-    assert counts["added"] == len(new_ids - old_ids) > 0
-    assert counts["removed"] == len(old_ids - new_ids)
-    assert ("b-0", "b-1", "easy") in new_ids - old_ids
-    assert len(funnel.read_text().splitlines()) == 9
-    assert sum(row["now"] for row in result["bins"].values()) == 9
-    assert outputs(directory) == files
-
-
 def test_other_weights_combine_the_stored_terms(directory: Path) -> None:
     pairs = directory.parent / "pairs.jsonl"
     weights = {"consistency": 0.1, "subquery": 0, "context": 0, "summary": 0}
@@ -116,11 +93,27 @@ def test_other_weights_combine_the_stored_terms(directory: Path) -> None:
         )
 
 
-def test_the_pairs_are_those_of_the_stage_with_these_settings(directory: Path) -> None:
+def test_the_pairs_and_counts_are_those_of_the_stage_with_these_settings(directory: Path) -> None:
     thresholds = ("--set", "per_round.2.pairs.easy_outcome=0.4")
-    output = directory.parent / "pairs.jsonl"
-    preview("--from", directory, "--round", 2, *thresholds, "-o", output)
-    assert read_records(output, Pair) == run_pairs(*thresholds) != []
+    pairs, funnel = directory.parent / "pairs.jsonl", directory.parent / "funnel.jsonl"
+    preview("--from", directory, "--round", 2, "-o", pairs)
+    of_run, files = read_records(pairs, Pair), outputs(directory)
+    look = ("--from", directory, "--round", 2, *thresholds)
+    result = preview(*look, "-o", pairs, "--funnel", funnel)
+    assert outputs(directory) == files
+    assert result["changed"] == {"pairs.easy_outcome": [0.3, 0.4]}
+    now = read_records(pairs, Pair)
+    old_ids, new_ids = (
+        {(pair.chosen_id, pair.rejected_id, pair.kind) for pair in found} for found in (of_run, now)
+    )
+    assert ("b-0", "b-1", "easy") in new_ids - old_ids
+    assert result["kinds"]["all"] == {
+        "run": len(of_run), "now": len(now), "added": len(new_ids - old_ids),
+        "removed": len(old_ids - new_ids),
+    }  # fmt: skip
+    assert sum(row["now"] for row in result["bins"].values()) == 9
+    assert len(funnel.read_text().splitlines()) == 9
+    assert run_pairs(*thresholds) == now != of_run
 
 
 def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_path: Path) -> None:

@@ -45,30 +45,19 @@ def test_every_retriever_is_measured_on_questions_and_sub_questions(
     rows = {(row.query, row.retriever): row for row in result.rows}
     # The corpus has three documents, so the first five include every gold passage.
     semantic = rows["question", "semantic"]
-    assert (
-        semantic.recall["recall@5"]
-        == semantic.recall["all_gold@5"]
-        == semantic.strict["recall@5"]
-        == 1
-    )
+    assert semantic.recall["recall@5"] == semantic.strict["recall@5"] == 1
     graph = rows["question", "graph"]
     assert graph.strict["recall@5"] == 0 < graph.recall["recall@5"]
     assert graph.items == graph.triplets > 0
-    assert (
-        rows["sub-question", "bm25"].recall["recall@5"] == 1
-    )  # each query contains the title of its passage
     assert rows["question", "concat"].tokens_per_retrieval > semantic.tokens_per_retrieval
     assert result.sizes["triplets"] == 2  # by Ann, and met Ann
     assert result.sizes["hyperedges"] == 2
     hyper = rows["question", "prograph"]
     assert hyper.strict["recall@5"] == 0 < hyper.recall["recall@5"]  # counted by provenance only
     assert not capsys.readouterr().out  # standard output is for the table or the JSON
-    shown = table(result)
-    assert [row[3] for row in shown.rows] == VARIANTS * 2
-    assert "2 triplets, 2 hyperedges" in shown.note
-    line = result.as_json()["rows"][3]
+    assert "2 triplets, 2 hyperedges" in table(result).note
+    line = json.loads(json.dumps(result.as_json()))["rows"][3]
     assert {"dataset": "musique", "retriever": "semantic", "recall@5": 1.0}.items() <= line.items()
-    json.dumps(result.as_json())
 
 
 def test_graph_retrievers_are_left_out_with_a_note_if_there_are_no_triplets(

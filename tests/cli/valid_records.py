@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -42,11 +41,7 @@ class Command:
         """The words of the command on ``source``, and ``files`` written to ``directory``."""
         for name, content in self.files.items():
             (directory / name).write_bytes(content)
-        places = {"{in}": str(source), "{dir}": str(directory)}
-        return [
-            re.sub(r"\{in\}|\{dir\}", lambda found: places[found[0]], word)
-            for word in self.arguments
-        ]
+        return [word.format_map({"in": source, "dir": directory}) for word in self.arguments]
 
 
 _STEPS = [
@@ -59,15 +54,9 @@ _HIPRAG_STEPS = [
     Step(reasoning="r", conclusion="c"),
 ]  # fmt: skip
 _HIPRAG, _ = grammar("hiprag").render(_HIPRAG_STEPS, "poet")
-_PROGRAPH, _ = grammar("prograph").render(
-    [
-        Step(
-            think="t", query="q", context=[ContextItem("hyperedge", "h", "", "Up is by Ann.", 1.0)]
-        ),
-        Step(think="t"),
-    ],
-    "Ann",
-)
+_FACT = ContextItem("hyperedge", "h", "", "Up is by Ann.", 1.0)
+_PROGRAPH_STEPS = [Step(think="t", query="q", context=[_FACT]), Step(think="t")]
+_PROGRAPH, _ = grammar("prograph").render(_PROGRAPH_STEPS, "Ann")
 _SEARCH_R1 = (
     '<think>t</think>\n<search>q</search>\n\n<information>Doc 1(Title: "T") x</information>\n\n'
     "<think>t</think>\n<answer>poet</answer>"
@@ -213,8 +202,6 @@ COMMANDS = (
         required=("output",),
         span_fields=("spans",),
     ),
-    Command(("parse", "{in}", "--grammar", "hiprag"), ({"output": _HIPRAG},), ("output",)),
-    Command(("parse", "{in}", "--grammar", "prograph"), ({"output": _PROGRAPH},), ("output",)),
     Command(
         ("metrics", "{in}", *OUT),
         ({"answer": "in Paris", "answers": ["Paris"]}, {"answer": None, "answers": ["x"]}),
@@ -244,6 +231,7 @@ COMMANDS = (
         ("score", "{in}", *OUT),
         (_TRAJECTORY, _PARSED, _PARSED | {"stop": "retrieval_error"}),
         ("hop", "answers", "evidence"),
+        span_fields=("spans",),
     ),
     Command(
         ("score", "{in}", "--reward", "hiprag"),
@@ -254,11 +242,6 @@ COMMANDS = (
         ("score", "{in}", "--reward", "prograph", *OUT),
         (_GRAPH, {"answers": ["Ann"], "output": _PROGRAPH, "entities": ["Up"], "question": "?"}),
         ("answers",),
-    ),
-    Command(
-        ("score", "{in}", "--reward", "search-r1", *OUT),
-        ({"answers": ["poet"], "output": _SEARCH_R1, "grammar": "search-r1"},),
-        ("answers", "output"),
     ),
     Command(
         ("pair", "{in}", "--funnel", "{dir}/funnel.jsonl", *OUT),

@@ -33,13 +33,7 @@ pytestmark = [
 ]
 # What came out besides calls, which the model chooses.
 EXPECTED: dict[str, Any] = {
-    "openai": {
-        "retrieved": True,
-        "usage": True,
-        "known": "bool",
-        "forced": "search",
-        "refusals": [404, 404, 400, 400],
-    },
+    "openai": {"usage": True, "known": "bool", "forced": "search"},
     "litellm": {"forced": "search", "streamed": True},
     "langchain": {"json_schema": "bool", "function_calling": "bool"},
     "smolagents": {},

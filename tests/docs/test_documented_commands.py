@@ -202,31 +202,6 @@ def test_documented_commands_exist(page: str) -> None:
     assert not faults
 
 
-def test_a_wrong_option_setting_variant_or_file_in_a_cell_is_found() -> None:
-    page = """## Look
-
-| option | meaning |
-|---|---|
-| `--kind`, `--knid` | as in `steep view` |
-| `retrieval.variant=ppr`, `retrieval.varient=ppr`, `index.json` | settings, and a file |
-| `-lambda-0.2`, `-lambda-7` | variants |
-| `--set pairs.limitt=2` | a setting |
-| `pipeline/pairs/`, `pipeline/peers/` | folders |
-
-## Elsewhere
-
-`--kind` of `steep compare`.
-"""
-    found = list(wrong_code("page.md", page))
-    assert found[:2] == [
-        "--knid",
-        "there is no setting retrieval.varient; there is retrieval.variant, retrieval.triplets, retrieval.reranker",
-    ]
-    assert found[2] == "-lambda-7"
-    assert "pairs.limitt" in found[3]
-    assert found[4:] == ["pipeline/peers/", "--kind"]
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_options_and_settings_in_cells_and_sentences_exist(page: str) -> None:
     assert list(wrong_code(page, PAGES[page])) == []

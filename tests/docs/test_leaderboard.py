@@ -24,9 +24,8 @@ def rows() -> Iterator[tuple[str, list[str], str]]:
             yield found[1], found[2].split(), found[3]
 
 
-@pytest.mark.parametrize(
-    "number", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 6))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(1, 6))
 def test_a_row_is_what_its_predictions_give(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

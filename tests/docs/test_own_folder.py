@@ -2,17 +2,67 @@
 
 from __future__ import annotations
 
+import csv
+import html
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.closed_world.write import write_closed_world
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Pair, Question
 from tests.cli.malformed_inputs import accepted, finished, refused, steep
-from tests.docs.own_folder import write_own_folder
 
 OPTIONS = ["--config", "folder/own.yaml"]
+SIZES = dict.fromkeys(
+    ("musique_dev", "musique_test", "hotpotqa_dev", "hotpotqa_test", "wiki2_test", "nq_dev", "nq_test"), 0
+) | {"musique_train": 500, "musique_sampling": 20, "hotpotqa_sampling": 20, "nq_sampling": 20}  # fmt: skip
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_own_folder(folder: Path) -> Path:
+    """Documents of a closed world in five formats, plain question lines, and a cold start."""
+    world, docs = folder / "world", folder / "docs"
+    write_closed_world(world, seed=0, documents=400, sizes=SIZES)
+    for name in ("notes", "pages", "plain"):
+        (docs / name).mkdir(parents=True)
+    corpus = records(world / "corpus.jsonl")
+    for number, record in enumerate(corpus):
+        title, text = record["title"], record["text"]
+        if number % 5 == 0:
+            (docs / f"notes/{number}.md").write_text(f"# {title}\n\n{text}\n")
+        elif number % 5 == 1:
+            page = f"<title>{html.escape(title)}</title><p>{html.escape(text)}"
+            (docs / f"pages/{number}.html").write_text(page)
+        elif number % 5 == 2:
+            (docs / f"plain/{number}").mkdir()  # a title may occur twice
+            (docs / f"plain/{number}/{title}.txt").write_text(text)
+    rest = [{"title": one["title"], "text": one["text"]} for one in corpus]
+    write(docs / "tables" / "rest.jsonl", rest[4::5])
+    with (docs / "tables" / "rest.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["title", "text"])
+        writer.writeheader()
+        writer.writerows(rest[3::5])
+    (docs / "notes" / "empty.md").touch()
+    (docs / "pages" / "picture.png").write_bytes(b"\x89PNG")
+    asked = records(world / "nq_sampling.jsonl") + records(world / "musique_sampling.jsonl")
+    asked += json.loads((world / "hotpotqa_sampling.json").read_text())
+    answers = [one["answer"] for one in asked]
+    firsts = [answer[0] if isinstance(answer, list) else answer for answer in answers]
+    pairs = zip(asked, firsts, strict=True)
+    write(folder / "questions.jsonl", [{"question": q["question"], "answer": a} for q, a in pairs])
+    (world / "musique_train.jsonl").rename(folder / "cold-start.jsonl")
+    return folder
 
 
 @pytest.fixture

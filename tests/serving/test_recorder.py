@@ -176,28 +176,6 @@ def said(recorded: Recorded, text: str) -> str:
     return str(found)
 
 
-def test_a_rewritten_history_stays_with_its_own_sample_by_the_ids_of_its_calls(
-    tmp_path: Path,
-) -> None:
-    """Agents remove old results; the second's history then begins as the first's."""
-    recorded = Recorded(tmp_path / "r.jsonl", *[call("it")] * 4, "Ada.", "Bo.")
-    one, two = [*ASKED], [*ASKED]
-    names = [recorded.ask(one).id, recorded.ask(two).id]
-    for messages, text in ((one, "removed"), (two, "found")):
-        result(messages, text)
-        recorded.ask(messages)
-        result(messages, "nothing")
-    two[3]["content"] = "removed"
-    recorded.ask(two)
-    one[0] = {"role": "system", "content": "Short."}
-    recorded.ask(one)
-    assert [said(recorded, text) for text in ("Bo.", "Ada.")] == names
-    recorded.reward(names[0], 1)
-    trajectories, counts = recorded.read()
-    assert {each.answer: each.reward for each in trajectories} == {"Bo.": 1, "Ada.": None}
-    assert counts.reasons == {"system message changed": 1, "history rewritten": 1}
-
-
 def other_ids(messages: list[dict[str, Any]]) -> None:
     messages[2]["tool_calls"][0]["id"] = messages[3]["tool_call_id"] = "call_1"
 
@@ -298,7 +276,7 @@ def rewritten(messages: list[dict[str, Any]], how: str, text: str) -> list[dict[
 
 def test_no_turn_of_interleaved_agents_is_ever_another_agents(tmp_path: Path) -> None:
     """Agents ask two questions, and start again after a few turns."""
-    turns, choose = 60, random.Random(0)
+    turns, choose = 40, random.Random(0)
     replies = choose.choices([call("it"), call("that"), "Hm.", "Ada."], k=turns)
     recorded = Recorded(tmp_path / "r.jsonl", *replies)
     histories: dict[int, list[dict[str, Any]]] = {}
@@ -332,15 +310,11 @@ def test_no_turn_of_interleaved_agents_is_ever_another_agents(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("answers", "[null]", "expected texts"),
         ("answers", "null", "expected texts"),
         ("answers", "[]", "expected texts"),
         ("answers", '[""]', "expected texts"),
         ("answers", " ", "0 characters"),
-        ("answers", "[1912]", "expected texts"),
-        ("answers", '["Rome", true]', "expected texts"),
-        ("answers", '[["Rome"]]', "expected texts"),
-        ("answers", '{"answers": ["Rome"]}', "expected texts"),
+        ("answers", '["Rome", 1912]', "expected texts"),
         ("answers", '["Rome"', "not valid JSON"),
         ("answers", r'["\ud800"]', "half of a surrogate"),
         ("answers", "x" * 10_001, "10,001 characters"),
@@ -358,20 +332,17 @@ def test_a_header_that_is_not_read_is_refused_before_a_turn_is_sampled(
     assert (recorded.process.seen, recorded.path.read_bytes()) == ([], b"")
 
 
-@pytest.mark.parametrize("name", ["answers", "conversation"])
-def test_a_header_in_latin_1_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_header_in_latin_1_is_refused(tmp_path: Path) -> None:
     model, asked = Recorded(tmp_path / "r.jsonl").model, TurnRequest(messages=ASKED)
-    headers = Headers(raw=[(f"x-steep-{name}".encode(), b"Z\xfcrich")])  # test clients send UTF-8
-    with pytest.raises(InputError, match=f"x-steep-{name}: not UTF-8 text"):
+    headers = Headers(raw=[(b"x-steep-answers", b"Z\xfcrich")])  # test clients send UTF-8
+    with pytest.raises(InputError, match="x-steep-answers: not UTF-8 text"):
         model.prepare(asked, headers)
 
 
 @pytest.mark.parametrize(
     ("value", "answers"),
     [
-        ("Zürich".encode(), ["Zürich"]),
         ('["Zürich", "チューリッヒ"]'.encode(), ["Zürich", "チューリッヒ"]),
-        (r'["Z\u00fcrich"]', ["Zürich"]),
         ('"Rome"', ["Rome"]),
         ("1912", ["1912"]),
     ],
@@ -382,29 +353,6 @@ def test_gold_answers_are_read_from_a_header(
     recorded = Recorded(tmp_path / "r.jsonl", "Rome.")
     recorded.post([*ASKED], "x-steep-answers", value)
     assert [each.answers for each in recorded.read()[0]] == [answers]
-
-
-@pytest.mark.parametrize("value", ["NaN", "[1e999]", "-Infinity", r'"\ud83d"', r'{"\udc00": 1}'])
-def test_arguments_that_json_lacks_are_recorded_as_their_text(tmp_path: Path, value: str) -> None:
-    arguments = f'{{"query": {value}}}'
-    recorded = Recorded(tmp_path / "r.jsonl", call("it").replace('"it"', value), "Ada.")
-    messages = [*ASKED]
-    reply = recorded.ask(messages).choices[0].message
-    assert (reply.tool_calls, arguments in reply.content) == (None, True)
-    made = {"id": "c", "type": "function", "function": {"name": "search", "arguments": arguments}}
-    recorded.ask(
-        [
-            *ASKED,
-            {"role": "assistant", "content": "", "tool_calls": [made]},
-            {"role": "tool", "tool_call_id": "c", "content": "x"},
-        ]
-    )
-    trajectories, counts = recorded.read()
-    assert (len(trajectories), counts.reasons.total()) == (2, 1)
-    assert trajectories[0].format_ok is False
-    lines = recorded.path.read_text().splitlines()
-    called = json.loads(lines[1])["messages"][2]["tool_calls"]
-    assert [one["function"]["arguments"] for one in called] == [arguments]
 
 
 def test_equal_questions_have_the_gold_answers_of_all(tmp_path: Path) -> None:
@@ -485,7 +433,7 @@ def test_a_turn_that_does_not_continue_starts_a_trajectory_with_the_reason(
     assert trained == ["It was Ada.\n\n"]  # and not what the agent had said before
 
 
-@pytest.mark.parametrize("left", ["{", '{"tur', '{"conversation"', '{"turn": "chatcm'])
+@pytest.mark.parametrize("left", ["{", '{"turn": "chatcm'])
 def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path, left: str) -> None:
     path = tmp_path / "r.jsonl"
     recorded = Recorded(path, "Ada.")
@@ -509,13 +457,10 @@ def test_a_kill_keeps_the_whole_lines_and_a_second_start_goes_on(tmp_path: Path,
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"precious": 1}',
         b'{"precious": 1}\n',
         b"notes",
-        b"question,answer\nWho?,Ada\n",
         b"\x00\xff",
         b'{"turn": 1, "text": "a log of another program"}',
-        b'{"conversation": "c", "reward": 1}\nnotes without an end of line',
         b'{"conversation": "c", "reward": 1}\n{"question": "Who?", "answer": "Ada"}\n',
         b'{"question": "Who?"}\n{"turn": "cut off',
         b'{"conversation": "c", "reward": 1}\n{"turns"',
