@@ -25,7 +25,7 @@ from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.row_files import iterate_parquet
 from pipeline.core.verdicts import Verdict
-from pipeline.engine.store import Depth, newest_outputs, problems, sound_manifest
+from pipeline.engine.store import newest_outputs, problems, sound_manifest
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -150,7 +150,7 @@ class Run:
                 f"use one of: {complete}"
             )
         directory = self.stages[label]
-        if label not in self._whole and (found := problems(directory, Depth.SIZES)):
+        if label not in self._whole and (found := problems(directory)):
             stage = directory.parent.name
             round = label.removeprefix(stage).removeprefix("-")
             command = f"steep run {stage}{round and f' --round {round}'} --force"

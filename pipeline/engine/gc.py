@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.engine.removal import Stored, remove, size_and_time, stored
-from pipeline.engine.resolved import RESOLVED
 from pipeline.engine.stage import (
+    RESOLVED,
     STAGES,
     Outputs,
     PolicyTask,

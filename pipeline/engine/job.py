@@ -16,16 +16,15 @@ from pathlib import Path
 from pipeline.core import shipped
 from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.process_variables import MALLOC
-from pipeline.engine.execution.leases import NO_LEASE, Lease, held
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.fingerprint import select_execution
+from pipeline.engine.leases import NO_LEASE, Lease, held
 from pipeline.engine.opened import Training
-from pipeline.engine.process.supervisor import StageFailed, run_stage
-from pipeline.engine.process.worker import StageJob
+from pipeline.engine.process.supervisor import StageFailed, StageJob, run_stage
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.shards import ShardTask
 from pipeline.engine.stage import Outputs, StageTask
-from pipeline.engine.store import Depth, problems, read_manifest
+from pipeline.engine.store import problems, read_manifest
 
 LOCK_SECONDS = 15.0  # how long to wait for another process with the stage
 # Ends of the names of settings whose reduction lowers the memory of a stage.
@@ -59,7 +58,7 @@ def _start(task: StageTask) -> None:
     for name, read in outputs.requires(task).items():
         if outputs.of(read) is None:
             raise StoreError(f"{read.label} is no longer complete; run the command again")
-        directories[name] = check_output(read, Depth.HASHES if trains else Depth.SIZES, outputs)
+        directories[name] = check_output(read, outputs, contents=trains)
     directories |= {name: fact for name, fact in facts.items() if isinstance(fact, Path)}
     is_shard = isinstance(task, ShardTask)
     shard, shards = (task.shard_number, task.shard_count) if is_shard else (0, 1)
@@ -123,7 +122,9 @@ def environment(lease: Lease = NO_LEASE) -> dict[str, str]:
     return {**extra, **lease.environment()}
 
 
-def check_output(task: StageTask, depth: Depth, outputs: Outputs | None = None) -> Path:
+def check_output(
+    task: StageTask, outputs: Outputs | None = None, *, contents: bool = False
+) -> Path:
     """The directory of a task's output, complete or not.
 
     Raises StoreError when the output is complete and damaged. The message names the files, what
@@ -131,7 +132,7 @@ def check_output(task: StageTask, depth: Depth, outputs: Outputs | None = None) 
     """
     outputs = outputs or Outputs()
     directory = outputs.directory(task)
-    if outputs.complete(task) and (found := problems(directory, depth)):
+    if outputs.complete(task) and (found := problems(directory, contents=contents)):
         raise StoreError(
             f"the output of {task.label} is damaged ({directory}: {'; '.join(found)}); "
             f"make it again: {remake_command(task, directory)}"

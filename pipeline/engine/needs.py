@@ -1,6 +1,6 @@
 """The needs of a stage: GPUs and CPU threads, by the models that it opens.
 
-Input: the task of a stage. Output: `Needs`. `pipeline.engine.execution.leases` gives a stage these
+Input: the task of a stage. Output: `Needs`. `pipeline.engine.leases` gives a stage these
 resources, and `pipeline.engine.plan` counts with the same numbers.
 """
 

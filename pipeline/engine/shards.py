@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pipeline.engine.context import SHARD
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.stage import STAGES, StageTask, whole_name
+from pipeline.engine.store import SHARD
 
 
 class DivisibleTask(StageTask):

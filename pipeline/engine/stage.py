@@ -19,12 +19,11 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core.errors import ConfigError
-from pipeline.engine.execution.leases import NO_LEASE, Lease, Request
 from pipeline.engine.fingerprint import content_of, select
+from pipeline.engine.leases import NO_LEASE, Lease, Request
 from pipeline.engine.luigi_adapter import Register, Task, luigi
 from pipeline.engine.opened import Needs, Opened, Work
 from pipeline.engine.progress import FailureRecord
-from pipeline.engine.resolved import RESOLVED
 from pipeline.engine.store import (
     MANIFEST,
     StageKey,
@@ -55,6 +54,8 @@ def forget_configurations() -> None:
     Register.clear_instance_cache()
 
 
+RESOLVED = "config.yaml"  # the configuration of a run, in its directory
+PUBLISHED = ("report.html", "metrics.json", "report.json")  # copies of the report stage's files
 TRAJECTORIES = ("trajectories.parquet",)  # the only file of a round that other stages read
 STAGES: dict[str, type[StageTask]] = {}
 """The declared stages by name, in the order of a run. An import of ``tasks`` declares them."""

@@ -15,7 +15,6 @@ from pipeline.engine.job import remake_command
 from pipeline.engine.progress import read_failure, read_progress
 from pipeline.engine.stage import Outputs, StageTask, walk
 from pipeline.engine.store import (
-    Depth,
     differences,
     holds_checkpoints,
     problems,
@@ -73,7 +72,7 @@ def _state(task: StageTask, outputs: Outputs) -> StageState:
     output = outputs.of(task)
     if output is None:
         return _unfinished(task, outputs)
-    damage, place = problems(output.directory, Depth.SIZES), str(output.directory)
+    damage, place = problems(output.directory), str(output.directory)
     remake = remake_command(task, output.directory) if damage else None
     manifest = {} if damage else read_manifest(output.directory)
     counts, seconds = manifest.get("counts", {}), manifest.get("wall_seconds")
@@ -132,7 +131,7 @@ def verify(task: StageTask) -> list[StageState]:
     rows, outputs = [], Outputs()
     for needed in walk(task, outputs.requires):
         if output := outputs.of(needed):
-            damage, place = problems(output.directory, Depth.HASHES), str(output.directory)
+            damage, place = problems(output.directory, contents=True), str(output.directory)
             remake = remake_command(needed, output.directory) if damage else None
             rows.append(StageState(needed.label, "done", {}, None, place, damage, remake))
     return rows
@@ -157,7 +156,7 @@ def why(task: StageTask) -> list[str]:
         if not earlier:
             return [f"{task.label}: never completed with any settings"]
         return list(_causes(task, earlier[0]["fingerprint"], outputs))
-    if damage := problems(output.directory, Depth.SIZES):
+    if damage := problems(output.directory):
         remake = f"{task.label}: make it again: {remake_command(task, output.directory)}"
         return [*(f"{task.label}: damaged: {line}" for line in damage), remake]
     if output.reused:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.errors import ConfigError
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.engine.context import StageContext
-from pipeline.engine.execution.leases import Capacity, held
+from pipeline.engine.leases import Capacity, held
 from pipeline.engine.needs import need_faults, needs
 from pipeline.engine.stage import StageTask
 from pipeline.evaluation.policy_names import policy_title

@@ -24,7 +24,7 @@ from pipeline.api import Run
 from pipeline.core.errors import EngineError
 from pipeline.core.gpus import torch_for_cpus
 from pipeline.engine.context import StageContext
-from pipeline.engine.execution.leases import LOCK_DIR, Request, held
+from pipeline.engine.leases import LOCK_DIR, Request, held
 from pipeline.engine.stage import StageTask
 from pipeline.rollout.answering import LONGEST_QUESTION, Opening, PolicyProcess
 from pipeline.rollout.policy import Policy

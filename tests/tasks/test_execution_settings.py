@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from pipeline.config import Config
 from pipeline.config.base import execution_values
-from pipeline.engine.resolved import keep_dtypes
-from pipeline.engine.run import run, walk
+from pipeline.engine.run import keep_dtypes, run, walk
 from pipeline.engine.stage import resolved
 from pipeline.engine.status import status, why
 from pipeline.engine.store import read_manifest

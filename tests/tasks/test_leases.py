@@ -14,7 +14,7 @@ import pytest
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import listed
-from pipeline.engine.execution.leases import (
+from pipeline.engine.leases import (
     LOCK_DIR,
     Capacity,
     Lease,

@@ -16,7 +16,7 @@ import pytest
 from pipeline.engine import job
 from pipeline.engine.execution import cluster, slurm
 from pipeline.engine.execution.cluster import Request
-from pipeline.engine.process.worker import StageJob
+from pipeline.engine.process.supervisor import StageJob
 from pipeline.engine.progress import read_progress
 from pipeline.engine.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, Second, Waits, executions, new_process, task

@@ -29,8 +29,8 @@ from pipeline.core.gpus import VISIBLE
 from pipeline.core.process_variables import thread_variables
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.opened import Needs
-from pipeline.engine.process.supervisor import StageFailed, run_stage
-from pipeline.engine.process.worker import Reports, StageJob
+from pipeline.engine.process.supervisor import StageFailed, StageJob, run_stage
+from pipeline.engine.process.worker import Reports
 from pipeline.engine.progress import JOB
 from pipeline.engine.store import MANIFEST, StageKey, Store
 

@@ -19,8 +19,8 @@ from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema
 from pipeline.core.records import Trajectory
 from pipeline.core.row_files import parquet_batches
 from pipeline.core.trajectory_file import FILE
-from pipeline.engine.context import SHARD, StageContext
-from pipeline.engine.store import read_manifest
+from pipeline.engine.context import StageContext
+from pipeline.engine.store import SHARD, read_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,13 @@ from pipeline.core.atomic import write_text
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.core.text import visible
-from pipeline.engine.context import SHARD, StageContext
+from pipeline.engine.context import StageContext
 from pipeline.engine.failures import explain_os_error, of_machine
+from pipeline.engine.process.supervisor import StageJob
 from pipeline.engine.progress import ProgressFile, duration
 from pipeline.engine.store import (
     MADE_FROM,
+    SHARD,
     StageBusy,
     StageKey,
     Store,
@@ -53,44 +54,6 @@ _PACKAGES = (
 )  # fmt: skip
 _LONGEST_MESSAGE = 2_500  # characters; escaped they fit into any pipe, so writing never waits
 _NEARLY_FULL = 1 << 20  # bytes
-
-
-@dataclass(frozen=True)
-class StageJob:
-    """The job of a stage's process, which it reads from standard input as JSON.
-
-    Attributes:
-        key: the fields of a `StageKey`.
-        entry: the stage's function, ``module:function``.
-        root: directory of the store.
-        log: file for the stage's output.
-        raw_files: content hashes of the raw files and models that the stage reads, by path.
-        contents: the content of each input (`pipeline.engine.store`); None if an input is on
-            another machine.
-        inputs: directories of the upstream stages, by name.
-        force: run the stage although it is complete.
-        lock_seconds: how long to wait for the lock of another process, which may be dying.
-        execution: settings of how the stage is executed, by dotted name, for the manifest.
-        launched: when the process was started, in seconds since 1970, or 0.
-        facts: the facts of the `StageContext`.
-    """
-
-    config: dict[str, Any]
-    key: dict[str, Any]
-    entry: str
-    root: str
-    seed: int
-    log: str
-    raw_files: dict[str, str] = field(default_factory=dict)
-    contents: dict[str, str] | None = None
-    inputs: dict[str, str] = field(default_factory=dict)
-    shard: int = 0
-    shards: int = 1
-    force: bool = False
-    lock_seconds: float = 15.0
-    execution: dict[str, Any] = field(default_factory=dict)
-    launched: float = 0.0
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Reports:

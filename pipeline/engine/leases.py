@@ -2,7 +2,7 @@
 
 Input: the resources of a run (`Capacity`) and the needs of a stage (`pipeline.engine.needs`).
 Output: the environment of the stage's process. Within a run Luigi's scheduler counts GPUs and
-threads (`pipeline.engine.build`). Between runs on one machine devices are leased by locks on files,
+threads (`pipeline.engine.run`). Between runs on one machine devices are leased by locks on files,
 one for each device. The kernel releases a lock when its process ends, so a kill leaves nothing
 behind. The files are in ``/run/lock``, the machine's directory for locks, which is always on a
 local file system and is the same for every user and checkout, or in ``/tmp`` where that cannot be
