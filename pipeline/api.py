@@ -431,6 +431,7 @@ class Run:
         ``replaced`` are input directories that take the place of the run's.
         """
         from pipeline.engine.context import StageContext
+        from pipeline.engine.stage import needed_here
         from tasks import STAGES
         from tasks.sample import Sampled
 
@@ -438,8 +439,8 @@ class Run:
         kind = Sampled if stage == Sampled.stage else STAGES[stage]
         task: StageTask = report.clone(kind, round=round)
         inputs = {
-            name: self.stage(needed.label)
-            for name, needed in task.needed().items()
+            name: self.stage(read.label)
+            for name, read in needed_here(task).items()
             if name not in replaced
         }
         output, checkpoint_dir = folder / "output", folder / "checkpoints"

@@ -147,7 +147,7 @@ def run_command(task: StageTask, *more: str) -> str:
         options += ["--set", override]
     if task.data is not None:
         options += ["--data", task.data]
-    return shlex.join([*task.command(), *more, *options])
+    return shlex.join(["steep", *task.command, *more, *options])
 
 
 def remake_command(task: StageTask, directory: Path) -> str:
@@ -155,7 +155,7 @@ def remake_command(task: StageTask, directory: Path) -> str:
 
     ``--force`` is about the stage that the command names; another output must be removed first.
     """
-    if task.made_by is None:
+    if task.stage in task.command:
         return run_command(task, "--force")
     return f"{shlex.join(['rm', '-r', str(directory)])} && {run_command(task)}"
 

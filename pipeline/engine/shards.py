@@ -79,9 +79,9 @@ class ShardTask(DivisibleTask):
         return {**super().slice(), "shard": shard}
 
     @property
-    def made_by(self) -> str:
-        """The stage that it is a part of, unless another one makes that."""
-        return super().made_by or whole_name(self)
+    def command(self) -> tuple[str, ...]:
+        """That of the stage that it is a part of."""
+        return whole(self).command
 
     @property
     def label(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pipeline.engine.fingerprint import select_execution
 from pipeline.engine.job import remake_command
 from pipeline.engine.progress import read_failure, read_progress
-from pipeline.engine.stage import Outputs, StageTask, walk
+from pipeline.engine.stage import Outputs, StageTask, needed_here, walk
 from pipeline.engine.store import (
     differences,
     holds_checkpoints,
@@ -58,7 +58,9 @@ def status(task: StageTask) -> list[StageState]:
     def below(one: StageTask) -> dict[str, StageTask]:
         """With the shards of a done stage that are there."""
         done, shards = outputs.of(one), one.shards().items()
-        return one.needed() | {name: each for name, each in shards if not done or outputs.of(each)}
+        return needed_here(one) | {
+            name: each for name, each in shards if not done or outputs.of(each)
+        }
 
     stages = list(walk(task, below))
     rows, now = [_state(one, outputs) for one in stages], Outputs()
@@ -129,11 +131,11 @@ def _changes(
 def verify(task: StageTask) -> list[StageState]:
     """The completed outputs that ``task`` needs, in running order; their contents are checked."""
     rows, outputs = [], Outputs()
-    for needed in walk(task, outputs.requires):
-        if output := outputs.of(needed):
+    for one in walk(task, outputs.requires):
+        if output := outputs.of(one):
             damage, place = problems(output.directory, contents=True), str(output.directory)
-            remake = remake_command(needed, output.directory) if damage else None
-            rows.append(StageState(needed.label, "done", {}, None, place, damage, remake))
+            remake = remake_command(one, output.directory) if damage else None
+            rows.append(StageState(one.label, "done", {}, None, place, damage, remake))
     return rows
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
 from pipeline.engine.run import run
-from pipeline.engine.stage import StageTask
+from pipeline.engine.stage import StageTask, needed_here
 from pipeline.serving.named_policies import NamedPolicy, complete_policies, find_policy, finished
 from pipeline.serving.question_sets import QuestionSet, Select, prepare_questions
 from tasks.evaluate_any import EvaluateAny
@@ -80,7 +80,7 @@ def evaluate(
                 "name one by its directory"
             )
     split = questions_of(task, task.settings.evaluation.split)
-    searched = any_one.needed()
+    searched = needed_here(any_one)
     finished({"questions": split, **searched} if file is None else searched)
     questions = prepare_questions(task, split, file, dataset, limit, select)
     own = file is None and limit is None and not (force or suffix)
