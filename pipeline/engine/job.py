@@ -63,23 +63,28 @@ def _start(task: StageTask) -> None:
     is_shard = isinstance(task, ShardTask)
     shard, shards = (task.shard_number, task.shard_count) if is_shard else (0, 1)
     part = "run_shard" if shards > 1 else "merge" if task.shards() else "run"
+    context = {
+        "config": task.settings.model_dump(mode="json"),
+        "stage": task.stage,
+        "inputs": {name: str(directory) for name, directory in directories.items()},
+        "round": task.round_number,
+        "seed": task.settings.seed,
+        "shard": shard,
+        "shards": shards,
+        "key": task.key.values(),
+        "facts": {name: fact for name, fact in facts.items() if name not in directories},
+    }
     job = StageJob(
-        config=task.settings.model_dump(mode="json"),
-        key=task.key.values(),
+        context=context,
         raw_files=task.raw_files(),
         contents=outputs.contents(task),
         entry=task.function(part),
         root=str(task.store.root),
-        seed=task.settings.seed,
         log=str(task.settings.run_dir / "logs" / f"{task.label}.log"),
-        inputs={name: str(directory) for name, directory in directories.items()},
-        shard=shard,
-        shards=shards,
         force=task.attempt.forced,
         lock_seconds=LOCK_SECONDS,
         execution=select_execution(task.settings, task.reading()),
         launched=time.time(),
-        facts={name: fact for name, fact in facts.items() if name not in directories},
     )
     started = time.monotonic()
     counts = _run(task, job)

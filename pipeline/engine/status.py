@@ -70,11 +70,11 @@ def status(task: StageTask) -> list[StageState]:
     ]
 
 
-def _state(task: StageTask, outputs: Outputs) -> StageState:
+def _state(task: StageTask, outputs: Outputs, *, contents: bool = False) -> StageState:
     output = outputs.of(task)
     if output is None:
         return _unfinished(task, outputs)
-    damage, place = problems(output.directory), str(output.directory)
+    damage, place = problems(output.directory, contents=contents), str(output.directory)
     remake = remake_command(task, output.directory) if damage else None
     manifest = {} if damage else read_manifest(output.directory)
     counts, seconds = manifest.get("counts", {}), manifest.get("wall_seconds")
@@ -130,13 +130,9 @@ def _changes(
 
 def verify(task: StageTask) -> list[StageState]:
     """The completed outputs that ``task`` needs, in running order; their contents are checked."""
-    rows, outputs = [], Outputs()
-    for one in walk(task, outputs.requires):
-        if output := outputs.of(one):
-            damage, place = problems(output.directory, contents=True), str(output.directory)
-            remake = remake_command(one, output.directory) if damage else None
-            rows.append(StageState(one.label, "done", {}, None, place, damage, remake))
-    return rows
+    outputs = Outputs()
+    found = (one for one in walk(task, outputs.requires) if outputs.of(one))
+    return [_state(one, outputs, contents=True) for one in found]
 
 
 def why(task: StageTask) -> list[str]:

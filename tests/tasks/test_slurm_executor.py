@@ -23,7 +23,7 @@ from tests.tasks.counting_tasks import ROOT, Second, Waits, executions, new_proc
 from tests.waiting import LIMIT, wait_until
 
 LOCAL = ("execution.kind=slurm", "execution.slurm.cluster=local", "execution.threads=2")
-JOB = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
+JOB = StageJob(context={"inputs": {}}, entry="", root="", log="")
 
 
 def content(directory: Path) -> dict[str, bytes]:

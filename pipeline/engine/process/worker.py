@@ -79,8 +79,7 @@ def run_task(task: StageJob, reports: Reports) -> None:
     Raises SteepError for errors that the user can fix, StoreError when another process runs the
     stage.
     """
-    key = StageKey(**task.key)
-    store = Store(Path(task.root))
+    key, store = task.key, Store(Path(task.root))
     made_from = None if task.contents is None else content_key(key, task.contents)
     with store.locked(key.stage, key.fingerprint, task.lock_seconds):
         if store.complete(key) and not task.force:
@@ -130,26 +129,12 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     progress.begin()
     _log_informative_lines()
     print(f"stage {key.stage}, fingerprint {key.fingerprint}")
-    for name, directory in task.inputs.items():
-        print(f"reads {name}: {directory}")
     output = Path(tempfile.mkdtemp(prefix=f".{key.fingerprint}.", dir=checkpoint_dir.parent))
     output.chmod(0o755)
-    context = StageContext.from_json(
-        {
-            "config": task.config,
-            "stage": key.stage,
-            "output": output,
-            "checkpoint_dir": checkpoint_dir,
-            "inputs": task.inputs,
-            "round": key.round,
-            "seed": task.seed,
-            "shard": task.shard,
-            "shards": task.shards,
-            "key": task.key,
-            "progress": progress.path,
-            "facts": task.facts,
-        }
-    )
+    written = {"output": output, "checkpoint_dir": checkpoint_dir, "progress": progress.path}
+    context = StageContext.from_json({**task.context, **written})
+    for name, directory in context.inputs.items():
+        print(f"reads {name}: {directory}")
     _check_raw_files(task, context, "before the stage started")
     counts = call_stage(task.entry, context)
     try:
@@ -157,26 +142,25 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     except InputError:
         shutil.rmtree(checkpoint_dir)  # made from the old content, the new content, or both
         raise
-    written = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"wrote {written or 'nothing'} in {duration(time.monotonic() - clock)}", flush=True)
+    rows = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"wrote {rows or 'nothing'} in {duration(time.monotonic() - clock)}", flush=True)
     usage = [
         resource.getrusage(processes).ru_maxrss
         for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
-    shards = {name: path for name, path in task.inputs.items() if name.startswith(SHARD)}
     facts = {
         "counts": counts,
         "content_key": None if task.contents is None else content_key(key, task.contents),
         "contents": task.contents,
-        "made_from": {name: Path(path).name for name, path in task.inputs.items()},
+        "made_from": {name: path.name for name, path in context.inputs.items()},
         "notes": context.notes,
         "execution": task.execution,
         "resumed": resumed,  # its seconds cover only the last attempt
-        "seed": task.seed,
+        "seed": context.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),
         # Kept here, because `steep gc` may remove the shards, and the report needs no shard.
-        "shards": {name: _cost(Path(path)) for name, path in shards.items()},
+        "shards": {n: _cost(path) for n, path in context.inputs.items() if n.startswith(SHARD)},
         "launch_seconds": round(started - task.launched, 2) if task.launched else 0.0,
         "peak_memory_mb": round(max(usage) / 1024),
         "device": _device(),
