@@ -38,7 +38,9 @@ def run_stage_of(task: StageTask) -> None:
     """
     attempt, began, output = task.attempt, time.monotonic(), Outputs().of(task)
     if output is None or attempt.forced:
-        with held(attempt.request, lambda text: say(aligned(task.label, text))) as attempt.lease:
+        with held(
+            attempt.capacity, attempt.needs, lambda text: say(aligned(task.label, text))
+        ) as attempt.lease:
             _start(task)
     elif output.reused:
         say(
@@ -114,7 +116,7 @@ def _run(task: StageTask, job: StageJob) -> dict[str, int]:
     from pipeline.engine.execution.cluster import run_on_cluster
 
     return run_on_cluster(
-        job, execution, given, hint, started, noted, label=task.label, needs=attempt.asked
+        job, execution, given, hint, started, noted, label=task.label, needs=attempt.needs
     )
 
 

@@ -219,7 +219,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
         attempt = task.attempt
-        attempt.asked, attempt.failure, attempt.seconds = asked, None, None
+        attempt.needs, attempt.failure, attempt.seconds = asked, None, None
         for one in task.opens():
             if not isinstance(one, Training) or one.block in told:
                 continue
@@ -231,7 +231,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
             task.resources = {_THREADS: capacity.threads_for(asked.threads)}
             if capacity.at_once and asked.gpus:
                 task.resources[_GPUS] = min(asked.gpus, capacity.at_once)
-            attempt.request = capacity.request(asked.gpus, asked.threads)
+            attempt.capacity = capacity
 
 
 def _failed(todo: Iterable[StageTask]) -> RunFailed:

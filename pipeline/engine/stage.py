@@ -20,7 +20,7 @@ from pipeline.config import Config
 from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core.errors import ConfigError
 from pipeline.engine.fingerprint import content_of, select
-from pipeline.engine.leases import NO_LEASE, Lease, Request
+from pipeline.engine.leases import NO_LEASE, Capacity, Lease
 from pipeline.engine.luigi_adapter import Register, Task, luigi
 from pipeline.engine.opened import Needs, Opened, Work
 from pipeline.engine.progress import FailureRecord
@@ -67,8 +67,8 @@ class Attempt:
 
     Attributes:
         forced: run the stage although it is complete.
-        asked: its needs.
-        request: the devices and threads of this machine that it asks for.
+        needs: its GPUs and threads.
+        capacity: what this machine has for the stages of the run; None on a cluster.
         lease: its devices and threads while it runs.
         fork_server: forks its process, if the run has one.
         failure: of the last run.
@@ -76,8 +76,8 @@ class Attempt:
     """
 
     forced: bool = False
-    asked: Needs = field(default_factory=Needs)
-    request: Request | None = None
+    needs: Needs = field(default_factory=Needs)
+    capacity: Capacity | None = None
     lease: Lease = NO_LEASE
     fork_server: ForkServer | None = None
     failure: FailureRecord | None = None

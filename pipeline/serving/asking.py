@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,6 +212,6 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
     for fault in need_faults(evaluating):
         raise ConfigError(fault)
     wanted = needs(evaluating)
-    request = capacity.request(wanted.gpus, wanted.threads * processes)
-    with held(request, lambda text: tell(f"the engine {text}")) as lease:
+    wanted = replace(wanted, threads=wanted.threads * processes)
+    with held(capacity, wanted, lambda text: tell(f"the engine {text}")) as lease:
         yield lease.environment()
