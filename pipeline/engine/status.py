@@ -114,13 +114,9 @@ def _changes(
 
     If the stage itself is as before, the first list says which stages it follows.
     """
-    own, names = [], []
-    for line in differences(task.key, then):
-        name = line.removeprefix("upstream stage ").partition(":")[0]
-        if line.startswith("upstream stage ") and name in task.inputs:
-            names.append(name)
-        else:
-            own.append(line)
+    own, inputs = differences(task.key, then)
+    names = [name for name in inputs if name in task.inputs]
+    own += [f"reads no {name} any more" for name in inputs if name not in task.inputs]
     if not own and names:
         labels = [task.inputs[name].label for name in names]
         more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""

@@ -327,24 +327,19 @@ def read_output(path: Path) -> Any:
         raise StoreError(f"{error}; rerun its stage with --force") from None
 
 
-def differences(
-    current: StageKey,
-    manifest: Mapping[str, Any],
-) -> list[str]:
-    """Differences between ``current`` and the key in ``manifest``: settings, files, inputs."""
-    old = manifest["key"]
-    lines = []
+def differences(current: StageKey, manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """How ``current`` differs from the key in ``manifest``.
+
+    Returns a line for the version, and for each setting and file, and the names of the inputs.
+    """
+    old, lines = manifest["key"], []
     if old["version"] != current.version:
         lines.append(f"stage version: {old['version']} -> {current.version}")
     for name, before, after in differing(old["settings"], current.settings):
         lines.append(f"setting {name}: {before!r} -> {after!r}")
-    for kind, was, now in (
-        ("file", old["files"], current.files),
-        ("upstream stage", old["inputs"], current.inputs),
-    ):
-        for name, before, after in differing(was, now):
-            lines.append(f"{kind} {name}: {before or 'absent'} -> {after or 'absent'}")
-    return lines
+    for name, before, after in differing(old["files"], current.files):
+        lines.append(f"file {name}: {before or 'absent'} -> {after or 'absent'}")
+    return lines, [name for name, *_ in differing(old["inputs"], current.inputs)]
 
 
 def _seal(directory: Path) -> dict[str, dict[str, Any]]:

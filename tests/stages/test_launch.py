@@ -107,22 +107,6 @@ def test_two_processes_train_the_policy_of_one(run: Run) -> None:
     )
 
 
-@pytest.mark.slow
-def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asks for a device, a program of DeepSpeed and other numbers; accelerate's launcher would follow it."""
-    default = run.root / "home" / "accelerate" / "default_config.yaml"
-    default.parent.mkdir(parents=True)
-    default.write_text(
-        "{compute_environment: LOCAL_MACHINE, distributed_type: DEEPSPEED, gpu_ids: '7', num_machines: 2, "
-        "num_processes: 5, mixed_precision: fp16, deepspeed_config: {zero_stage: 3}}"
-    )
-    monkeypatch.setenv("HF_HOME", str(run.root / "home"))
-    context = run.context("sft", "own-configuration", sft={"processes": 2})
-    assert run_sft(context)["examples"] == 8
-
-
 def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
