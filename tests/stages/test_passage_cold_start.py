@@ -207,3 +207,18 @@ def test_a_check_refuses_questions_without_any_example(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none of the 1 .* question without decomposition: 1"):
         checked(tmp_path, only)
     assert checked(tmp_path, only, whole=False)
+
+
+def test_shares_of_a_file_have_no_question_in_common(tmp_path: Path) -> None:
+    rows = [{"question": f"Who is {n}?", "answer": "Ann"} for n in range(200)]
+    write_jsonl(tmp_path / "q.jsonl", [*rows, *rows[:9]])
+
+    def of(*share: float) -> set[str]:
+        file = config.QuestionFile(path="q.jsonl", share=share)
+        split = read_split("sampling", [(file, tmp_path / "q.jsonl")], 0, Notes())
+        return {question.question for question in split}
+
+    few, others = of(0, 0.3), of(0.3, 1)
+    assert not few & others
+    assert len(few | others) == 200
+    assert 40 < len(few) < 80
