@@ -25,7 +25,7 @@ from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.row_files import iterate_parquet
 from pipeline.core.verdicts import Verdict
-from pipeline.engine.store import Depth, newest_outputs, problems, sound_manifest
+from pipeline.engine.store import newest_outputs, problems, sound_manifest
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -150,7 +150,7 @@ class Run:
                 f"use one of: {complete}"
             )
         directory = self.stages[label]
-        if label not in self._whole and (found := problems(directory, Depth.SIZES)):
+        if label not in self._whole and (found := problems(directory)):
             stage = directory.parent.name
             round = label.removeprefix(stage).removeprefix("-")
             command = f"steep run {stage}{round and f' --round {round}'} --force"
@@ -430,6 +430,7 @@ class Run:
         ``replaced`` are input directories that take the place of the run's.
         """
         from pipeline.engine.context import StageContext
+        from pipeline.engine.stage import needed_here
         from tasks import STAGES
         from tasks.sample import Sampled
 
@@ -437,8 +438,8 @@ class Run:
         kind = Sampled if stage == Sampled.stage else STAGES[stage]
         task: StageTask = report.clone(kind, round=round)
         inputs = {
-            name: self.stage(needed.label)
-            for name, needed in task.needed().items()
+            name: self.stage(read.label)
+            for name, read in needed_here(task).items()
             if name not in replaced
         }
         output, checkpoint_dir = folder / "output", folder / "checkpoints"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
-from pipeline.engine.opened import QUERY_TOKENS, Opened, Vectors, Work, embedder
+from pipeline.engine.opened import QUERY_TOKENS, Opened, Work, embedder, vectors
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import CHUNK_BYTES
 from pipeline.engine.stage import StageTask
@@ -67,8 +67,7 @@ class Candidates(Explorable):
         return dict.fromkeys(question_sets(self), files)
 
     def opens(self) -> Iterator[Opened]:
-        index = self.settings.index
-        yield Vectors(key="index.faiss", name=index.faiss, block="index", on_gpu=index.gpu)
+        yield vectors(self.settings.index)
         yield embedder(self.settings, QUERY_TOKENS)
 
     def work(self, clock: Clock) -> Work:

@@ -108,7 +108,8 @@ class EvaluateAny(RollOutTask):
     def label(self) -> str:
         return f"evaluate-{self.title}"
 
-    def command(self) -> list[str]:
-        words = ["steep", "evaluate", "--policy", self.policy or BASE]
-        words += ["--questions", f"{self.questions}/{QUESTIONS}"]
-        return words if self.samples == 1 else [*words, "--samples", str(self.samples)]
+    @property
+    def command(self) -> tuple[str, ...]:
+        policy, questions = self.policy or BASE, f"{self.questions}/{QUESTIONS}"
+        words = ("evaluate", "--policy", policy, "--questions", questions)
+        return words if self.samples == 1 else (*words, "--samples", str(self.samples))

@@ -67,8 +67,8 @@ class EvaluatePolicy(PolicyTask, RollOutTask):
         return None if self.final else super().round_number
 
     @property
-    def made_by(self) -> str | None:
-        return "evaluate" if self.final else None
+    def command(self) -> tuple[str, ...]:
+        return ("run", "evaluate") if self.final else super().command
 
     @property
     def label(self) -> str:

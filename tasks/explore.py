@@ -25,7 +25,7 @@ class Explore(RollOutTask):
     stage = "explore"
     help = "searches of policy 0, to choose passages with triplets"
     named = False
-    made_by = "evaluate"
+    command = ("run", "evaluate")
     reads = EvaluateAny.reads
     split = luigi.Parameter(description="sampling, validation or test")
 

@@ -99,8 +99,8 @@ class Explorable(StageTask):
         return f"{super().label}-explored" if self.explored else super().label
 
     @property
-    def made_by(self) -> str | None:
-        return "report" if self.explored else None
+    def command(self) -> tuple[str, ...]:
+        return ("run", "report") if self.explored else super().command
 
 
 class Graph(Explorable, FactsTask):

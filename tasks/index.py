@@ -143,16 +143,6 @@ def searched(task: StageTask) -> dict[str, StageTask]:
     return {} if task.settings.retrieval.variant == "none" else knowledge(task)
 
 
-def needed_here(task: StageTask, *served: str) -> dict[str, StageTask]:
-    """The inputs of a stage that retrieves, without ``served`` ones that only a service reads.
-
-    With a retrieval service these may be on its machine. The client compares their fingerprints
-    with those of the task.
-    """
-    away = served if task.settings.retrieval.service else ()
-    return {name: needed for name, needed in task.inputs.items() if name not in away}
-
-
 _BLOCK = 50_000  # texts per checkpoint
 # Embeddings of larger tables are not added to the cache, which would store them a second time. If
 # they are cached, only the new texts of a grown corpus are embedded.

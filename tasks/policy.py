@@ -94,7 +94,7 @@ class GivenPolicy(UntrainedPolicy):
     stage = "given-policy"
     help = "the teacher of the cold start"
     named = False
-    made_by = "sft-data"
+    command = ("run", "sft-data")
     reads = ()
     setting = "sft_data.rejection_sampling.teacher"
     source = luigi.Parameter(description="base, or the directory of an adapter or policy")

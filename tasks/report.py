@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.writing import differing_settings
-from pipeline.engine.resolved import PUBLISHED
-from pipeline.engine.stage import LightTask, StageTask
+from pipeline.engine.stage import PUBLISHED, LightTask, StageTask
 from tasks.coverage import Coverage
 from tasks.evaluate import Evaluate
 from tasks.evaluate_policy import EvaluatePolicy

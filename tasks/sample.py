@@ -44,7 +44,7 @@ from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
 from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import RoundTask, StageTask
-from tasks.index import needed_here, searched
+from tasks.index import searched
 from tasks.policy import GivenPolicy, check_lineage, policy, policy_files
 from tasks.questions import QUESTIONS, QUESTIONS_READ, input_questions, questions
 
@@ -88,6 +88,8 @@ def sampled(task: RoundTask, clock: Clock) -> float:
 class RollOutTask(DivisibleTask):
     """A stage that rolls a policy out over questions."""
 
+    served = ("corpus", "graph", "index")
+
     def trajectories(self, clock: Clock) -> float:
         """The number of trajectories, by the sizes of the data."""
         raise NotImplementedError
@@ -95,9 +97,6 @@ class RollOutTask(DivisibleTask):
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
         return {**QUESTIONS_READ, "policy": policy_files(self.inputs["policy"])}
-
-    def needed(self) -> dict[str, StageTask]:
-        return needed_here(self, "corpus", "graph", "index")
 
     def files(self) -> dict[str, Path | str]:
         return roll_out_files(self.settings)

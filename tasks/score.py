@@ -33,7 +33,7 @@ from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import TRAJECTORY_BYTES
 from pipeline.engine.shards import DivisibleTask
 from pipeline.engine.stage import TRAJECTORIES, RoundTask, StageTask
-from tasks.index import knowledge, needed_here
+from tasks.index import knowledge
 from tasks.judge import Judge
 from tasks.policy import policy, policy_files
 from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_models, sampled
@@ -58,6 +58,7 @@ class Score(RoundTask, DivisibleTask):
     shards_block = "sampling"
     version = 2
     shard_version = 6  # punctuation of all scripts is no part of an answer
+    served = ("corpus", "index")  # scoring reads the entities of the graph itself
     reads = (
         "grammar",
         "sampling.shards",
@@ -84,10 +85,6 @@ class Score(RoundTask, DivisibleTask):
             # Scoring continues trajectories (policy, retrieval) and reads their entities (graph).
             needs |= {**knowledge(self), "policy": policy(self, self.round - 1)}
         return needs
-
-    def needed(self) -> dict[str, StageTask]:
-        """Scoring reads the entities of the graph itself."""
-        return needed_here(self, "corpus", "index")
 
     def reading(self) -> tuple[str, ...]:
         """Only the part of the block ``rewards`` that the method uses."""

@@ -50,7 +50,7 @@ from pipeline.engine.stage import TRAJECTORIES, StageTask
 from tasks.corpus import Corpus
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
-from tasks.index import knowledge, needed_here
+from tasks.index import knowledge
 from tasks.questions import QUESTIONS_READ, input_questions, questions
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class SftData(DivisibleTask):
 
     stage = "sft-data"
     help = "supervised trajectories"
+    served = ("index",)
     version = 7
     shards_block = "sft_data"
     reads = (
@@ -110,9 +111,6 @@ class SftData(DivisibleTask):
             "graph": self.clone(facts),
             "questions": questions(self, "sft"),
         }
-
-    def needed(self) -> dict[str, StageTask]:
-        return needed_here(self, "index")
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.engine import build, run
+from pipeline.engine import run
+from pipeline.engine.job import environment
 from pipeline.engine.needs import imported_by, imports_of
 from pipeline.engine.process import worker
 from pipeline.engine.process.fork_server import ForkedProcess, ForkServer
@@ -23,6 +24,7 @@ from pipeline.engine.stage import StageTask
 ROOT = Path(__file__).resolve().parents[1]
 _MODULES = (worker.__name__, __name__, "tasks")
 _open = contextlib.ExitStack()
+of_a_run = run.preloaded  # which `preloaded` replaces
 
 
 class _FromHere(ForkServer):
@@ -43,8 +45,8 @@ def main() -> int:
 def server() -> ForkServer:
     """The server of the tests; what it forks runs in the server's folder."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, **build.environment(), "PYTHONPATH": path}
-    return _open.enter_context(ForkServer.running(_MODULES, environment))
+    own = {**os.environ, **environment(), "PYTHONPATH": path}
+    return _open.enter_context(ForkServer.running(_MODULES, own))
 
 
 @contextlib.contextmanager
@@ -52,7 +54,7 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
     """Fork the stages of ``todo`` from the server of the tests, unless a run would have one."""
     tasks = list(todo)
     if sys.platform != "linux" or any(map(imports_of, tasks)):
-        with build.preloaded(tasks):
+        with of_a_run(tasks):
             yield
         return
     for task in tasks:
@@ -75,4 +77,4 @@ def forked_stages() -> Iterator[None]:
 @pytest.fixture
 def new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stages of the test run in new processes."""
-    monkeypatch.setattr(run, "preloaded", build.preloaded)
+    monkeypatch.setattr(run, "preloaded", of_a_run)

@@ -19,14 +19,6 @@ HARD_AND_CLEAR = [
         "A directory with a manifest that is not one of its own is given as a line that says so.",
         "Report a directory whose manifest names another stage.",
     ),
-    (
-        "A shard does its share of the stage's work, so each tells what the other takes.",
-        "One shard's duration predicts the others'.",
-    ),
-    (
-        "How many had been is no result: a rerun would say otherwise.",
-        "Cache hits are not recorded, because a rerun would have more.",
-    ),
 ]
 
 

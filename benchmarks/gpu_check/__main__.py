@@ -95,7 +95,7 @@ def _machine(device: str) -> dict[str, Any]:
     """GPU, driver, versions and commit. Raises DependencyError without torch or a GPU for it.
 
     A process then sees the first GPU alone: with several, ``Trainer`` would wrap models in
-    ``nn.DataParallel``, which TRL refuses. A lease of a free GPU (`pipeline.engine.execution`) is
+    ``nn.DataParallel``, which TRL refuses. A lease of a free GPU (`pipeline.engine.leases`) is
     not taken: the check is for a machine that nothing else uses.
     """
     found = {one.name: one.version for one in distributions()}

@@ -122,7 +122,7 @@ def _other(folder: Path) -> RunEntry:
     are not offered under the name of the folder.
     """
     from pipeline.config import load
-    from pipeline.engine.resolved import RESOLVED
+    from pipeline.engine.stage import RESOLVED
     from pipeline.look.browse.site import RunEntry
 
     entry, file = RunEntry(folder.name, folder / "store"), folder / RESOLVED

@@ -124,11 +124,10 @@ class Chosen:
     def done(self, task: StageTask) -> Path:
         """The output of a task; raises as `finished`."""
         from pipeline.engine.job import check_output, run_command
-        from pipeline.engine.store import Depth
 
         if not task.complete():
             raise StoreError(f"{task.label} is not done; run: {run_command(task)}")
-        return check_output(task, Depth.SIZES)
+        return check_output(task)
 
 
 def _chosen(

@@ -49,7 +49,6 @@ def preview(
     """
     from pipeline.core.trajectory_file import FILE
     from pipeline.engine.job import check_output
-    from pipeline.engine.store import Depth
     from pipeline.pairs.funnel import PairingOutcome
     from tasks import task_for
 
@@ -71,7 +70,7 @@ def preview(
             f"configuration of the run with --config, or run: steep run score --round {number} "
             f"--config {shlex.quote(file)}"
         )
-    check_output(score, Depth.SIZES)
+    check_output(score)
     with TemporaryDirectory(prefix="steep-pair-") as name:
         scored, folder = score.directory, Path(name)
         before = own.directory

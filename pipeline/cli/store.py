@@ -129,7 +129,7 @@ def _print(found: Collection, removing: bool) -> None:
 
 def _remove_incomplete(chosen: Chosen) -> None:
     task = chosen.task()
-    from pipeline.engine.run import clean
+    from pipeline.engine.removal import clean
     from pipeline.llm.merged_adapter import merged_models, remove_unused
 
     cleaning = clean(task)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pipeline.rollout.formats import Format
 
 
-SHARD = "shard-"  # of the names of inputs that are shards of the stage
-
-
 @dataclass(frozen=True)
 class StageContext:
     """Everything that a stage may read.

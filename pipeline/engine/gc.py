@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.engine.removal import Stored, remove, size_and_time, stored
-from pipeline.engine.resolved import RESOLVED
 from pipeline.engine.stage import (
+    RESOLVED,
     STAGES,
     Outputs,
     PolicyTask,
@@ -220,12 +220,9 @@ def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
     if not same:
         which = "this stage" if number is None else f"this stage with number {number}"
         return f"no configuration has {which}"
-    lines = min((differences(key, output.manifest) for key in same), key=len)
-    shown = [
-        f"made from another {line.removeprefix('upstream stage ').partition(':')[0]}"
-        if line.startswith("upstream stage ")
-        else line
-        for line in lines[:_MOST_REASONS]
-    ]
-    more = len(lines) - len(shown)
-    return "; ".join(shown + ([f"{more} more"] if more else []))
+    found = (differences(key, output.manifest) for key in same)
+    lines = min(
+        ([*own, *(f"made from another {name}" for name in names)] for own, names in found), key=len
+    )
+    more = len(lines) - _MOST_REASONS
+    return "; ".join(lines[:_MOST_REASONS] + ([f"{more} more"] if more > 0 else []))

@@ -16,16 +16,15 @@ from pathlib import Path
 from pipeline.core import shipped
 from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.process_variables import MALLOC
-from pipeline.engine.execution.leases import NO_LEASE, Lease, held
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.fingerprint import select_execution
+from pipeline.engine.leases import NO_LEASE, Lease, held
 from pipeline.engine.opened import Training
-from pipeline.engine.process.supervisor import StageFailed, run_stage
-from pipeline.engine.process.worker import StageJob
+from pipeline.engine.process.supervisor import StageFailed, StageJob, run_stage
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.shards import ShardTask
 from pipeline.engine.stage import Outputs, StageTask
-from pipeline.engine.store import Depth, problems, read_manifest
+from pipeline.engine.store import problems, read_manifest
 
 LOCK_SECONDS = 15.0  # how long to wait for another process with the stage
 # Ends of the names of settings whose reduction lowers the memory of a stage.
@@ -39,7 +38,9 @@ def run_stage_of(task: StageTask) -> None:
     """
     attempt, began, output = task.attempt, time.monotonic(), Outputs().of(task)
     if output is None or attempt.forced:
-        with held(attempt.request, lambda text: say(aligned(task.label, text))) as attempt.lease:
+        with held(
+            attempt.capacity, attempt.needs, lambda text: say(aligned(task.label, text))
+        ) as attempt.lease:
             _start(task)
     elif output.reused:
         say(
@@ -59,28 +60,33 @@ def _start(task: StageTask) -> None:
     for name, read in outputs.requires(task).items():
         if outputs.of(read) is None:
             raise StoreError(f"{read.label} is no longer complete; run the command again")
-        directories[name] = check_output(read, Depth.HASHES if trains else Depth.SIZES, outputs)
+        directories[name] = check_output(read, outputs, contents=trains)
     directories |= {name: fact for name, fact in facts.items() if isinstance(fact, Path)}
     is_shard = isinstance(task, ShardTask)
     shard, shards = (task.shard_number, task.shard_count) if is_shard else (0, 1)
     part = "run_shard" if shards > 1 else "merge" if task.shards() else "run"
+    context = {
+        "config": task.settings.model_dump(mode="json"),
+        "stage": task.stage,
+        "inputs": {name: str(directory) for name, directory in directories.items()},
+        "round": task.round_number,
+        "seed": task.settings.seed,
+        "shard": shard,
+        "shards": shards,
+        "key": task.key.values(),
+        "facts": {name: fact for name, fact in facts.items() if name not in directories},
+    }
     job = StageJob(
-        config=task.settings.model_dump(mode="json"),
-        key=task.key.values(),
+        context=context,
         raw_files=task.raw_files(),
         contents=outputs.contents(task),
         entry=task.function(part),
         root=str(task.store.root),
-        seed=task.settings.seed,
         log=str(task.settings.run_dir / "logs" / f"{task.label}.log"),
-        inputs={name: str(directory) for name, directory in directories.items()},
-        shard=shard,
-        shards=shards,
         force=task.attempt.forced,
         lock_seconds=LOCK_SECONDS,
         execution=select_execution(task.settings, task.reading()),
         launched=time.time(),
-        facts={name: fact for name, fact in facts.items() if name not in directories},
     )
     started = time.monotonic()
     counts = _run(task, job)
@@ -110,7 +116,7 @@ def _run(task: StageTask, job: StageJob) -> dict[str, int]:
     from pipeline.engine.execution.cluster import run_on_cluster
 
     return run_on_cluster(
-        job, execution, given, hint, started, noted, label=task.label, needs=attempt.asked
+        job, execution, given, hint, started, noted, label=task.label, needs=attempt.needs
     )
 
 
@@ -123,7 +129,9 @@ def environment(lease: Lease = NO_LEASE) -> dict[str, str]:
     return {**extra, **lease.environment()}
 
 
-def check_output(task: StageTask, depth: Depth, outputs: Outputs | None = None) -> Path:
+def check_output(
+    task: StageTask, outputs: Outputs | None = None, *, contents: bool = False
+) -> Path:
     """The directory of a task's output, complete or not.
 
     Raises StoreError when the output is complete and damaged. The message names the files, what
@@ -131,7 +139,7 @@ def check_output(task: StageTask, depth: Depth, outputs: Outputs | None = None) 
     """
     outputs = outputs or Outputs()
     directory = outputs.directory(task)
-    if outputs.complete(task) and (found := problems(directory, depth)):
+    if outputs.complete(task) and (found := problems(directory, contents=contents)):
         raise StoreError(
             f"the output of {task.label} is damaged ({directory}: {'; '.join(found)}); "
             f"make it again: {remake_command(task, directory)}"
@@ -146,7 +154,7 @@ def run_command(task: StageTask, *more: str) -> str:
         options += ["--set", override]
     if task.data is not None:
         options += ["--data", task.data]
-    return shlex.join([*task.command(), *more, *options])
+    return shlex.join(["steep", *task.command, *more, *options])
 
 
 def remake_command(task: StageTask, directory: Path) -> str:
@@ -154,7 +162,7 @@ def remake_command(task: StageTask, directory: Path) -> str:
 
     ``--force`` is about the stage that the command names; another output must be removed first.
     """
-    if task.made_by is None:
+    if task.stage in task.command:
         return run_command(task, "--force")
     return f"{shlex.join(['rm', '-r', str(directory)])} && {run_command(task)}"
 

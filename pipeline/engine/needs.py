@@ -1,6 +1,6 @@
 """The needs of a stage: GPUs and CPU threads, by the models that it opens.
 
-Input: the task of a stage. Output: `Needs`. `pipeline.engine.execution.leases` gives a stage these
+Input: the task of a stage. Output: `Needs`. `pipeline.engine.leases` gives a stage these
 resources, and `pipeline.engine.plan` counts with the same numbers.
 """
 
@@ -32,10 +32,10 @@ def needs(task: StageTask, gpus: int | None = None) -> Needs:
 
 def _of(opened: Opened, gpus: int | None) -> Needs:
     if not isinstance(opened, Training):
-        return Needs(opened.gpus, opened.threads, opened.setting if opened.gpus else "")
+        return opened.needs
     here = opened.settings.processes if gpus is None else gpus
     count = processes_on(opened.settings, here)
-    return Needs(count if here else 0, count, opened.setting)
+    return Needs(count if here else 0, count, f"{opened.block}.processes")
 
 
 def imports_of(task: StageTask) -> tuple[str, ...]:

@@ -14,12 +14,27 @@ from typing import ClassVar
 
 from pipeline.config import Config, Graph, Hypergraph, JudgeModel, Judges, SftData
 from pipeline.config.base import Endpoint, EngineConfig
-from pipeline.config.knowledge import Embedder, Reranker
+from pipeline.config.knowledge import Embedder, Index, Reranker
 from pipeline.config.policy import Trainer
 
 QUERY_TOKENS = 64  # of a query or an entity; passages are cut at ``max_length``
 _VLLM = ("pipeline.llm.vllm_engine:import_vllm", "vllm.v1.engine.llm_engine", "peft")
 _TRAINERS = {"sft": "trl.trainer.sft_trainer", "dpo": "trl.trainer.dpo_trainer"}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The GPUs and CPU threads of a stage, or of a part of it.
+
+    Attributes:
+        gpus: GPUs that it uses if the stage runs on GPUs; 0 for a stage that loads no model.
+        threads: CPU threads that it asks for at least, one for each process that computes.
+        setting: the setting that decides ``gpus``, for messages.
+    """
+
+    gpus: int = 0
+    threads: int = 1
+    setting: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,42 +47,23 @@ class Opened:
         block: the block of its settings, such as ``engine``.
         turn: parts of one turn are open at the same time; the parts of a later turn are opened
             after the earlier ones have been closed.
+        needs: its GPUs and threads; those of a training depend on the machine
+            (`pipeline.engine.needs`).
+        required: the settings that cannot work without GPUs, with the GPUs on each machine.
+            ``device: auto`` and an engine on one device work on CPUs too.
+        imports: heavy modules that must be imported to open it.
     """
 
     key: str
     name: str
     block: str
     turn: int = 0
+    needs: Needs = Needs()
+    required: tuple[tuple[str, int], ...] = ()
+    imports: tuple[str, ...] = ()
 
     on_device: ClassVar[bool] = True  # whether it computes on the machine of the stage
     is_model: ClassVar[bool] = True  # whether ``name`` is a model that the machine needs
-
-    @property
-    def gpus(self) -> int:
-        """The GPUs that it uses if the stage runs on GPUs."""
-        return 0
-
-    @property
-    def threads(self) -> int:
-        """The least number of CPU threads: one for each process that computes."""
-        return 1
-
-    @property
-    def setting(self) -> str:
-        """The setting that decides the number of GPUs, for messages."""
-        return f"{self.block}.device"
-
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """Heavy modules that must be imported to open it."""
-        return ()
-
-    def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """The settings that cannot work without GPUs, and their number of GPUs on each machine.
-
-        ``device: auto`` and an engine on one device work on CPUs too.
-        """
-        return iter(())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,33 +72,6 @@ class Engine(Opened):
 
     settings: EngineConfig
 
-    @property
-    def gpus(self) -> int:
-        """The GPUs that share the model."""
-        return self.settings.tensor_parallel_size if self.settings.kind == "vllm" else 1
-
-    @property
-    def threads(self) -> int:
-        """One for each part of the model."""
-        return self.gpus
-
-    @property
-    def setting(self) -> str:
-        """The division of the model, or the kind of engine."""
-        divided = self.settings.kind == "vllm"
-        return f"{self.block}.{'tensor_parallel_size' if divided else 'kind'}"
-
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """The modules of vLLM."""
-        return _VLLM if self.settings.kind == "vllm" else ()
-
-    def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """A divided model needs a GPU for each part."""
-        size = self.settings.tensor_parallel_size
-        if size > 1:
-            yield f"{self.block}.tensor_parallel_size is {size}", size
-
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder(Opened):
@@ -110,21 +79,6 @@ class Encoder(Opened):
 
     settings: Embedder | Reranker
     tokens: int
-
-    @property
-    def gpus(self) -> int:
-        """One GPU, unless its device is the CPU."""
-        return 0 if self.settings.device == "cpu" else 1
-
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """sentence-transformers, which loads embedders and rerankers."""
-        return ("sentence_transformers",)
-
-    def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """One GPU if the device is ``cuda``."""
-        if self.settings.device == "cuda":
-            yield f"{self.block}.device is cuda", 1
 
     @property
     def reranks(self) -> bool:
@@ -141,25 +95,9 @@ class Encoder(Opened):
 
 @dataclass(frozen=True, kw_only=True)
 class Vectors(Opened):
-    """The vector indexes that retrieval searches; ``on_gpu``: on the GPU."""
+    """The vector indexes that retrieval searches."""
 
-    on_gpu: bool
     is_model: ClassVar[bool] = False
-
-    @property
-    def gpus(self) -> int:
-        """One GPU for indexes on the GPU."""
-        return int(self.on_gpu)
-
-    @property
-    def setting(self) -> str:
-        """The setting that puts them on the GPU."""
-        return "index.gpu"
-
-    def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """One GPU for indexes on the GPU."""
-        if self.on_gpu:
-            yield "index.gpu is true", 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,22 +107,6 @@ class Training(Opened):
     settings: Trainer
     rows: int
 
-    @property
-    def setting(self) -> str:
-        """The number of processes, each with its own GPU."""
-        return f"{self.block}.processes"
-
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """The modules of TRL."""
-        trainer = _TRAINERS.get(self.block, "trl.trainer.grpo_trainer")
-        return ("pipeline.training.trainer_args", "peft", "accelerate", trainer)
-
-    def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """Quantization runs on GPUs alone."""
-        if self.settings.quantization != "none":
-            yield f"{self.block}.quantization is {self.settings.quantization}", 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Remote(Opened):
@@ -193,21 +115,6 @@ class Remote(Opened):
     settings: Endpoint
     on_device: ClassVar[bool] = False
     is_model: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The GPUs and CPU threads of a stage.
-
-    Attributes:
-        gpus: GPUs that the stage uses if it runs on GPUs; 0 for a stage that loads no model.
-        threads: CPU threads that it asks for at least, one for each process that computes.
-        setting: the setting that decides ``gpus``, for messages.
-    """
-
-    gpus: int = 0
-    threads: int = 1
-    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -273,7 +180,15 @@ def chat(
 
 
 def _engine(key: str, model: str, block: str, settings: EngineConfig, turn: int) -> Engine:
-    return Engine(key=key, name=model, block=block, turn=turn, settings=settings)
+    """A divided model needs a GPU for each part."""
+    vllm, size = settings.kind == "vllm", settings.tensor_parallel_size
+    divided, gpus = f"{block}.tensor_parallel_size", size if vllm else 1
+    return Engine(
+        key=key, name=model, block=block, turn=turn, settings=settings,
+        needs=Needs(gpus, gpus, divided if vllm else f"{block}.kind"),
+        required=((f"{divided} is {size}", size),) if size > 1 else (),
+        imports=_VLLM if vllm else (),
+    )  # fmt: skip
 
 
 def judges(block: str, settings: Judges) -> Iterator[Opened]:
@@ -285,24 +200,35 @@ def judges(block: str, settings: Judges) -> Iterator[Opened]:
 def embedder(settings: Config, tokens: int | None = None) -> Encoder:
     """The embedder with texts of ``tokens`` tokens, by default passages."""
     block = settings.index.embedder
-    return Encoder(
-        key="index.embedder.model",
-        name=block.model,
-        block="index.embedder",
-        settings=block,
-        tokens=block.max_length if tokens is None else tokens,
-    )
+    return _encoder("index.embedder", block.model, block, tokens or block.max_length)
 
 
 def reranker(settings: Config, block: Reranker, name: str) -> Encoder:
     """The reranker of the block ``name``; a bi-encoder is the embedder, or another one."""
-    key = f"{name}.model"
     if block.kind == "biencoder":
         found = embedder(settings)
-        return found if block.model is None else replace(found, key=key, name=block.model)
+        other = block.model
+        return found if other is None else replace(found, key=f"{name}.model", name=other)
+    return _encoder(name, block.model or "", block, block.max_length)
+
+
+def _encoder(block: str, model: str, settings: Embedder | Reranker, tokens: int) -> Encoder:
+    device = settings.device
     return Encoder(
-        key=key, name=block.model or "", block=name, settings=block, tokens=block.max_length
-    )
+        key=f"{block}.model", name=model, block=block, settings=settings, tokens=tokens,
+        needs=Needs() if device == "cpu" else Needs(1, 1, f"{block}.device"),
+        required=((f"{block}.device is cuda", 1),) if device == "cuda" else (),
+        imports=("sentence_transformers",),
+    )  # fmt: skip
+
+
+def vectors(index: Index) -> Vectors:
+    """The vector indexes, on the CPU or on one GPU."""
+    return Vectors(
+        key="index.faiss", name=index.faiss, block="index",
+        needs=Needs(1, 1, "index.gpu") if index.gpu else Needs(),
+        required=(("index.gpu is true", 1),) if index.gpu else (),
+    )  # fmt: skip
 
 
 def retrieval(settings: Config, block: str = "retrieval") -> Iterator[Opened]:
@@ -310,21 +236,24 @@ def retrieval(settings: Config, block: str = "retrieval") -> Iterator[Opened]:
     chosen = settings.retrieval
     if chosen.variant == "none" or chosen.service is not None:
         return
-    index = settings.index
-    yield Vectors(key="index.faiss", name=index.faiss, block="index", on_gpu=index.gpu)
-    scores = (
-        ()
-        if chosen.over_hypergraph
-        else (reranker(settings, chosen.reranker, f"{block}.reranker"),)
-    )
-    if not any(scorer.key == "index.embedder.model" for scorer in scores):
+    yield vectors(settings.index)
+    scorer = None
+    if not chosen.over_hypergraph:
+        scorer = reranker(settings, chosen.reranker, f"{block}.reranker")
+    if scorer is None or scorer.key != "index.embedder.model":
         yield embedder(settings, QUERY_TOKENS)
-    yield from scores
+    if scorer is not None:
+        yield scorer
 
 
 def training(settings: Config, block: str, trainer: Trainer) -> Training:
     """The base model in the training of a block: ``sft``, ``dpo`` or ``grpo``."""
-    rows = 2 if block == "dpo" else 1
+    # Quantization runs on GPUs alone.
+    quantized = f"{block}.quantization is {trainer.quantization}"
+    library = _TRAINERS.get(block, "trl.trainer.grpo_trainer")
     return Training(
-        key="model.base", name=settings.model.base, block=block, settings=trainer, rows=rows
-    )
+        key="model.base", name=settings.model.base, block=block, settings=trainer,
+        rows=2 if block == "dpo" else 1,
+        required=() if trainer.quantization == "none" else ((quantized, 1),),
+        imports=("pipeline.training.trainer_args", "peft", "accelerate", library),
+    )  # fmt: skip

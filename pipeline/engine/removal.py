@@ -19,6 +19,7 @@ from typing import Any
 
 from pipeline.core.errors import StoreError
 from pipeline.engine.failures import explain_os_error
+from pipeline.engine.stage import STAGES, StageTask, walk
 from pipeline.engine.store import MANIFEST, Store, read_manifest, set_aside
 
 _FINGERPRINT = "[0-9a-f]{16}"
@@ -42,15 +43,16 @@ class Cleaning:
     left: list[str] = field(default_factory=list)
 
 
-def clean(store: Store, stages: Collection[str]) -> Cleaning:
-    """Remove incomplete outputs and checkpoints that no running process uses."""
+def clean(task: StageTask) -> Cleaning:
+    """Remove incomplete outputs and checkpoints, except of running processes."""
     cleaning = Cleaning()
-    for folder in _paths(store.root):
-        if folder.name in stages and folder.is_dir() and not folder.is_symlink():
-            for path in _paths(folder):
-                _clean(store, folder.name, path, cleaning)
-        elif not _KEPT.fullmatch(folder.name):
-            cleaning.left.append(f"{folder} is not the folder of a stage")
+    for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
+        for folder in _paths(store.root):
+            if folder.name in STAGES and folder.is_dir() and not folder.is_symlink():
+                for path in _paths(folder):
+                    _clean(store, folder.name, path, cleaning)
+            elif not _KEPT.fullmatch(folder.name):
+                cleaning.left.append(f"{folder} is not the folder of a stage")
     return cleaning
 
 

@@ -1,25 +1,65 @@
-"""Run a stage and everything that it needs through Luigi, and report failures."""
+"""Run a stage and everything that it needs through Luigi, and report failures.
+
+The scheduler counts the run's GPUs and CPU threads that running stages use (Luigi's resources).
+Among stages that can start, those earlier in running order go first. A stage that waits for GPUs or
+threads that only later stages hold reserves them, so that others do not take them one by one.
+
+On Linux without a GPU a fork server (`pipeline.engine.process.fork_server`) imports the packages
+that the stages of the run need, while the first stages run.
+
+A run keeps two files of its configuration: ``config.yaml`` with bases, overrides and defaults
+resolved, and ``dtypes.json``, the number formats that ``dtype: auto`` means.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from pipeline.core.atomic import replacing
+from pipeline.config import Config
+from pipeline.config.machine_choices import DTYPES, Resolved, fewer_processes, read_dtypes
+from pipeline.config.writing import as_yaml
+from pipeline.core.atomic import replacing, write_json, write_text
 from pipeline.core.errors import ConfigError, SteepError, StoreError
-from pipeline.engine import removal
-from pipeline.engine.build import build, preloaded, told_once
-from pipeline.engine.execution.leases import Capacity
+from pipeline.core.gpus import machine_gpus
 from pipeline.engine.failures import explain_os_error
-from pipeline.engine.job import LOCK_SECONDS, aligned, check_output, say
+from pipeline.engine.job import (
+    LOCK_SECONDS,
+    aligned,
+    check_output,
+    environment,
+    keep_failure,
+    run_stage_of,
+    say,
+)
+from pipeline.engine.leases import Capacity
+from pipeline.engine.luigi_adapter import schedule
+from pipeline.engine.needs import imported_by, imports_of, needs
+from pipeline.engine.opened import Needs, Training
+from pipeline.engine.process.fork_server import ForkServer
+from pipeline.engine.process.supervisor import WORKER
 from pipeline.engine.progress import FailureRecord
 from pipeline.engine.progress_bars import shown
-from pipeline.engine.removal import Cleaning
-from pipeline.engine.resolved import keep_dtypes, write_resolved
-from pipeline.engine.stage import STAGES, LightTask, Outputs, StageTask, resolved, walk
-from pipeline.engine.store import Depth
+from pipeline.engine.stage import (
+    PUBLISHED,
+    RESOLVED,
+    LightTask,
+    Outputs,
+    StageTask,
+    resolved,
+    walk,
+)
+
+_GPUS, _THREADS = "gpus", "threads"  # names of Luigi's resources
+_HEADER = """\
+# The configuration of the latest `steep run` of this run: bases and --set are merged, and defaults
+# written out. Used with --config in the same directory, it gives the same stages.
+"""
 
 
 class RunFailed(SteepError, RuntimeError):
@@ -69,7 +109,7 @@ def run(
             if kept := keep_dtypes(resolved(task)):
                 say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
-        directory = check_output(task, Depth.SIZES)
+        directory = check_output(task)
         _publish(task, directory)
         return directory
 
@@ -136,10 +176,11 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     task, outputs = todo[-1], Outputs()
     inputs = {read.task_id: read for each in todo for read in outputs.requires(each).values()}
     for read in inputs.values():
-        check_output(read, Depth.SIZES, outputs)
+        check_output(read, outputs)
     for shard in task.shards().values() if force else ():
         with shard.store.locked(shard.stage, shard.key.fingerprint, LOCK_SECONDS):
             shard.store.discard(shard.key)
+    _prepare(todo, capacity)
     task.attempt.forced = force
     try:
         with ExitStack() as stack:
@@ -147,31 +188,139 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
                 stack.enter_context(store.used())  # `steep gc` then removes nothing
             stack.enter_context(shown(tasks))
             stack.enter_context(preloaded(todo))
-            failures = build(task, todo, capacity)
+            counted = {_GPUS: capacity.at_once, _THREADS: capacity.threads}
+            try:
+                schedule(task, run_stage_of, keep_failure, counted, capacity.workers)
+            except OSError as error:
+                raise StoreError(explain_os_error(error, "a process for a stage")) from None
     finally:
         task.attempt.forced = False
-    if not task.complete() or (force and failures):
-        raise _failed(todo, failures)
+    if not task.complete() or (force and any(one.attempt.failure for one in todo)):
+        raise _failed(todo)
 
 
-def _failed(todo: list[StageTask], failures: Mapping[str, FailureRecord]) -> RunFailed:
-    failed = [
-        (needed.label, failures[needed.task_id]) for needed in todo if needed.task_id in failures
-    ]
-    if not failed:
+def asked_of(task: StageTask, capacity: Capacity) -> Needs:
+    """The needs of a stage in a run with ``capacity``.
+
+    On a cluster the GPUs of this machine do not count. Without ``gpus`` the stage then asks for all
+    GPUs that it can use.
+    """
+    settings = task.run_settings
+    known = settings.gpus > 0 or settings.execution.kind == "local"
+    return needs(task, capacity.gpus if known else None)
+
+
+def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
+    """Set the needs and the priority of each task: the first in running order has the highest.
+
+    Prints a line for each trainer that starts fewer processes than its settings say.
+    """
+    told: set[str] = set()
+    for place, task in enumerate(todo):
+        asked = asked_of(task, capacity)
+        attempt = task.attempt
+        attempt.needs, attempt.failure, attempt.seconds = asked, None, None
+        for one in task.opens():
+            if not isinstance(one, Training) or one.block in told:
+                continue
+            if asked.threads != one.settings.processes:
+                say(aligned(task.label, fewer_processes(one.settings, one.block, capacity.gpus)))
+                told.add(one.block)
+        task.priority = len(todo) - place
+        if task.run_settings.execution.kind == "local":  # a cluster counts for itself
+            task.resources = {_THREADS: capacity.threads_for(asked.threads)}
+            if capacity.at_once and asked.gpus:
+                task.resources[_GPUS] = min(asked.gpus, capacity.at_once)
+            attempt.capacity = capacity
+
+
+def _failed(todo: Iterable[StageTask]) -> RunFailed:
+    """One line for every cause: the stages with it, the message and the logs."""
+    by_cause: dict[str, list[tuple[str, FailureRecord]]] = {}
+    status = 0
+    for task in todo:
+        if failure := task.attempt.failure:
+            by_cause.setdefault(failure.message, []).append((task.label, failure))
+            status = failure.exit_status
+    if not by_cause:
         return RunFailed(
-            f"{todo[-1].label} was completed, and another process is making it again (--force); "
+            f"{task.label} was completed, and another process is making it again (--force); "
             "wait for it, then run the command again",
             2,
         )
-    return RunFailed(told_once(failed), failed[-1][1].exit_status)
+    lines = []
+    for message, same in by_cause.items():
+        logs = list(dict.fromkeys(failure.log for _, failure in same if failure.log))
+        where = f" ({'log' if len(logs) == 1 else 'logs'}: {', '.join(logs)})" if logs else ""
+        lines.append(f"{', '.join(label for label, _ in same)}: {message}{where}")
+    return RunFailed("\n".join(lines), status)
 
 
-def clean(task: StageTask) -> Cleaning:
-    """Remove incomplete outputs and checkpoints, except of running processes."""
-    cleaning = Cleaning()
-    for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
-        found = removal.clean(store, STAGES)
-        cleaning.removed += found.removed
-        cleaning.left += found.left
-    return cleaning
+@contextmanager
+def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
+    """Run a fork server for the stages of ``todo`` if one has heavy imports and it can run here."""
+    tasks = list(todo)
+    modules = dict.fromkeys(name for task in tasks for name in imports_of(task))
+    settings = tasks[-1].run_settings if modules else None
+    if settings is None or settings.execution.kind != "local" or settings.gpus or not _can_fork():
+        yield
+        return
+    own = (name for task in tasks for name in imported_by(sys.modules[type(task).__module__]))
+    modules |= dict.fromkeys([WORKER, *own])
+    # One thread, because threads do not survive a fork; forked processes set their own number.
+    inherited = {**os.environ, **environment(), "OMP_NUM_THREADS": "1"}
+    with ForkServer.running(list(modules), inherited) as server:
+        for task in tasks:
+            task.attempt.fork_server = replace(server, modules=imports_of(task))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.attempt.fork_server = None
+
+
+def _can_fork() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):  # another system, and some sandboxes of containers
+        return False
+    return not machine_gpus()
+
+
+def write_resolved(settings: Config) -> Path:
+    """Write the configuration to the run's directory unless it is there; returns the file.
+
+    Raises StoreError when the directory has a file of this or another name that a run writes, and
+    is none of a run.
+    """
+    path = settings.run_dir / RESOLVED
+    text = _HEADER + as_yaml(settings)
+    there = path.read_bytes() if path.is_file() else b""
+    others = () if there or (settings.run_dir / "store").is_dir() else PUBLISHED
+    foreign = [settings.run_dir / name for name in others if (settings.run_dir / name).exists()]
+    if foreign or not there.startswith(_HEADER[:40].encode() if there else b""):
+        raise StoreError(
+            f"{(foreign or [path])[0]} is no file of a run, and steep run would replace it; move "
+            "it, or set name or runs_dir to another"
+        )
+    if there != text.encode():
+        write_text(path, text)
+    return path
+
+
+def keep_dtypes(resolved: Resolved) -> str | None:
+    """Keep the choice of ``dtype: auto`` for the rest of the run; returns a line if it is new.
+
+    Raises StoreError when another process has decided otherwise meanwhile.
+    """
+    path = resolved.settings.run_dir / DTYPES
+    kept = read_dtypes(path)
+    if any(kept.get(name, dtype) != dtype for name, dtype in resolved.dtypes.items()):
+        raise StoreError(
+            f"{path}: another process has just started this run; run the command again"
+        )
+    if resolved.dtypes.keys() <= kept.keys():
+        return None
+    write_json(path, {**kept, **resolved.dtypes})
+    chosen = ", ".join(f"{name} {dtype}" for name, dtype in resolved.dtypes.items())
+    return f"auto is {chosen} (kept in {path})"

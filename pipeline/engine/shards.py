@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pipeline.engine.context import SHARD
 from pipeline.engine.luigi_adapter import luigi
 from pipeline.engine.stage import STAGES, StageTask, whole_name
+from pipeline.engine.store import SHARD
 
 
 class DivisibleTask(StageTask):
@@ -79,9 +79,9 @@ class ShardTask(DivisibleTask):
         return {**super().slice(), "shard": shard}
 
     @property
-    def made_by(self) -> str:
-        """The stage that it is a part of, unless another one makes that."""
-        return super().made_by or whole_name(self)
+    def command(self) -> tuple[str, ...]:
+        """That of the stage that it is a part of."""
+        return whole(self).command
 
     @property
     def label(self) -> str:

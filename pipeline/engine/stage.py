@@ -19,12 +19,11 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core.errors import ConfigError
-from pipeline.engine.execution.leases import NO_LEASE, Lease, Request
 from pipeline.engine.fingerprint import content_of, select
+from pipeline.engine.leases import NO_LEASE, Capacity, Lease
 from pipeline.engine.luigi_adapter import Register, Task, luigi
 from pipeline.engine.opened import Needs, Opened, Work
 from pipeline.engine.progress import FailureRecord
-from pipeline.engine.resolved import RESOLVED
 from pipeline.engine.store import (
     MANIFEST,
     StageKey,
@@ -55,6 +54,8 @@ def forget_configurations() -> None:
     Register.clear_instance_cache()
 
 
+RESOLVED = "config.yaml"  # the configuration of a run, in its directory
+PUBLISHED = ("report.html", "metrics.json", "report.json")  # copies of the report stage's files
 TRAJECTORIES = ("trajectories.parquet",)  # the only file of a round that other stages read
 STAGES: dict[str, type[StageTask]] = {}
 """The declared stages by name, in the order of a run. An import of ``tasks`` declares them."""
@@ -66,8 +67,8 @@ class Attempt:
 
     Attributes:
         forced: run the stage although it is complete.
-        asked: its needs.
-        request: the devices and threads of this machine that it asks for.
+        needs: its GPUs and threads.
+        capacity: what this machine has for the stages of the run; None on a cluster.
         lease: its devices and threads while it runs.
         fork_server: forks its process, if the run has one.
         failure: of the last run.
@@ -75,8 +76,8 @@ class Attempt:
     """
 
     forced: bool = False
-    asked: Needs = field(default_factory=Needs)
-    request: Request | None = None
+    needs: Needs = field(default_factory=Needs)
+    capacity: Capacity | None = None
     lease: Lease = NO_LEASE
     fork_server: ForkServer | None = None
     failure: FailureRecord | None = None
@@ -97,6 +98,7 @@ class StageTask(Task):
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted (see `reading`)
     publishes: ClassVar[tuple[str, ...]] = ()  # files that are copied to the run's directory
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
+    served: ClassVar[tuple[str, ...]] = ()  # inputs that a retrieval service reads
 
     def __init_subclass__(cls) -> None:
         """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
@@ -151,9 +153,10 @@ class StageTask(Task):
         return resolved(self).settings
 
     @property
-    def made_by(self) -> str | None:
-        """The stage whose command makes the output if no command names this one, else None."""
-        return None
+    def command(self) -> tuple[str, ...]:
+        """The words of the command that makes the output, without options of the configuration."""
+        round = () if self.round_number is None else ("--round", str(self.round_number))
+        return ("run", self.stage, *round)
 
     @cached_property
     def attempt(self) -> Attempt:
@@ -198,8 +201,8 @@ class StageTask(Task):
     @cached_property
     def key(self) -> StageKey:
         # Those below come first: in a run of 100 rounds a recursion would be too deep.
-        for needed in walk(self, lambda one: {} if "key" in vars(one) else one.inputs):
-            _ = needed is self or needed.key
+        for read in walk(self, lambda one: {} if "key" in vars(one) else one.inputs):
+            _ = read is self or read.key
         return StageKey(
             stage=self.stage,
             version=self.version,
@@ -230,10 +233,6 @@ class StageTask(Task):
         """The directory of the stage's output, complete or not."""
         return Outputs().directory(self)
 
-    def needed(self) -> dict[str, StageTask]:
-        """The inputs whose output must be in this store before this task runs."""
-        return self.inputs
-
     def requires(self) -> dict[str, StageTask]:
         return Outputs().requires(self)
 
@@ -251,11 +250,6 @@ class StageTask(Task):
     def label(self) -> str:
         """The stage's name in messages and logs, such as ``sample-2`` for round 2."""
         return self.stage if self.round_number is None else f"{self.stage}-{self.round_number}"
-
-    def command(self) -> list[str]:
-        """The command that makes the output, without the options of the configuration."""
-        round = [] if self.round_number is None else ["--round", str(self.round_number)]
-        return ["steep", "run", self.made_by or self.stage, *round]
 
 
 @dataclass(frozen=True)
@@ -303,7 +297,7 @@ class Outputs:
         The output of a complete stage does not depend on its shards.
         """
         shards = task.shards()
-        return {**task.needed(), **({} if shards and self.complete(task) else shards)}
+        return {**needed_here(task), **({} if shards and self.complete(task) else shards)}
 
     def _find(self, task: StageTask) -> Output | None:
         own, contents = task.store.directory(task.key), self.contents(task)
@@ -395,6 +389,16 @@ def whole_name(task: StageTask) -> str:
     return task.stage.removesuffix("-shard")
 
 
+def needed_here(task: StageTask) -> dict[str, StageTask]:
+    """The inputs whose output must be in this store before the task runs.
+
+    With a retrieval service the ``served`` ones may be on its machine. The client compares their
+    fingerprints with those of the task.
+    """
+    away = task.served if task.settings.retrieval.service else ()
+    return {name: read for name, read in task.inputs.items() if name not in away}
+
+
 def walk(
     task: StageTask,
     below: Callable[[StageTask], Mapping[str, StageTask]] | None = None,
@@ -407,12 +411,12 @@ def walk(
     seen, begun = {task.task_id}, [(task, iter(below(task).values()))]
     while begun:
         rest = begun[-1][1]
-        needed = next((each for each in rest if each.task_id not in seen), None)
-        if needed is None:
+        next_one = next((each for each in rest if each.task_id not in seen), None)
+        if next_one is None:
             yield begun.pop()[0]
         else:
-            seen.add(needed.task_id)
-            begun.append((needed, iter(below(needed).values())))
+            seen.add(next_one.task_id)
+            begun.append((next_one, iter(below(next_one).values())))
 
 
 def walk_configured(task: StageTask) -> Iterator[StageTask]:

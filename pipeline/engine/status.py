@@ -13,9 +13,8 @@ from typing import Any, Literal
 from pipeline.engine.fingerprint import select_execution
 from pipeline.engine.job import remake_command
 from pipeline.engine.progress import read_failure, read_progress
-from pipeline.engine.stage import Outputs, StageTask, walk
+from pipeline.engine.stage import Outputs, StageTask, needed_here, walk
 from pipeline.engine.store import (
-    Depth,
     differences,
     holds_checkpoints,
     problems,
@@ -59,7 +58,9 @@ def status(task: StageTask) -> list[StageState]:
     def below(one: StageTask) -> dict[str, StageTask]:
         """With the shards of a done stage that are there."""
         done, shards = outputs.of(one), one.shards().items()
-        return one.needed() | {name: each for name, each in shards if not done or outputs.of(each)}
+        return needed_here(one) | {
+            name: each for name, each in shards if not done or outputs.of(each)
+        }
 
     stages = list(walk(task, below))
     rows, now = [_state(one, outputs) for one in stages], Outputs()
@@ -69,11 +70,11 @@ def status(task: StageTask) -> list[StageState]:
     ]
 
 
-def _state(task: StageTask, outputs: Outputs) -> StageState:
+def _state(task: StageTask, outputs: Outputs, *, contents: bool = False) -> StageState:
     output = outputs.of(task)
     if output is None:
         return _unfinished(task, outputs)
-    damage, place = problems(output.directory, Depth.SIZES), str(output.directory)
+    damage, place = problems(output.directory, contents=contents), str(output.directory)
     remake = remake_command(task, output.directory) if damage else None
     manifest = {} if damage else read_manifest(output.directory)
     counts, seconds = manifest.get("counts", {}), manifest.get("wall_seconds")
@@ -113,13 +114,9 @@ def _changes(
 
     If the stage itself is as before, the first list says which stages it follows.
     """
-    own, names = [], []
-    for line in differences(task.key, then):
-        name = line.removeprefix("upstream stage ").partition(":")[0]
-        if line.startswith("upstream stage ") and name in task.inputs:
-            names.append(name)
-        else:
-            own.append(line)
+    own, inputs = differences(task.key, then)
+    names = [name for name in inputs if name in task.inputs]
+    own += [f"reads no {name} any more" for name in inputs if name not in task.inputs]
     if not own and names:
         labels = [task.inputs[name].label for name in names]
         more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
@@ -129,13 +126,9 @@ def _changes(
 
 def verify(task: StageTask) -> list[StageState]:
     """The completed outputs that ``task`` needs, in running order; their contents are checked."""
-    rows, outputs = [], Outputs()
-    for needed in walk(task, outputs.requires):
-        if output := outputs.of(needed):
-            damage, place = problems(output.directory, Depth.HASHES), str(output.directory)
-            remake = remake_command(needed, output.directory) if damage else None
-            rows.append(StageState(needed.label, "done", {}, None, place, damage, remake))
-    return rows
+    outputs = Outputs()
+    found = (one for one in walk(task, outputs.requires) if outputs.of(one))
+    return [_state(one, outputs, contents=True) for one in found]
 
 
 def why(task: StageTask) -> list[str]:
@@ -157,7 +150,7 @@ def why(task: StageTask) -> list[str]:
         if not earlier:
             return [f"{task.label}: never completed with any settings"]
         return list(_causes(task, earlier[0]["fingerprint"], outputs))
-    if damage := problems(output.directory, Depth.SIZES):
+    if damage := problems(output.directory):
         remake = f"{task.label}: make it again: {remake_command(task, output.directory)}"
         return [*(f"{task.label}: damaged: {line}" for line in damage), remake]
     if output.reused:

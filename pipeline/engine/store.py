@@ -4,7 +4,7 @@
 which is written last, before one rename. The fingerprint is a hash of the stage's version, the
 slice of the configuration that it declares, the content of the raw files and models it reads, and
 the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records
-the size and the hash of every file (`pipeline.engine.file_hashes`), and `problems` compares them. A
+the size and the hash of every file, and `problems` compares them. A
 process that writes, discards or removes output or checkpoints of a stage holds the stage's lock.
 
 A content key covers the hashes of a stage's input files in place of the fingerprints of its inputs,
@@ -21,34 +21,29 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
-from enum import IntEnum
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import differing, parse_json, read_json, read_text
-from pipeline.engine.card import CARD, write_card
+from pipeline.core.model_files import sha256
 from pipeline.engine.failures import explain_os_error
-from pipeline.engine.file_hashes import (
-    FileRecord,
-    hash_problems,
-    parse_records,
-    seal,
-    size_problems,
-)
 from pipeline.engine.progress import read_progress
 
 MANIFEST = "manifest.json"
+SHARD = "shard-"  # of the names of inputs that are shards of the stage
 _DISCARDED = "manifest.discarded.json"
 _LAST = ("evaluate", "report")
+_THREADS = 4  # that hash files; hashlib releases the interpreter's lock
 
 
 class StageBusy(StoreError):
@@ -110,17 +105,12 @@ class Store:
         that starts the stage then tries again within its ``timeout``.
         """
         try:
-            descriptor = os.open(self.root / key.stage / f"{key.fingerprint}.lock", os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with (self.root / key.stage / f"{key.fingerprint}.lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # a file system without locks
+        except OSError:  # no such file, or a file system without locks
             return False
-        finally:
-            os.close(descriptor)
         return False
 
     def complete(self, key: StageKey) -> bool:
@@ -187,12 +177,14 @@ class Store:
         Everything is on the disk before the rename. The caller holds the stage's lock. Raises
         StoreError when the stage wrote no files or counted no rows.
         """
+        from pipeline.engine.card import write_card  # which only a stage's process needs
+
         if not facts.get("counts") or not any(written.iterdir()):
             raise StoreError(f"stage {key.stage} wrote nothing; nothing was recorded as done")
         manifest = {"fingerprint": key.fingerprint, "key": key.values(), **facts}
         write_card(written, manifest)
-        files = {name: asdict(record) for name, record in seal(written).items()}
-        text = json_text({**manifest, "files": files}, indent=2, sort_keys=True, allow_nan=False)
+        manifest["files"] = _seal(written)
+        text = json_text(manifest, indent=2, sort_keys=True, allow_nan=False)
         write_text(written / MANIFEST, text + "\n")
         final = self.directory(key)
         leftovers = [self.checkpoint_dir(key)]
@@ -237,13 +229,24 @@ class _Key(_Strict):
     round: int | None
 
 
+def _inside(name: str) -> str:
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError("the file is not below the output")
+    return name
+
+
+class _File(_Strict):
+    size: int
+    sha256: str
+
+
 class _Manifest(_Strict):
     """The values of a manifest that are read somewhere, and their types."""
 
     fingerprint: str
     key: _Key
     counts: dict[str, float]
-    files: Annotated[dict[str, FileRecord], BeforeValidator(parse_records)]
+    files: dict[Annotated[str, AfterValidator(_inside)], _File]
     content_key: str | None = None
     contents: dict[str, str] | None = None
     made_from: dict[str, str] = {}
@@ -324,44 +327,63 @@ def read_output(path: Path) -> Any:
         raise StoreError(f"{error}; rerun its stage with --force") from None
 
 
-def differences(
-    current: StageKey,
-    manifest: Mapping[str, Any],
-) -> list[str]:
-    """Differences between ``current`` and the key in ``manifest``: settings, files, inputs."""
-    old = manifest["key"]
-    lines = []
+def differences(current: StageKey, manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """How ``current`` differs from the key in ``manifest``.
+
+    Returns a line for the version, and for each setting and file, and the names of the inputs.
+    """
+    old, lines = manifest["key"], []
     if old["version"] != current.version:
         lines.append(f"stage version: {old['version']} -> {current.version}")
     for name, before, after in differing(old["settings"], current.settings):
         lines.append(f"setting {name}: {before!r} -> {after!r}")
-    for kind, was, now in (
-        ("file", old["files"], current.files),
-        ("upstream stage", old["inputs"], current.inputs),
-    ):
-        for name, before, after in differing(was, now):
-            lines.append(f"{kind} {name}: {before or 'absent'} -> {after or 'absent'}")
-    return lines
+    for name, before, after in differing(old["files"], current.files):
+        lines.append(f"file {name}: {before or 'absent'} -> {after or 'absent'}")
+    return lines, [name for name, *_ in differing(old["inputs"], current.inputs)]
 
 
-class Depth(IntEnum):
-    """What a check reads."""
+def _seal(directory: Path) -> dict[str, dict[str, Any]]:
+    """Flush all files below ``directory`` to the disk; returns size and SHA-256 by name."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
 
-    SIZES = 0  # no content: for `steep status`, and before a stage reads the files
-    HASHES = 1  # everything: before training, and for `steep verify`
+    def sealed(path: Path) -> dict[str, Any]:
+        sync(path)
+        return {"size": path.stat().st_size, "sha256": sha256(path)}
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        files = list(pool.map(sealed, paths))
+    for folder in sorted({path.parent for path in paths} | {directory}):
+        sync(folder)
+    names = [path.relative_to(directory).as_posix() for path in paths]
+    return dict(zip(names, files, strict=True))
 
 
-def problems(directory: Path, depth: Depth) -> list[str]:
-    """One line for every problem of a completed output; empty when none was found."""
+def problems(directory: Path, *, contents: bool = False) -> list[str]:
+    """One line for every problem of a completed output; empty when none was found.
+
+    Sizes are compared, and with ``contents`` also the hashes of everything (about 1 GB/s for each
+    core), as before a training and for `steep verify`.
+    """
     try:
         manifest = read_manifest(directory)
     except StoreError as error:
         return [f"{MANIFEST} is damaged: {error}"]
+    files, found = manifest["files"], []
     try:
-        records = parse_records(manifest["files"])
-        found = size_problems(directory, records)
-        if depth >= Depth.HASHES and not found:
-            found += hash_problems(directory, records)
+        for name, file in files.items():
+            path = directory / name
+            if not path.is_file():
+                found.append(f"{name} is missing")
+            elif (size := path.stat().st_size) != file["size"]:
+                found.append(f"{name} has {size:,} bytes instead of {file['size']:,}")
+        if contents and not found:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                hashes = pool.map(sha256, (directory / name for name in files))
+            found += [
+                f"{name} has other content (SHA-256 {now[:16]} instead of {file['sha256'][:16]})"
+                for (name, file), now in zip(files.items(), hashes, strict=True)
+                if now != file["sha256"]
+            ]
     except OSError as error:
         found = [f"{error.filename} cannot be read: {error.strerror}"]
     if manifest["fingerprint"] != directory.name:
@@ -369,8 +391,8 @@ def problems(directory: Path, depth: Depth) -> list[str]:
     return found
 
 
-# What a stage writes about its work: no other stage's result depends on it.
-ASIDES = frozenset({CARD, "timing.json"})
+# What a stage writes about its work, the card included: no other stage's result depends on it.
+ASIDES = frozenset({"README.md", "timing.json"})
 MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage that wrote them
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from pipeline.core.errors import ConfigError
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.engine.context import StageContext
-from pipeline.engine.execution.leases import Capacity, held
+from pipeline.engine.leases import Capacity, held
 from pipeline.engine.needs import need_faults, needs
 from pipeline.engine.process.process import hold_devices
 from pipeline.engine.stage import StageTask
@@ -226,6 +226,6 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
     for fault in need_faults(evaluating):
         raise ConfigError(fault)
     wanted = needs(evaluating)
-    request = capacity.request(wanted.gpus, wanted.threads * processes)
-    with held(request, lambda text: tell(f"the engine {text}")) as lease:
+    wanted = replace(wanted, threads=wanted.threads * processes)
+    with held(capacity, wanted, lambda text: tell(f"the engine {text}")) as lease:
         yield lease.environment()

@@ -21,7 +21,7 @@ from pipeline.core.record_io import as_json, read_records, write_parquet
 from pipeline.core.records import Question
 from pipeline.core.text import visible
 from pipeline.engine.run import run
-from pipeline.engine.stage import StageTask
+from pipeline.engine.stage import StageTask, needed_here
 from pipeline.serving.named_policies import NamedPolicy, complete_policies, find_policy, finished
 from tasks.evaluate_any import EvaluateAny
 from tasks.evaluate_policy import EvaluatePolicy
@@ -97,7 +97,7 @@ def evaluate(
                 "name one by its directory"
             )
     split = questions_of(task, task.settings.evaluation.split)
-    searched = any_one.needed()
+    searched = needed_here(any_one)
     finished({"questions": split, **searched} if file is None else searched)
     questions = _prepare_questions(task, split, file, dataset, limit, select)
     own = file is None and limit is None and not (force or suffix)

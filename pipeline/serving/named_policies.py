@@ -11,9 +11,7 @@ from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
 from pipeline.core.errors import InputError, StoreError
 from pipeline.engine.job import check_output, run_command
-from pipeline.engine.resolved import RESOLVED
-from pipeline.engine.stage import Outputs, StageTask, left_by
-from pipeline.engine.store import Depth
+from pipeline.engine.stage import RESOLVED, Outputs, StageTask, left_by
 from pipeline.evaluation.policy_names import policy_in_text
 from tasks.policy import policy
 
@@ -92,7 +90,7 @@ def finished(stages: Mapping[str, StageTask]) -> dict[str, Path]:
                 f"{stage.label} of {stage.settings.run_dir} is not complete, and only finished "
                 f"questions and indexes are searched; run `{run_command(stage)}` first"
             )
-        check_output(stage, Depth.SIZES)
+        check_output(stage)
     return {name: stage.directory for name, stage in stages.items()}
 
 

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from pipeline.cli.browse import RunPolicies, open_site
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.records import Question
-from pipeline.engine.resolved import write_resolved
+from pipeline.engine.run import write_resolved
 from pipeline.look.browse.app import create_app
 from pipeline.look.browse.asking import Desk, Tell
 from pipeline.look.browse.security import LONGEST

@@ -24,7 +24,8 @@ from pipeline.api import Run
 from pipeline.core.errors import EngineError
 from pipeline.core.gpus import torch_for_cpus
 from pipeline.engine.context import StageContext
-from pipeline.engine.execution.leases import LOCK_DIR, Request, held
+from pipeline.engine.leases import LOCK_DIR, Capacity, held
+from pipeline.engine.opened import Needs
 from pipeline.engine.stage import StageTask
 from pipeline.rollout.answering import LONGEST_QUESTION, Opening, PolicyProcess
 from pipeline.rollout.policy import Policy
@@ -162,7 +163,7 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     describe_gpu(tmp_path / "described", monkeypatch)
     task = task_for("evaluate", "embedded", (*overrides, "gpus=1"))
-    device = Request(1, ("0",), threads=1)
+    device = Capacity(1, 1, ("0",), threads=1, workers=1), Needs(1)
     told: list[str] = []
     waiting = "the engine waits for 1 GPU: another run on this machine hol"
     ready, answered = threading.Event(), threading.Event()
@@ -175,13 +176,13 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
 
     thread = threading.Thread(target=ask)
     try:
-        with held(device, told.append):
+        with held(*device, told.append):
             thread.start()
             wait_until(lambda: any(line.startswith(waiting) for line in told))
             assert not ready.is_set()
         assert ready.wait(LIMIT)
         waited: list[str] = []
-        with held(device, lambda text: (waited.append(text), answered.set())[0]):
+        with held(*device, lambda text: (waited.append(text), answered.set())[0]):
             assert waited, "the engine was running, and its GPU was free"
     finally:
         answered.set()

@@ -13,8 +13,7 @@ from benchmarks.support import main as support
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.row_files import read_jsonl
-from pipeline.engine.resolved import write_resolved
-from pipeline.engine.run import run
+from pipeline.engine.run import run, write_resolved
 from pipeline.llm import transformers_engine
 from pipeline.training.sft_data.templates import fill
 from tasks import task_for

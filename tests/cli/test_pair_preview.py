@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Trajectory
-from pipeline.engine.resolved import write_resolved
+from pipeline.engine.run import write_resolved
 from pipeline.engine.stage import StageTask
 from pipeline.engine.store import Store
 from tasks import task_for

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.config import load
 from pipeline.core.record_io import as_json, write_jsonl
-from pipeline.engine.resolved import write_resolved
+from pipeline.engine.run import write_resolved
 from pipeline.engine.stage import walk
 from tasks import task_for
 from tests.cli.malformed_inputs import accepted, finished, steep

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.engine import build
+from pipeline.engine import run
 from pipeline.engine.process.fork_server import ForkServer
 from tests.run.test_process import ROOT, running
 from tests.waiting import ending, wait_until
@@ -134,13 +134,13 @@ def test_a_forked_process_ignores_interruptions_if_its_client_does(environment, 
 
 def test_no_process_is_forked_where_the_kernel_cannot_watch_it(monkeypatch):
     """gVisor's kernel, for example, has no pidfd_open."""
-    assert build._can_fork()
+    assert run._can_fork()
 
     def missing(process):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", missing)
-    assert not build._can_fork()
+    assert not run._can_fork()
 
 
 CLIENT = """

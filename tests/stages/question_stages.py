@@ -16,6 +16,17 @@ from tasks.questions import HELD_OUT, TRAINED
 from tests.llm.small_models import small_adapter, small_model
 
 
+def stage_context(
+    folder: Path, stage: str, settings: Config, inputs: Mapping[str, Path] = {}, **fields: Any
+) -> StageContext:
+    """The context of a stage that writes into ``folder/output``, with checkpoints beside it."""
+    for name in ("output", "checkpoints"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return StageContext(
+        settings, stage, folder / "output", folder / "checkpoints", dict(inputs), **fields
+    )
+
+
 def run_questions(
     settings: Config, folder: Path, split: str, world: Path | None = None
 ) -> tuple[StageContext, dict[str, int]]:

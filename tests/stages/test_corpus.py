@@ -13,6 +13,7 @@ from pipeline.core.records import Chunk
 from pipeline.engine.context import StageContext
 from tasks.corpus import run
 from tests.recorded_progress import RecordedProgress
+from tests.stages.question_stages import stage_context
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -30,9 +31,7 @@ def context(tmp_path: Path, document: str, *overrides: str) -> StageContext:
             *overrides,
         ),
     )
-    output = tmp_path / "out"
-    output.mkdir()
-    return StageContext(settings, "corpus", output, tmp_path / "checkpoints")
+    return stage_context(tmp_path, "corpus", settings)
 
 
 def test_documents_are_cut_into_chunks_without_a_look_at_the_questions(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tasks.evaluate_policy import run
 from tests.llm.small_models import small_adapter
 from tests.smallest import small_config
 from tests.stages.fabricated_run import trajectory, write_evaluation
+from tests.stages.question_stages import stage_context
 
 
 def question(name: str, part: str | None) -> Question:
@@ -30,9 +31,8 @@ def question(name: str, part: str | None) -> Question:
 
 
 def context(tmp_path: Path, questions: list[Question], model: Path) -> StageContext:
-    output, inputs = tmp_path / "output", tmp_path / "questions"
-    output.mkdir()
-    write_parquet(inputs / "questions.parquet", questions, Question)
+    inputs = {"questions": tmp_path / "questions", "policy": tmp_path / "policy"}
+    write_parquet(inputs["questions"] / "questions.parquet", questions, Question)
     config = small_config(
         runs_dir=str(tmp_path / "runs"),
         retrieval={"variant": "none"},
@@ -40,13 +40,7 @@ def context(tmp_path: Path, questions: list[Question], model: Path) -> StageCont
         engine={"kind": "transformers", "dtype": "float32", "max_model_len": 256},
         sampling={"max_segment_tokens": 8, "max_total_tokens": 24},
     )
-    return StageContext(
-        config=config,
-        stage="evaluate-policy",
-        output=output,
-        checkpoint_dir=tmp_path / "checkpoints",
-        inputs={"questions": inputs, "policy": tmp_path / "policy"},
-    )
+    return stage_context(tmp_path, "evaluate-policy", config, inputs)
 
 
 def test_every_question_has_one_measured_trajectory_and_keeps_its_part(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config import Config
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.core.model_files import model_hash
 from pipeline.engine.context import StageContext
@@ -26,25 +27,18 @@ from tasks.sft import run as run_sft
 from tasks.train import run as run_round
 from tests.llm.small_models import small_adapter, small_model
 from tests.stages.fabricated_run import configuration
+from tests.stages.question_stages import stage_context
 from tests.training.tiny_policy import Run, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def context(folder: Path, base: Path, adapter: Path | None, **lora: object) -> StageContext:
-    model = {"base": str(base)}
-    output = folder / "output"
-    output.mkdir(parents=True)
-    config = configuration().model_copy(update={"runs_dir": str(folder / "runs")})
-    values = config.model_dump() | {"model": model}
+    values = configuration().model_dump()
+    values |= {"runs_dir": str(folder / "runs"), "model": {"base": str(base)}}
     values["lora"] |= lora
-    return StageContext(
-        config=type(config).model_validate(values),
-        stage="start",
-        output=output,
-        checkpoint_dir=folder / "partial",
-        inputs={} if adapter is None else {"adapter": adapter},
-    )
+    inputs = {} if adapter is None else {"adapter": adapter}
+    return stage_context(folder, "start", Config.model_validate(values), inputs)
 
 
 def as_teacher(context: StageContext) -> StageContext:
@@ -119,19 +113,11 @@ def with_lineage(directory: Path, base: Path, **form: object) -> Path:
     return directory
 
 
+TEMPLATE = {"sha256": "0" * 16, "thinking": None, "date": "x"}
 TRAINED = [
-    (
-        {"grammar": "hiprag", "format": "tags"},
-        r"grammar hiprag in format tags.* has grammar tearag",
-    ),
-    (
-        {"grammar": "tearag", "format": "tools"},
-        r"in format tools.*set grammar: tearag.*format: tools",
-    ),
-    (
-        {"chat_template": {"sha256": "0" * 16, "thinking": None, "date": "x"}},
-        "under the chat template",
-    ),
+    ({"grammar": "hiprag", "format": "tags"}, "hiprag in format tags.* has grammar tearag"),
+    ({"grammar": "tearag", "format": "tools"}, "format tools.*set grammar: tearag.*format: tools"),
+    ({"chat_template": TEMPLATE}, "under the chat template"),
 ]
 
 
@@ -179,19 +165,7 @@ def test_training_writes_the_grammar_the_format_and_the_template_into_the_lineag
 
 
 def test_names_of_policies_give_one_file_each() -> None:
-    names = [
-        "round-1",
-        "a-b",
-        "a b",
-        "a/b",
-        "/a-b",
-        "-a-b",
-        "...",
-        "///",
-        "é",
-        "e\u0301",
-        "x" * 200,
-    ]
+    names = ["round-1", *["a-b", "a b", "a/b", "/a-b", "-a-b", "...", "///", "é", "é"], "x" * 200]
     names += ["y" + "x" * 199, "x" * 100]
     files = [file_name(name) for name in names]
     assert len(set(files)) == len(names)

@@ -22,6 +22,7 @@ from pipeline.knowledge.retrieval.retriever import VariantRetriever
 from tasks.index import run
 from tests.retrieval.small_encoders import write_bi_encoder
 from tests.smallest import small_config
+from tests.stages.question_stages import stage_context
 
 CHUNKS = [
     Chunk("c0", "Alba", "Alba directed The Tide.", "d0"),
@@ -70,10 +71,8 @@ def config(encoder, tmp_path, **retrieval):
 
 
 def context(encoder, tmp_path, upstream, **retrieval):
-    output = tmp_path / "index"
-    output.mkdir(exist_ok=True)
     settings = config(encoder, tmp_path, **retrieval)
-    return StageContext(settings, "index", output, tmp_path / "checkpoints", upstream)
+    return stage_context(tmp_path, "index", settings, upstream)
 
 
 def test_vectors_have_the_row_order_of_their_tables(encoder, tmp_path, upstream):
@@ -229,10 +228,10 @@ def test_vectors_of_tables_with_too_many_texts_are_not_kept(
         return int(re.findall(r"newly embedded: (\d+)", capsys.readouterr().out)[-1])
 
     assert embedded() == 8
-    before = np.load(tmp_path / "index" / "chunks.npy")
+    before = np.load(tmp_path / "output" / "chunks.npy")
     write_chunks(upstream["corpus"], [Chunk("c2", "Nera", "A river.", "d2"), *CHUNKS])
     assert embedded() == 5
-    after = np.load(tmp_path / "index" / "chunks.npy")
+    after = np.load(tmp_path / "output" / "chunks.npy")
     np.testing.assert_array_equal(after[1:], before)
 
 
@@ -284,9 +283,7 @@ def test_an_index_that_cannot_be_built_is_refused_before_texts_are_embedded(
 ):
     base = config(encoder, tmp_path)
     refused = base.model_copy(update={"index": base.index.model_copy(update={"faiss": "ivf-pq"})})
-    output = tmp_path / "index"
-    output.mkdir()
+    stage = stage_context(tmp_path, "index", refused, upstream)
     with pytest.raises(ConfigError, match="at least 256 vectors to train on; there are 2"):
-        run(StageContext(refused, "index", output, tmp_path / "checkpoints", upstream))
-    assert list(output.iterdir()) == []
-    assert not (tmp_path / "checkpoints").exists()
+        run(stage)
+    assert [*stage.output.iterdir(), *stage.checkpoint_dir.iterdir()] == []

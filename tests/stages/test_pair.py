@@ -13,10 +13,10 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ChatMessage, Message, Pair, Trajectory
-from pipeline.engine.context import StageContext
 from tasks.pair import run
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
+from tests.stages.question_stages import stage_context
 
 
 def scored(question: int, sample: int, *, good: bool, **values: Any) -> Trajectory:
@@ -42,24 +42,14 @@ def run_stage(
     tmp_path: Path, trajectories: list[Trajectory], *, method: str = "tearag", **pairs: Any
 ) -> Path:
     config = small_config(prompt={"system": "be good"}, grammar=method, pairs=pairs)
-    score, output = tmp_path / "score", tmp_path / "pair"
-    score.mkdir(exist_ok=True)
-    output.mkdir(exist_ok=True)
-    write_parquet(score / "trajectories.parquet", trajectories, Trajectory)
-    context = StageContext(
-        config=config,
-        stage="pair",
-        output=output,
-        checkpoint_dir=tmp_path / "checkpoints",
-        inputs={"score": score},
-        round=2,
-        seed=7,
-    )
+    inputs = {"score": tmp_path / "score"}
+    write_parquet(inputs["score"] / "trajectories.parquet", trajectories, Trajectory)
+    context = stage_context(tmp_path, "pair", config, inputs, round=2, seed=7)
     progress = RecordedProgress()
     run(replace(context, progress=progress))
     ((total, unit, done),) = progress.starts
     assert (unit, done, progress.done) == ("rows read", 0, total)
-    return output
+    return context.output
 
 
 TWO = [

@@ -9,9 +9,11 @@ import pytest
 from pipeline.config import Config
 from pipeline.core.records import Message
 from pipeline.engine.context import StageContext
+from pipeline.engine.stage import walk_configured
 from pipeline.llm.tokens import prompt_text
 from tasks.report import Report
 from tests.stages.fabricated_run import configuration
+from tests.stages.question_stages import stage_context
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -27,13 +29,7 @@ def context(model: Path, tmp_path: Path) -> StageContext:
         "cache_dir": str(tmp_path / "cache"),
     }
     values["engine"] |= {"kind": "transformers", "dtype": "float32", "max_model_len": 256}
-    return StageContext(
-        config=Config.model_validate(values),
-        stage="sample",
-        output=tmp_path,
-        checkpoint_dir=tmp_path,
-        inputs={},
-    )
+    return stage_context(tmp_path, "sample", Config.model_validate(values))
 
 
 def test_a_policy_reads_the_question_in_the_template_of_the_file(context: StageContext) -> None:
@@ -66,10 +62,7 @@ def test_every_stage_that_reads_the_template_has_its_content_in_its_fingerprint(
     config = str(CONFIGS / "embedded-hiprag.yaml")
     report = Report(config=config, overrides=(f"model.chat_template={template}",))
     reading = []
-    waiting = [report]
-    while waiting:
-        task = waiting.pop()
-        waiting += task.inputs.values()
+    for task in walk_configured(report):
         if "model" in task.reading():
             assert task.files()["chat template"] == template, task.stage
             assert "model" not in str(task.slice().get("model")), task.stage  # not by its path

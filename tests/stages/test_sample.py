@@ -26,7 +26,7 @@ from pipeline.rollout.policy import read_policy
 from tasks.sample import roll_out_policy, run
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config, small_trajectory
-from tests.stages.question_stages import sampling_inputs
+from tests.stages.question_stages import sampling_inputs, stage_context
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(7)]
 
@@ -45,10 +45,7 @@ def context(inputs: dict[str, Path], tmp_path: Path) -> StageContext:
         engine={"kind": "transformers", "dtype": "float32", "max_model_len": 64},
         sampling={"samples": 2, "max_segment_tokens": 6, "batch": 2, "in_flight": 4},
     )
-    checkpoint_dir, output = tmp_path / "checkpoints", tmp_path / "output"
-    checkpoint_dir.mkdir()
-    output.mkdir()
-    return StageContext(settings, "sample", output, checkpoint_dir, inputs=inputs, round=1, seed=3)
+    return stage_context(tmp_path, "sample", settings, inputs, round=1, seed=3)
 
 
 def trajectories(context: StageContext) -> list[Trajectory]:
@@ -103,21 +100,13 @@ def test_nine_of_ten_malformed_trajectories_are_told_in_the_stages_line(
     assert context.notes.get("warnings") == (told and [told])
 
 
-@pytest.mark.parametrize(
-    ("lineage", "settings"),
-    [
-        ({"grammar": "hiprag"}, "grammar: hiprag and format: tags"),
-        ({"format": "tools"}, "grammar: tearag and format: tools"),
-    ],
-)
 def test_a_policy_that_was_trained_to_write_something_else_is_not_sampled(
-    lineage: dict[str, str], settings: str, context: StageContext, tmp_path: Path
+    context: StageContext, tmp_path: Path
 ) -> None:
-    policy = tmp_path / "policy"
-    shutil.copytree(context.inputs["policy"], policy)
-    fields = json.loads((policy / "lineage.json").read_text())
-    (policy / "lineage.json").write_text(json.dumps(fields | lineage))
-    with pytest.raises(InputError, match=f"would be malformed; set {settings}"):
+    policy = shutil.copytree(context.inputs["policy"], tmp_path / "policy")
+    fields = json.loads((policy / "lineage.json").read_text()) | {"grammar": "hiprag"}
+    (policy / "lineage.json").write_text(json.dumps(fields))
+    with pytest.raises(InputError, match="malformed; set grammar: hiprag and format: tags"):
         run(replace(context, inputs={**context.inputs, "policy": policy}))
 
 

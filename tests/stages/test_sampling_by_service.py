@@ -16,7 +16,7 @@ from pipeline.knowledge.retrieval.fingerprint import RetrievalIdentity
 from tasks.sample import run
 from tests.retrieval.served import FakeRetriever, served
 from tests.smallest import small_config
-from tests.stages.question_stages import sampling_inputs
+from tests.stages.question_stages import sampling_inputs, stage_context
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(5)]
 STAGES = {"corpus": "corpus-1", "graph": "graph-1", "index": "index-1"}
@@ -46,17 +46,8 @@ def context(inputs: dict[str, Path], folder: Path, url: str) -> StageContext:
         engine={"kind": "transformers", "dtype": "float32", "max_model_len": 512},
         sampling={"samples": 2, "max_segment_tokens": 4, "batch": 1, "in_flight": 2},
     )
-    for name in ("checkpoints", "output"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    return StageContext(
-        config=settings,
-        stage="sample",
-        output=folder / "output",
-        checkpoint_dir=folder / "checkpoints",
-        inputs=inputs,
-        round=1,
-        key=StageKey("sample", 1, {}, inputs=STAGES),
-    )
+    key = StageKey("sample", 1, {}, inputs=STAGES)
+    return stage_context(folder, "sample", settings, inputs, round=1, key=key)
 
 
 def trajectories(context: StageContext) -> list[Trajectory]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.config import Rewards, TeaRagReward
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
@@ -19,7 +17,6 @@ from pipeline.core.similarity import Similarity, lexical
 from pipeline.core.verdicts import Verdict
 from pipeline.engine.context import StageContext
 from pipeline.engine.files.checkpoints import write_checkpoint
-from pipeline.methods import method
 from pipeline.methods.hiprag.method import decision_scorer
 from pipeline.methods.hiprag.reward import PAPER as EQ_1
 from pipeline.methods.hiprag.reward import HiPragRewards
@@ -46,36 +43,6 @@ def _sampled(path: Path, count: int = 7) -> Path:
     ]
     write_parquet(path, trajectories, Trajectory)
     return path
-
-
-class LexicalInputs:
-    """Score inputs with a similarity model only."""
-
-    def similarity(self) -> Similarity:
-        return lexical
-
-
-@pytest.mark.parametrize(
-    ("settings", "outcomes"),
-    [
-        ({}, [0.5, 0.0]),
-        ({"single_outcome": "f1"}, [1.0, 0.0]),
-        ({"malformed_answer": "last"}, [0.5, 1.0]),
-    ],
-)
-def test_settings_decide_how_tearags_outcome_is_computed(
-    settings: dict[str, Any], outcomes: list[float]
-) -> None:
-    """Of a single-hop question of two steps, and of a malformed trajectory of a multi-hop one."""
-    steps = [Step(["x"], "x", [], "s")] * 2
-    two_steps = small_trajectory(answers=["Rome"], steps=steps, answer="Rome", format_ok=True)
-    malformed = small_trajectory(
-        hop="multi", answers=["Rome"], steps=steps, output="Step 2:\nFinal answer: Rome"
-    )
-    rewards = Rewards(tearag=TeaRagReward(**settings))
-    scorer = method("tearag").scorer(rewards, LexicalInputs())  # type: ignore[arg-type]
-    terms = scorer([two_steps, malformed], None)
-    assert [term["outcome"] for term in terms] == outcomes
 
 
 class DyingSimilarity:

@@ -91,6 +91,7 @@ DAMAGED_MANIFESTS = {
     "no counts": '{"fingerprint": "0", "key": {}}',
     "no files": {"files": None},
     "outside": {"files": {"../../../secret": {"size": 1, "sha256": "0"}}},
+    "absolute": {"files": {"/etc/passwd": {"size": 1, "sha256": "0"}}},
     "another type": {"counts": {"rows": "many"}},
     "of shards": {"shards": {"shard-000": {"wall_seconds": "long"}}},
 }

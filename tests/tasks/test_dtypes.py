@@ -8,7 +8,7 @@ import pytest
 from pipeline.config import load
 from pipeline.config.machine_choices import DTYPES, dtype_of_cpu, resolve_dtypes
 from pipeline.core.errors import InputError, StoreError
-from pipeline.engine.resolved import keep_dtypes
+from pipeline.engine.run import keep_dtypes
 from tasks import task_for
 from tests.tasks.declared import fingerprints
 

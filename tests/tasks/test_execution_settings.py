@@ -8,9 +8,8 @@ from pydantic import ValidationError
 
 from pipeline.config import Config
 from pipeline.config.base import execution_values
-from pipeline.engine.resolved import keep_dtypes
-from pipeline.engine.run import run, walk
-from pipeline.engine.stage import resolved
+from pipeline.engine.run import keep_dtypes, run, walk
+from pipeline.engine.stage import needed_here, resolved
 from pipeline.engine.status import status, why
 from pipeline.engine.store import read_manifest
 from tasks import task_for
@@ -93,7 +92,7 @@ def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
 def test_no_stage_needs_the_index_of_a_retrieval_service() -> None:
     more = ("retrieval.service=http://localhost:8765", "sft_data.context=retrieved")
     found = stages("embedded-prograph", ("sft-data", "sample", "score"), (*more, "rounds=1"))
-    assert {task.stage: sorted(task.needed()) for task in found} == {
+    assert {task.stage: sorted(needed_here(task)) for task in found} == {
         "sft-data": ["corpus", "graph", "questions"],
         "sample": ["policy", "questions"],
         "score": ["graph", "policy", "sample"],

@@ -8,12 +8,13 @@ import psutil
 import pytest
 
 from pipeline.core.gpus import nominal_gpu
-from pipeline.engine import build
+from pipeline.engine import run as engine
 from pipeline.engine.job import run_stage_of
 from pipeline.engine.needs import imports_of
 from pipeline.engine.process.supervisor import StageFailed
 from pipeline.engine.run import RunFailed, run
 from tasks import task_for
+from tests.forked_stages import of_a_run
 from tests.tasks.counting_tasks import ROOT, Ends, First, Second, task
 from tests.waiting import wait_until
 
@@ -27,8 +28,8 @@ def forked(monkeypatch, new_processes):
         asked.append(stage_task.stage)
         return ("calendar",)
 
-    monkeypatch.setattr(build, "imports_of", modules)
-    monkeypatch.setattr(build, "machine_gpus", list)
+    monkeypatch.setattr(engine, "imports_of", modules)
+    monkeypatch.setattr(engine, "machine_gpus", list)
     return asked
 
 
@@ -47,7 +48,7 @@ def test_forked_stages_write_what_new_processes_write(workspace, forked):
 def serving(*stages):
     """The process of the server that forks the stages of a run."""
     before = psutil.Process().children()
-    with build.preloaded(stages):
+    with of_a_run(stages):
         [server] = set(psutil.Process().children()) - set(before)
         yield server
 
@@ -68,8 +69,8 @@ def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked):
 def test_no_stage_is_forked_on_a_machine_with_a_gpu(workspace, forked, monkeypatch):
     """CUDA does not survive a fork."""
     stage = task(First, workspace)
-    monkeypatch.setattr(build, "machine_gpus", lambda: [nominal_gpu(80)])
-    with build.preloaded([stage]):
+    monkeypatch.setattr(engine, "machine_gpus", lambda: [nominal_gpu(80)])
+    with of_a_run([stage]):
         assert stage.attempt.fork_server is None
 
 
@@ -80,8 +81,8 @@ def test_a_light_stage_is_forked_when_the_server_has_imported_everything(
     (workspace / "endless.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", f"{workspace}:{os.environ['PYTHONPATH']}")
     light, heavy = task(First, workspace), task(Second, workspace)
-    monkeypatch.setattr(build, "machine_gpus", list)
-    monkeypatch.setattr(build, "imports_of", {light: (), heavy: (module,)}.__getitem__)
+    monkeypatch.setattr(engine, "machine_gpus", list)
+    monkeypatch.setattr(engine, "imports_of", {light: (), heavy: (module,)}.__getitem__)
     with serving(light, heavy) as server:
         if module == "endless":
             run_stage_of(light)  # as a new process

@@ -150,7 +150,7 @@ def test_a_kill_midway_leaves_litter_that_is_removed_later(workspace):
     assert killed.returncode == -signal.SIGKILL
     rest = [path for path in other.parent.iterdir() if "discarded" in path.name]
     assert (len(rest), other.exists()) == (1, False)
-    assert clean(task(Second, workspace).store, {"first", "second"}).removed == rest
+    assert clean(task(Second, workspace)).removed == rest
     assert [row.state for row in status(task(Second, workspace))] == ["done", "done"]
 
 

@@ -14,15 +14,15 @@ import pytest
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import listed
-from pipeline.engine.execution.leases import (
+from pipeline.engine.leases import (
     LOCK_DIR,
     Capacity,
     Lease,
-    Request,
     held,
     lock_dir,
     quota,
 )
+from pipeline.engine.opened import Needs
 from pipeline.engine.run import run
 from tests.tasks.counting_tasks import ROOT, background, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, given
@@ -41,8 +41,8 @@ def place(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return workspace
 
 
-def request(count: int, devices: str) -> Request:
-    return Request(count, tuple(devices.split(",")), threads=1)
+def asked(count: int, devices: str) -> tuple[Capacity, Needs]:
+    return Capacity(count, count, tuple(devices.split(",")), threads=1, workers=1), Needs(count)
 
 
 def write_tool(folder: Path, uuid: str) -> None:
@@ -142,7 +142,7 @@ def test_a_device_is_free_when_the_last_process_of_a_killed_run_has_ended(place,
         wait_until(mark.exists)
         device, process = mark.read_text().split()
         assert device == "4"
-        with held(request(1, "4,5"), no_wait) as other:
+        with held(*asked(1, "4,5"), no_wait) as other:
             assert other.devices == ("5",)
         os.kill(int(process), signal.SIGSTOP)  # it cannot end while it is stopped
         wait_until(lambda: psutil.Process(int(process)).status() == psutil.STATUS_STOPPED)
@@ -153,7 +153,7 @@ def test_a_device_is_free_when_the_last_process_of_a_killed_run_has_ended(place,
         said.append(text)
         os.kill(int(process), signal.SIGCONT)
 
-    with held(request(1, "4"), waits) as lease:
+    with held(*asked(1, "4"), waits) as lease:
         assert lease.devices == ("4",)
     assert said == [f"waits for 1 GPU: another run on this machine holds 4 ({place / 'locks'})"]
 
@@ -164,11 +164,11 @@ def test_an_index_in_two_slurm_jobs_is_two_devices(place, monkeypatch):
         write_tool(place / str(number), uuid)
     monkeypatch.setenv("PATH", str(place / "0"))
     assert listed() == ("GPU-1a",)
-    with held(request(1, "0"), no_wait) as one:
+    with held(*asked(1, "0"), no_wait) as one:
         monkeypatch.setenv("PATH", str(place / "1"))
-        with held(request(1, "0"), no_wait) as other:
+        with held(*asked(1, "0"), no_wait) as other:
             assert (one.devices, other.devices) == (("0",), ("0",))
-            with held(request(1, "GPU-1a,GPU-7"), no_wait) as third:
+            with held(*asked(1, "GPU-1a,GPU-7"), no_wait) as third:
                 assert third.devices == ("GPU-7",)
 
 
@@ -176,7 +176,7 @@ def test_an_index_in_two_slurm_jobs_is_two_devices(place, monkeypatch):
 def test_lock_files_are_for_every_user_and_kind_of_device(place, name):
     earlier = os.umask(0o077)
     try:
-        with held(request(1, name), no_wait) as lease:
+        with held(*asked(1, name), no_wait) as lease:
             assert lease.devices == (name,)
             files = [path.stat().st_mode & 0o777 for path in (place / "locks").iterdir()]
     finally:
@@ -197,7 +197,7 @@ def test_a_folder_that_takes_no_lock_files_is_named_with_its_variable(place, mon
     monkeypatch.setenv(LOCK_DIR, str(place / "file"))
     with (
         pytest.raises(StoreError, match=f"/file.*; set {LOCK_DIR} to"),
-        held(request(1, "0"), no_wait),
+        held(*asked(1, "0"), no_wait),
     ):
         pass
 
@@ -232,7 +232,7 @@ def test_without_a_number_stages_run_one_at_a_time_and_see_the_devices_they_ask_
     found = capacity(place, "gpus=0", present=("GPU-1a", "GPU-2b"))
     assert (found.gpus, found.at_once) == (2, 1)
     for count, devices in ((0, ""), (1, "0"), (2, "0,1"), (8, "0,1")):
-        with held(found.request(count, 1), no_wait) as lease:
+        with held(found, Needs(count), no_wait) as lease:
             assert lease.environment({})["CUDA_VISIBLE_DEVICES"] == devices
             assert len(lease.held) == min(count, 2)
     assert capacity(place, "gpus=0", CUDA_VISIBLE_DEVICES="0").gpus == 0  # a machine without a GPU
@@ -243,5 +243,7 @@ def test_threads_are_shared_by_the_stages_that_run_at_once(place):
     assert [two.threads_for(processes) for processes in (1, 2, 8)] == [1, 2, 2]
     many = capacity(place, "threads=16", "workers=2")
     assert [many.threads_for(processes) for processes in (1, 2, 12)] == [8, 8, 12]
-    assert [many.request(0, processes).threads for processes in (1, 2, 12)] == [8, 4, 1]
+    for processes, threads in ((1, 8), (2, 4), (12, 1)):
+        with held(many, Needs(0, processes), no_wait) as lease:
+            assert lease.threads == threads
     assert capacity(place, "workers=100").threads >= 100  # each stage has one at least

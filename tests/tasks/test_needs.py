@@ -1,9 +1,9 @@
 """What the stages of the shipped configurations ask for."""
 
-from pipeline.engine.build import asked_of
-from pipeline.engine.execution.leases import Capacity
+from pipeline.engine.leases import Capacity
 from pipeline.engine.needs import need_faults, needs
 from pipeline.engine.opened import Needs
+from pipeline.engine.run import asked_of
 from pipeline.engine.stage import StageTask, walk, whole_name
 from tasks import task_for
 

@@ -9,7 +9,8 @@ from typing import ClassVar
 import pytest
 
 from pipeline.engine.progress import read_progress
-from pipeline.engine.run import RunFailed, clean, run
+from pipeline.engine.removal import clean
+from pipeline.engine.run import RunFailed, run
 from pipeline.engine.status import status, why
 from tests.tasks.counting_tasks import (
     Complains,

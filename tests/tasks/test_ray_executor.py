@@ -41,7 +41,7 @@ def test_a_stage_has_its_threads_and_is_refused_where_no_node_has_as_many(
     """Each node has one CPU. Ray would wait for a larger node without an end."""
     monkeypatch.setenv("MARKS", str(workspace))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("pipeline.engine.build.needs", lambda *_: Needs())
+    monkeypatch.setattr("pipeline.engine.run.needs", lambda *_: Needs())
     stage = Samples(**task(First, workspace, *RAY).param_kwargs, number=0)
     run(stage)
     assert given(stage)["OMP_NUM_THREADS"] == "1"

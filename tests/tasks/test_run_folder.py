@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config import load
 from pipeline.core.errors import StoreError
-from pipeline.engine.resolved import write_resolved
+from pipeline.engine.run import write_resolved
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.json", "report.json", "report.html"])

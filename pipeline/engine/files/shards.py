@@ -17,10 +17,10 @@ from pipeline.core.atomic import parquet_writer
 from pipeline.core.errors import StoreError
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema
 from pipeline.core.records import Trajectory
-from pipeline.core.row_files import parquet_batches
+from pipeline.core.row_files import iterate_parquet, parquet_batches
 from pipeline.core.trajectory_file import FILE
-from pipeline.engine.context import SHARD, StageContext
-from pipeline.engine.store import read_manifest
+from pipeline.engine.context import StageContext
+from pipeline.engine.store import SHARD, read_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,38 +66,29 @@ def join_trajectories(
     parts, schema = [_Rows(file) for file in files], arrow_schema(Trajectory, types)
     numbers = question_numbers(question_id for question_id, _ in expected)
     owners = np.array(numbers, dtype=np.int64) % len(files)
+    for number, file in enumerate(files):
+        rows_of = iterate_parquet(file, ["question_id", "sample"])
+        ids = ((row["question_id"], row["sample"]) for row in rows_of)
+        wanted = (expected[place] for place in np.flatnonzero(owners == number))
+        for one, found in zip_longest(wanted, ids):
+            if one != found:
+                raise StoreError(
+                    f"{file} has {_name(found)} in place of {_name(one)}; rerun the stage with "
+                    "--force"
+                )
     context.progress.start(len(expected), "trajectories")
     with parquet_writer(context.output / FILE, schema) as writer:
         for start in range(0, len(expected), ROWS_PER_GROUP):
-            group = expected[start : start + ROWS_PER_GROUP]
+            group = owners[start : start + ROWS_PER_GROUP]
             places, batches = [], []
-            for number, (file, rows) in enumerate(zip(files, parts, strict=True)):
-                own = np.flatnonzero(owners[start : start + ROWS_PER_GROUP] == number).tolist()
+            for number, rows in enumerate(parts):
+                own = np.flatnonzero(group == number).tolist()
                 places += own
-                taken = rows.take(len(own))
-                batches += taken
-                _check([group[place] for place in own], taken, file)
+                batches += rows.take(len(own))
             table = pa.Table.from_batches(batches, schema)
             writer.write_table(table.take(np.argsort(places)))
             context.progress.advance(len(group))
-    for file, rows in zip(files, parts, strict=True):
-        _check([], rows.take(1), file)
     return [int(owner) for owner in owners]
-
-
-def _check(
-    expected: Sequence[tuple[str, int]], batches: Sequence[pa.RecordBatch], file: Path
-) -> None:
-    found = [
-        (row["question_id"], row["sample"])
-        for batch in batches
-        for row in batch.select(["question_id", "sample"]).to_pylist()
-    ]
-    for wanted, got in zip_longest(expected, found):
-        if wanted != got:
-            raise StoreError(
-                f"{file} has {_name(got)} in place of {_name(wanted)}; rerun the stage with --force"
-            )
 
 
 def _name(row: tuple[str, int] | None) -> str:

@@ -109,7 +109,7 @@ def share_faults(opened: Iterable[Opened], device: int) -> Iterator[str]:
 
 def _encoder(parts: Parts, opened: Encoder) -> None:
     """An embedder or a reranker with one batch of its texts."""
-    shape = shape_of(opened.name) if opened.name and opened.gpus else None
+    shape = shape_of(opened.name) if opened.name and opened.needs.gpus else None
     if shape is None:
         return
     name = "reranker" if opened.reranks else "embedder"
@@ -145,7 +145,7 @@ def searched(settings: Config, sizes: Sizes, *, on_gpu: bool = False) -> Mapping
 
 def _vectors(parts: Parts, opened: Vectors, settings: Config, sizes: Sizes) -> None:
     """The copies of the indexes on a GPU."""
-    indexes = searched(settings, sizes, on_gpu=True) if opened.on_gpu else {}
+    indexes = searched(settings, sizes, on_gpu=True) if opened.needs.gpus else {}
     parts.add("FAISS indexes", sum(indexes.values()), "index.gpu (set it to false)")
     parts.add("FAISS scratch", len(indexes) * SCRATCH_BYTES)
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from pipeline.engine.process.process import MODULE, child_environment, die_with_parent
+from pipeline.engine.process.process import die_with_parent, start_module
 
 _STATUS = struct.Struct("i")
 _LONGEST_REQUEST, _MOST_DESCRIPTORS = 4096, 8
@@ -104,14 +104,9 @@ class ForkServer:
         control, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with control, servers:
             ends = servers.fileno(), control.fileno()
-            server = subprocess.Popen(
-                [sys.executable, "-m", MODULE, __name__, *map(str, ends), *modules],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=ends,
-                env={**environment, **child_environment()},
-            )
+            nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            given = (*ends, *modules)
+            server = start_module(__name__, given, environment, pass_fds=ends, **nothing)
             servers.close()
             try:
                 yield cls(control)

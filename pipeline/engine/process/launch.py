@@ -26,8 +26,9 @@ from pipeline.core.gpus import VISIBLE
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.engine.context import StageContext
-from pipeline.engine.process import fork_server, process
+from pipeline.engine.process import fork_server
 from pipeline.engine.process.fork_server import ForkedProcess, ForkServer
+from pipeline.engine.process.process import start_module
 from pipeline.engine.process.worker import call_stage
 from pipeline.training.lora import pick_device
 
@@ -123,10 +124,7 @@ def _start(
 ) -> subprocess.Popen[bytes] | ForkedProcess:
     if server is not None:
         return server.start(f"{_MODULE}:main", [str(job)], environment=environment, output=1)
-    return subprocess.Popen(
-        [sys.executable, "-m", process.MODULE, _MODULE, str(job)],
-        env={**environment, **process.child_environment()},
-    )
+    return start_module(_MODULE, [job], environment)
 
 
 def _rank_environment(rank: int, settings: Trainer, port: int) -> dict[str, str]:

@@ -21,8 +21,10 @@ import fcntl
 import os
 import runpy
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 MODULE = "pipeline.engine.process.process"  # this module, which is __main__ when it runs another
 _PARENT = "STEEP_PARENT"
@@ -48,6 +50,17 @@ def die_with_parent(parent: int | None = None) -> None:
 def child_environment() -> Mapping[str, str]:
     """The environment variables with which this process starts children through this module."""
     return {_PARENT: str(os.getpid())}
+
+
+def start_module(
+    module: str, arguments: Iterable[object], environment: Mapping[str, str], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a module in a process that ends with this one; ``options`` are those of `Popen`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", MODULE, module, *map(str, arguments)],
+        env={**environment, **child_environment()},
+        **options,
+    )
 
 
 def hold_devices() -> None:

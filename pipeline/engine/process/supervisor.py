@@ -14,25 +14,59 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from pipeline.core.errors import SteepError
 from pipeline.core.text import one_line
 from pipeline.engine.failures import explain_exit, explain_os_error
-from pipeline.engine.process import process
 from pipeline.engine.process.fork_server import ForkedProcess, ForkServer
-from pipeline.engine.process.worker import StageJob
+from pipeline.engine.process.process import start_module
+from pipeline.engine.store import StageKey
 
 WORKER = "pipeline.engine.process.worker"
 _POLL = 0.2  # seconds between two looks at a process whose child holds its pipe
 _CANCEL_SECONDS = 30.0  # that the driver of an executor has to cancel its job
 _TAIL = 8192  # bytes of a log that are read for its last line
 _LONGEST_LINE = 300  # characters of that line in a message
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """The job of a stage's process, which it reads from standard input as JSON.
+
+    Attributes:
+        context: the `StageContext` as JSON values, without the directories that it writes.
+        entry: the stage's function, ``module:function``.
+        root: directory of the store.
+        log: file for the stage's output.
+        raw_files: content hashes of the raw files and models that the stage reads, by path.
+        contents: the content of each input (`pipeline.engine.store`); None if an input is on
+            another machine.
+        force: run the stage although it is complete.
+        lock_seconds: how long to wait for the lock of another process, which may be dying.
+        execution: settings of how the stage is executed, by dotted name, for the manifest.
+        launched: when the process was started, in seconds since 1970, or 0.
+    """
+
+    context: dict[str, Any]
+    entry: str
+    root: str
+    log: str
+    raw_files: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, str] | None = None
+    force: bool = False
+    lock_seconds: float = 15.0
+    execution: dict[str, Any] = field(default_factory=dict)
+    launched: float = 0.0
+
+    @property
+    def key(self) -> StageKey:
+        """The key of the output."""
+        return StageKey(**self.context["key"])
 
 
 class StageFailed(SteepError, RuntimeError):
@@ -139,14 +173,9 @@ def _start(
 ) -> subprocess.Popen[bytes] | ForkedProcess:
     module, *arguments = command
     if server is None:
-        return subprocess.Popen(
-            [sys.executable, "-m", process.MODULE, module, str(writing), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=early,
-            stderr=subprocess.STDOUT,
-            pass_fds=(writing,),
-            env={**environment, **process.child_environment()},
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": early, "stderr": subprocess.STDOUT}
+        given = (writing, *arguments)
+        return start_module(module, given, environment, pass_fds=(writing,), **streams)
     try:
         target, output = f"{WORKER}:main", early.fileno()
         return server.start(target, [], environment=environment, output=output, extra=[writing])

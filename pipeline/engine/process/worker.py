@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,13 @@ from pipeline.core.atomic import write_text
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.core.text import visible
-from pipeline.engine.context import SHARD, StageContext
+from pipeline.engine.context import StageContext
 from pipeline.engine.failures import explain_os_error, of_machine
+from pipeline.engine.process.supervisor import StageJob
 from pipeline.engine.progress import ProgressFile, duration
 from pipeline.engine.store import (
     MADE_FROM,
+    SHARD,
     StageBusy,
     StageKey,
     Store,
@@ -53,44 +54,6 @@ _PACKAGES = (
 )  # fmt: skip
 _LONGEST_MESSAGE = 2_500  # characters; escaped they fit into any pipe, so writing never waits
 _NEARLY_FULL = 1 << 20  # bytes
-
-
-@dataclass(frozen=True)
-class StageJob:
-    """The job of a stage's process, which it reads from standard input as JSON.
-
-    Attributes:
-        key: the fields of a `StageKey`.
-        entry: the stage's function, ``module:function``.
-        root: directory of the store.
-        log: file for the stage's output.
-        raw_files: content hashes of the raw files and models that the stage reads, by path.
-        contents: the content of each input (`pipeline.engine.store`); None if an input is on
-            another machine.
-        inputs: directories of the upstream stages, by name.
-        force: run the stage although it is complete.
-        lock_seconds: how long to wait for the lock of another process, which may be dying.
-        execution: settings of how the stage is executed, by dotted name, for the manifest.
-        launched: when the process was started, in seconds since 1970, or 0.
-        facts: the facts of the `StageContext`.
-    """
-
-    config: dict[str, Any]
-    key: dict[str, Any]
-    entry: str
-    root: str
-    seed: int
-    log: str
-    raw_files: dict[str, str] = field(default_factory=dict)
-    contents: dict[str, str] | None = None
-    inputs: dict[str, str] = field(default_factory=dict)
-    shard: int = 0
-    shards: int = 1
-    force: bool = False
-    lock_seconds: float = 15.0
-    execution: dict[str, Any] = field(default_factory=dict)
-    launched: float = 0.0
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Reports:
@@ -116,8 +79,7 @@ def run_task(task: StageJob, reports: Reports) -> None:
     Raises SteepError for errors that the user can fix, StoreError when another process runs the
     stage.
     """
-    key = StageKey(**task.key)
-    store = Store(Path(task.root))
+    key, store = task.key, Store(Path(task.root))
     made_from = None if task.contents is None else content_key(key, task.contents)
     with store.locked(key.stage, key.fingerprint, task.lock_seconds):
         if store.complete(key) and not task.force:
@@ -167,26 +129,12 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     progress.begin()
     _log_informative_lines()
     print(f"stage {key.stage}, fingerprint {key.fingerprint}")
-    for name, directory in task.inputs.items():
-        print(f"reads {name}: {directory}")
     output = Path(tempfile.mkdtemp(prefix=f".{key.fingerprint}.", dir=checkpoint_dir.parent))
     output.chmod(0o755)
-    context = StageContext.from_json(
-        {
-            "config": task.config,
-            "stage": key.stage,
-            "output": output,
-            "checkpoint_dir": checkpoint_dir,
-            "inputs": task.inputs,
-            "round": key.round,
-            "seed": task.seed,
-            "shard": task.shard,
-            "shards": task.shards,
-            "key": task.key,
-            "progress": progress.path,
-            "facts": task.facts,
-        }
-    )
+    written = {"output": output, "checkpoint_dir": checkpoint_dir, "progress": progress.path}
+    context = StageContext.from_json({**task.context, **written})
+    for name, directory in context.inputs.items():
+        print(f"reads {name}: {directory}")
     _check_raw_files(task, context, "before the stage started")
     counts = call_stage(task.entry, context)
     try:
@@ -194,26 +142,25 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     except InputError:
         shutil.rmtree(checkpoint_dir)  # made from the old content, the new content, or both
         raise
-    written = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"wrote {written or 'nothing'} in {duration(time.monotonic() - clock)}", flush=True)
+    rows = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"wrote {rows or 'nothing'} in {duration(time.monotonic() - clock)}", flush=True)
     usage = [
         resource.getrusage(processes).ru_maxrss
         for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
-    shards = {name: path for name, path in task.inputs.items() if name.startswith(SHARD)}
     facts = {
         "counts": counts,
         "content_key": None if task.contents is None else content_key(key, task.contents),
         "contents": task.contents,
-        "made_from": {name: Path(path).name for name, path in task.inputs.items()},
+        "made_from": {name: path.name for name, path in context.inputs.items()},
         "notes": context.notes,
         "execution": task.execution,
         "resumed": resumed,  # its seconds cover only the last attempt
-        "seed": task.seed,
+        "seed": context.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),
         # Kept here, because `steep gc` may remove the shards, and the report needs no shard.
-        "shards": {name: _cost(Path(path)) for name, path in shards.items()},
+        "shards": {n: _cost(path) for n, path in context.inputs.items() if n.startswith(SHARD)},
         "launch_seconds": round(started - task.launched, 2) if task.launched else 0.0,
         "peak_memory_mb": round(max(usage) / 1024),
         "device": _device(),

@@ -18,7 +18,7 @@ from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import leaves, read_json
 from pipeline.core.row_files import iterate_parquet
-from pipeline.engine.store import Depth, outputs_of, problems, read_manifest
+from pipeline.engine.store import outputs_of, problems, read_manifest
 from pipeline.evaluation.measured import read_outcomes
 from pipeline.evaluation.policy_names import of_run
 from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs
@@ -116,7 +116,7 @@ def _evaluation(directory: Path) -> Path:
 
 
 def _check(output: Path, remedy: str = _AGAIN) -> None:
-    if damage := problems(output, Depth.SIZES):
+    if damage := problems(output):
         raise StoreError(f"{output} is damaged: {'; '.join(damage)}; {remedy}")
 
 

@@ -2,7 +2,7 @@
 
 Input: the resources of a run (`Capacity`) and the needs of a stage (`pipeline.engine.needs`).
 Output: the environment of the stage's process. Within a run Luigi's scheduler counts GPUs and
-threads (`pipeline.engine.build`). Between runs on one machine devices are leased by locks on files,
+threads (`pipeline.engine.run`). Between runs on one machine devices are leased by locks on files,
 one for each device. The kernel releases a lock when its process ends, so a kill leaves nothing
 behind. The files are in ``/run/lock``, the machine's directory for locks, which is always on a
 local file system and is the same for every user and checkout, or in ``/tmp`` where that cannot be
@@ -34,25 +34,11 @@ from pipeline.core.gpus import (
     usable,
 )
 from pipeline.core.process_variables import kernel_variables, thread_variables
+from pipeline.engine.opened import Needs
 from pipeline.engine.process.process import HELD
 
 LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
-
-
-@dataclass(frozen=True)
-class Request:
-    """The resources that one stage asks for.
-
-    Attributes:
-        gpus: number of devices.
-        devices: names of the devices to choose from; empty if unknown.
-        threads: CPU threads of each of its processes.
-    """
-
-    gpus: int
-    devices: tuple[str, ...]
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -147,11 +133,6 @@ class Capacity:
         """The CPU threads that a stage takes: its share, at least one for each process."""
         return min(self.threads, max(processes, self.threads // self.workers))
 
-    def request(self, gpus: int, processes: int) -> Request:
-        """The request of a stage that asks for ``gpus`` devices and has ``processes`` processes."""
-        threads = max(1, self.threads_for(processes) // processes)
-        return Request(min(gpus, self.gpus), self.devices, threads)
-
 
 def cores() -> int:
     """The processor cores of this process; two hardware threads of a core count once."""
@@ -179,26 +160,30 @@ def _siblings(cpu: int) -> str:
 
 
 @contextmanager
-def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Lease]:
-    """Hold the lease of a stage.
+def held(capacity: Capacity | None, needs: Needs, waits: Callable[[str], None]) -> Iterator[Lease]:
+    """Hold the lease of a stage with these needs; an empty one without ``capacity``.
 
     While other runs on this machine hold the devices, this waits, and ``waits`` is called once with
     a line about it. Raises StoreError when the lock files cannot be opened.
     """
-    if request is None or not request.gpus:
-        devices = () if request and request.devices else None
-        yield NO_LEASE if request is None else Lease(devices, request.threads)
+    if capacity is None:
+        yield NO_LEASE
+        return
+    gpus = min(needs.gpus, capacity.gpus)
+    threads = max(1, capacity.threads_for(needs.threads) // needs.threads)
+    if not gpus:
+        yield Lease(() if capacity.devices else None, threads)
         return
     taken: dict[str, int] = {}
     folder, told = lock_dir(), False
     try:
-        files = lock_files(request.devices, folder)
+        files = lock_files(capacity.devices, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        while len(taken := take(files, request.gpus, folder)) < request.gpus:
+        while len(taken := take(files, gpus, folder)) < gpus:
             _release(taken)
             if not told:
                 busy = ", ".join(name for name in files if name not in taken)
-                number = f"{request.gpus} GPU{'s' * (request.gpus > 1)}"
+                number = f"{gpus} GPU{'s' * (gpus > 1)}"
                 waits(f"waits for {number}: another run on this machine holds {busy} ({folder})")
                 told = True
             time.sleep(_POLL)
@@ -208,8 +193,8 @@ def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Leas
             f"create files in this folder; set {LOCK_DIR} to another one"
         ) from None
     try:
-        names = tuple(taken) if request.devices else None
-        yield Lease(names, request.threads, tuple(files[name] for name in taken))
+        names = tuple(taken) if capacity.devices else None
+        yield Lease(names, threads, tuple(files[name] for name in taken))
     finally:
         _release(taken)
 
