@@ -201,8 +201,8 @@ def test_a_page_shows_and_links_to_what_belongs_to_it(
 
 
 def test_the_first_step_that_differs_is_named_with_what_differs() -> None:
-    steps = [StepView(n, "Where?", [], "", "There.", []) for n in (1, 2)]
-    other = dataclasses.replace(steps[1], query="Who?", conclusion="Here.")
+    steps = [StepView("Where?", [], "", "There.", [], {})] * 2
+    other = steps[1]._replace(query="Who?", conclusion="Here.")
     sides = [{"side": "chosen", "steps": steps}, {"side": "rejected", "steps": [steps[0], other]}]
     assert first_difference(sides) == "step 2, in the query"
     sides[1]["steps"] = steps[:1]

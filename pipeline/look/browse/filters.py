@@ -33,18 +33,13 @@ class Filters:
     values: tuple[Any, ...]
 
     def address(self, **changes: object) -> str:
-        """The query string with changed parameters, as `query_string`."""
-        return query_string(self.parameters, changes)
+        """``?name=value&…`` with changes; None removes a parameter, and a list starts at page 1."""
+        merged: dict[str, object] = {**self.parameters, "page": None, **changes}
+        return "?" + urlencode({name: v for name, v in merged.items() if v not in (None, "")})
 
     def get(self, name: str, default: str = "") -> str:
         """The value of a parameter, or ``default``."""
         return self.parameters.get(name, default)
-
-
-def query_string(parameters: Mapping[str, str], changes: Mapping[str, object]) -> str:
-    """``?name=value&…`` with changed parameters; None removes one, and a list starts at page 1."""
-    merged: dict[str, object] = {**parameters, "page": None, **changes}
-    return "?" + urlencode({name: v for name, v in merged.items() if v not in (None, "")})
 
 
 @dataclass(frozen=True)
