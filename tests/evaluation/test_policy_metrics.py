@@ -127,6 +127,21 @@ def test_parts_of_a_split_have_separate_rows() -> None:
     ]
 
 
+def test_shares_of_failure_modes_are_averaged_over_data_sets_and_counts_added_up() -> None:
+    """One of three MuSiQue trajectories and the only NQ trajectory are misread: (1/3 + 1) / 2."""
+    modes = [("musique", mode) for mode in ("misread", "right", "not_asked")] + [("nq", "misread")]
+    outcomes = [
+        replace(outcome(f"q{n}", dataset, 0.0), failure_mode=FailureMode(mode))
+        for n, (dataset, mode) in enumerate(modes)
+    ]
+    rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+    found = {row["dataset"]: row["failure_modes"] for row in rows}
+    assert list(found["musique"]) == [mode.value for mode in FailureMode]
+    assert found["musique"]["misread"] == {"n": 1, "share": pytest.approx(1 / 3)}
+    assert found["nq"]["right"] == {"n": 0, "share": 0.0}
+    assert found["all"]["misread"] == {"n": 2, "share": pytest.approx(2 / 3)}
+
+
 def test_the_paired_test_agrees_with_a_hand_calculation() -> None:
     """Differences 1, 1, 0, 1: mean 0.75, sd 0.5, t = 0.75 / (0.5 / 2) = 3, 3 degrees of freedom.
 
