@@ -43,16 +43,14 @@ class Formatter:
         """The first document about the fact's head that states it, and the index of its sentence.
 
         An n-ary fact may be in any document.
-
-        Raises:
-            LookupError: no document about the head states the fact.
         """
         title = self.world.entities[fact.head].name
-        for document in self.world.documents_of(fact.id):
-            if document.title == title or isinstance(fact, NaryFact):
-                sentence = next(i for i, keys in enumerate(document.facts) if fact.id in keys)
-                return document, sentence
-        raise LookupError(f"fact {fact.id} is in no document about {title}")
+        document = next(
+            document
+            for document in self.world.documents_of(fact.id)
+            if document.title == title or isinstance(fact, NaryFact)
+        )
+        return document, next(i for i, keys in enumerate(document.facts) if fact.id in keys)
 
     def evidence(self, fact: AnyFact) -> str:
         """The sentence that states a fact, prefixed with its subject if it does not name it."""

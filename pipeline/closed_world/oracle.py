@@ -265,12 +265,7 @@ class Oracle:
 
         Binary and n-ary facts connect their entities in both directions, so shortcuts are possible.
         A literal at the end is reached only by the fact that states it. At most `len(chain)`.
-
-        Raises:
-            ValueError: the chain is empty.
         """
-        if not chain:
-            raise ValueError("the chain is empty; expected at least one fact")
         start, end = chain[0].head, chain[-1].tail
         last = 0
         if end not in self.world.entities:
