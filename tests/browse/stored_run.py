@@ -113,7 +113,7 @@ def _evaluated(store: Path, name: str) -> None:
         write_measured(directory, records, questions, split="test", seconds={"total": 1.0})
         made.append(directory)
     merged = _stage(store, "evaluate", None, f"{name}-m", {})
-    merge_policies(dict(zip(("sft", "round-1"), made, strict=True)), merged, resamples=50)
+    merge_policies(dict(zip(("sft", "round-1"), made, strict=True)), merged)
 
 
 def _scored(number: int, index: int, better: bool) -> Trajectory:

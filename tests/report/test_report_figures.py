@@ -51,7 +51,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> StageContext:
         write_manifest(inputs[f"evaluate-{policy}"], "evaluate-policy", policies.index(policy))
     inputs["evaluate"] = root / "evaluate"
     inputs["evaluate"].mkdir()
-    merge_policies({p: inputs[f"evaluate-{p}"] for p in policies}, root / "evaluate", resamples=99)
+    merge_policies({p: inputs[f"evaluate-{p}"] for p in policies}, root / "evaluate")
     for number in (1, 2):
         make_single_hop(inputs[f"score-{number}"], inputs[f"pair-{number}"])
         write_manifest(inputs[f"score-{number}"], "score", number, shards=2)

@@ -116,7 +116,7 @@ def test_the_report_says_when_em_and_cover_em_part_and_tests_all_answer_measures
         trajectories = [trajectory(f"q{n}", answer if n % 2 else "Vell") for n in range(20)]
         directories[policy] = write_evaluation(tmp_path / policy, trajectories)
     context.inputs["evaluate"] = tmp_path / "evaluate"
-    merge_policies(directories, tmp_path / "evaluate", resamples=9)
+    merge_policies(directories, tmp_path / "evaluate")
     run(context)
     [sentence] = json.loads((context.output / "report.json").read_text())["parted"]
     assert sentence.startswith(

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, AVERAGE_TITLES, is_average
 from pipeline.core.row_files import iterate_parquet
 from pipeline.engine.store import MANIFEST, read_manifest, read_output
-from pipeline.evaluation.measured import RESAMPLES, read_outcomes
+from pipeline.evaluation.measured import read_outcomes
 from pipeline.evaluation.metrics import metrics_rows
 from pipeline.knowledge.corpus.coverage import ADDED, COVERAGE
 from pipeline.pairs.select import KIND_MEANINGS
@@ -161,7 +161,7 @@ def coverage(
         outcomes = read_outcomes(inputs[f"evaluate-{policy}"]).outcomes
         covered = [outcome for outcome in outcomes if outcome.question_id not in lacking]
         if covered:
-            rows = metrics_rows(policy, split, covered, {}, resamples=RESAMPLES, seed=seed)
+            rows = metrics_rows(policy, split, covered, {}, seed=seed)
             answerable |= {(policy, row["split"], row["dataset"]): row for row in rows}
     added = inputs["corpus"] / ADDED
     return {
