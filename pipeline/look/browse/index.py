@@ -28,7 +28,7 @@ from pipeline.look.browse.sources import VERDICTS, Group, RunSources
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-VERSION = 3  # of the tables; part of the file's name
+VERSION = 4  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
 # Of one file: without the option, a folder such as ``round=2`` above it becomes a column.
 PARQUET = "read_parquet({}, hive_partitioning = false)"
@@ -102,10 +102,10 @@ def _build(path: Path, sources: RunSources) -> None:
 _TABLES = """
 CREATE TABLE base (
   n BIGINT, "group" VARCHAR, "row" BIGINT, trajectory_id VARCHAR, question_id VARCHAR,
-  dataset VARCHAR, question VARCHAR, hop VARCHAR, hops BIGINT, type VARCHAR, policy VARCHAR,
+  dataset VARCHAR, question VARCHAR, hop VARCHAR, hops BIGINT, type VARCHAR,
   sample BIGINT, answer VARCHAR, gold VARCHAR, correct BOOLEAN, format_ok BOOLEAN, stop VARCHAR,
   steps BIGINT, searches BIGINT, tokens BIGINT, characters BIGINT, failure VARCHAR, bin VARCHAR,
-  partner VARCHAR, over BIGINT, under BIGINT, judged BIGINT, unknown BIGINT, rewards VARCHAR
+  partner VARCHAR, over BIGINT, under BIGINT, rewards VARCHAR
 );
 CREATE TABLE unsorted_words (word VARCHAR, n BIGINT);
 CREATE TABLE unsorted_items (item VARCHAR, n BIGINT);
@@ -125,17 +125,16 @@ INSERT INTO base
 WITH judged AS (
   SELECT trajectory_id,
     count(*) FILTER (kind = 'over' AND verdict = 'yes') AS over,
-    count(*) FILTER (kind = 'under' AND verdict = 'yes') AS under,
-    count(*) AS judged, count(*) FILTER (verdict = 'unknown') AS unknown
+    count(*) FILTER (kind = 'under' AND verdict = 'yes') AS under
   FROM verdicts WHERE "group" = $key GROUP BY trajectory_id
 )
 SELECT $first + t.file_row_number, $key, t.file_row_number, t.trajectory_id, t.question_id,
-  t.dataset, t.question, t.hop, b.hops, b.type, t.policy, t.sample, t.answer,
+  t.dataset, t.question, t.hop, b.hops, b.type, t.sample, t.answer,
   array_to_string(t.answers, ' | '), b.failure = 'right', t.format_ok, t.stop, len(t.steps),
   len(list_filter(t.steps,
     lambda s: s.subquery <> '' OR s.search IS NOT NULL OR s.query IS NOT NULL)),
   nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), b.failure,
-  b.bin, b.partner, j.over, j.under, j.judged, j.unknown, to_json(t.rewards)
+  b.bin, b.partner, j.over, j.under, to_json(t.rewards)
 FROM {_ROWS} t
 LEFT JOIN judged j USING (trajectory_id)
 LEFT JOIN beside b ON b."row" = t.file_row_number
@@ -251,8 +250,9 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
             coalesce(c.question, p.question) AS question, c.hop, c.hops, p.kind, p.chosen_id,
             p.rejected_id, p.tokens_chosen, p.tokens_rejected, c.n AS n_chosen, r.n AS n_rejected,
             r.failure, c.answer AS answer_chosen, r.answer AS answer_rejected, c.gold,
-            c.over AS over_chosen, c.under AS under_chosen, r.over AS over_rejected,
-            r.under AS under_rejected, c.steps AS steps_chosen, r.steps AS steps_rejected{columns}
+            -- null only where neither side was judged
+            greatest(c.over, r.over) AS over, greatest(c.under, r.under) AS under,
+            c.steps AS steps_chosen, r.steps AS steps_rejected{columns}
           FROM base_pairs p
           LEFT JOIN trajectories c
             ON c."group" = p."group" AND c.trajectory_id = p.chosen_id
