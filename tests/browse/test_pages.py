@@ -213,13 +213,15 @@ def test_a_run_opens_with_its_pairs_and_has_its_report_beside_them(client: TestC
         assert f'href="{RUN}/report.html"' in opened.text
 
 
-def test_a_run_without_pairs_and_report_opens_with_its_trajectories(runs: Path) -> None:
-    shutil.rmtree(runs / NAME / "store/pair")
+def test_a_run_that_only_sampled_and_evaluated_opens_with_its_trajectories(runs: Path) -> None:
+    for stage in ("pair", "score", "judge", "graph", "corpus", "questions-sampling"):
+        shutil.rmtree(runs / NAME / "store" / stage)
     for name in ("report.html", "report.json"):
         (runs / NAME / name).unlink()
     with browsed(runs / NAME) as client:
         opened = client.get("/")
         assert opened.url.path == f"{RUN}/trajectories"
+        assert "22 rows" in opened.text
         assert "report.html" not in opened.text
         assert "steep run writes it" in get(client, "/report.html", 404)
         assert "The run has no pairs." in get(client, "/pairs")
