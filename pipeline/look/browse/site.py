@@ -22,7 +22,7 @@ from pipeline.core.row_files import parquet_rows
 from pipeline.engine.store import MANIFEST
 from pipeline.evaluation.terminal import open_tokenizer
 from pipeline.look.browse.index import open_index
-from pipeline.look.browse.queries import Queries, Row
+from pipeline.look.browse.queries import Queries
 from pipeline.look.browse.sources import find_sources
 
 if TYPE_CHECKING:
@@ -111,13 +111,6 @@ class OpenRun:
                 return None if found is None else parse_record(kind, found)
         except InputError as error:
             raise StoreError(str(error)) from None
-
-    def trajectory_by_id(
-        self, group: str, trajectory_id: str
-    ) -> tuple[Row | None, Trajectory | None]:
-        """A trajectory of a group with its row of the side table; None without it."""
-        row = self.queries.first("trajectories", group=group, trajectory_id=trajectory_id)
-        return row, None if row is None else self.record(Trajectory, group, row["row"])
 
     def knowledge(self, table: str, column: str, value: str) -> list[Any]:
         """The ``chunks``, ``triplets`` or ``hyperedges`` of the run that have a value."""

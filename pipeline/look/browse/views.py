@@ -66,7 +66,10 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         return None
     around = _around(run, PAIRS, group, row, parameters)
     sides = pair_sides(record)
-    found = [run.trajectory_by_id(group, side.id) for side in sides]
+    rows = [run.queries.first("trajectories", group=group, trajectory_id=s.id) for s in sides]
+    found = [
+        (own, None if own is None else run.record(Trajectory, group, own["row"])) for own in rows
+    ]
     texts, problem = _pair_texts(run, sides, found)
     shown = around["show_tokens"] or None
     views = [

@@ -89,7 +89,7 @@ def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
 
 def pair_kinds(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     """Number of pairs by the kind of the rejected trajectory (TeaRAG eq. 14), by round."""
-    result = {}
+    result: dict[int, dict[str, int]] = {}
     for number, directory in rounds_of(inputs, "pair").items():
         rows = iterate_parquet(directory / "pairs.parquet", ["kind"])
         counts = Counter(row["kind"] for row in rows)
@@ -97,11 +97,10 @@ def pair_kinds(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     return result
 
 
-def training_logs(inputs: Mapping[str, Path]) -> dict[str, list[dict[str, float]]]:
-    """Trainer logs by policy ("sft", "round-1", ...), with one dictionary per logged step."""
-    directories = {"sft": inputs["sft"]} if "sft" in inputs else {}
-    directories |= {f"round-{n}": path for n, path in rounds_of(inputs, "train").items()}
-    return {name: read_output(path / "log.json")["history"] for name, path in directories.items()}
+def training_log(directory: Path) -> list[dict[str, float]]:
+    """The log of a trainer, with one dictionary per logged step."""
+    history: list[dict[str, float]] = read_output(directory / "log.json")["history"]
+    return history
 
 
 def series(history: list[dict[str, float]], key: str) -> tuple[list[float], list[float]]:

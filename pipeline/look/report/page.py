@@ -243,8 +243,7 @@ def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in rows:
         if (count := hop_count(row["dataset"])) is not None:
             found.setdefault(row["policy"], {})[count] = row
-    counts = sorted({count for of_policy in found.values() for count in of_policy})
-    return {"by_hop_count": found, "hop_counts": counts}
+    return {"by_hop_count": found, "hop_counts": sorted(set().union(*found.values()))}
 
 
 def _by_part(
@@ -306,13 +305,14 @@ def _steps(
 
 def _training(inputs: Mapping[str, Path], objective: str) -> dict[str, Any]:
     """Figures of the trainer logs."""
-    logs = collect.training_logs(inputs)
-    rounds = {int(p.removeprefix("round-")): h for p, h in logs.items() if p != "sft"}
+    trained = collect.rounds_of(inputs, "train")
+    rounds = {number: collect.training_log(directory) for number, directory in trained.items()}
     last = max(rounds, default=0)
     figures: dict[str, str] = {}
-    if "sft" in logs:
+    if "sft" in inputs:
+        losses = collect.series(collect.training_log(inputs["sft"]), "loss")
         figures["SFT loss"] = plots.line_chart(
-            [(plots.SFT, "-", *collect.series(logs["sft"], "loss"))], 1, "loss (nats per token)"
+            [(plots.SFT, "-", *losses)], 1, "loss (nats per token)"
         )
     for title, keys, label in _LOSS[objective]:
         curves = [
