@@ -234,7 +234,7 @@ def _evaluate(folder: Path) -> None:
         distinct = (_with_own_question(item) for item in source)
         write_measured(output, distinct, OneQuestion(), split="test", seconds={})
         directories[policy] = output
-    merge_policies(directories, folder / "outputs" / "evaluate", resamples=10)
+    merge_policies(directories, folder / "outputs" / "evaluate")
 
 
 def _with_own_question(item: Trajectory) -> Trajectory:

@@ -188,7 +188,6 @@ def _averages(source: str, cem: CoverMatch) -> list[Record]:
 
     Several of one question count as their mean: intervals are over questions.
     """
-    from pipeline.evaluation.measured import RESAMPLES
     from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
     from pipeline.evaluation.sampled import means
 
@@ -206,7 +205,7 @@ def _averages(source: str, cem: CoverMatch) -> list[Record]:
     each = (
         metrics_rows(
             policy, "", [dataclasses.replace(of[0], sampled=means(of)) for of in measured.values()],
-            {}, resamples=RESAMPLES, seed=0,
+            {}, seed=0,
         )
         for policy, measured in outcomes.items()
     )  # fmt: skip

@@ -50,7 +50,7 @@ def submit(
     from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, OF_ANSWERS, hop_count
     from pipeline.evaluation.compare import compare
     from pipeline.evaluation.comparison_tables import Table, markdown, test_cells
-    from pipeline.evaluation.measured import RESAMPLES, by_question
+    from pipeline.evaluation.measured import by_question
     from pipeline.evaluation.metrics import metrics_rows
     from pipeline.evaluation.submission import read_submission
     from pipeline.knowledge.corpus.questions.load import Notes
@@ -76,7 +76,7 @@ def submit(
         tests += [{**test, "before": place} for test in tested if test["measure"] in measures]
         if "cem" not in measures:
             print_lines([f"{place} has another evaluation.cem, so CEM is not tested"], err=True)
-    rows = metrics_rows(title, split, found.outcomes, {}, resamples=RESAMPLES, seed=0)
+    rows = metrics_rows(title, split, found.outcomes, {}, seed=0)
     rows = [row for row in rows if row["split"] == split and hop_count(row["dataset"]) is None]
     cells = [
         [title, row["dataset"], f"{row['n']:,}"]

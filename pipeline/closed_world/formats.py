@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
 from typing import Any
 
 from pipeline.closed_world.questions import Question, involved_entities
@@ -26,7 +25,10 @@ CONTEXT_PARAGRAPHS = 10
 
 
 class Formatter:
-    """Converts questions of one world to native records; indexes the world's documents."""
+    """Converts questions of one world to native records, by a method for each data set.
+
+    It indexes the world's documents.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -41,16 +43,14 @@ class Formatter:
         """The first document about the fact's head that states it, and the index of its sentence.
 
         An n-ary fact may be in any document.
-
-        Raises:
-            LookupError: no document about the head states the fact.
         """
         title = self.world.entities[fact.head].name
-        for document in self.world.documents_of(fact.id):
-            if document.title == title or isinstance(fact, NaryFact):
-                sentence = next(i for i, keys in enumerate(document.facts) if fact.id in keys)
-                return document, sentence
-        raise LookupError(f"fact {fact.id} is in no document about {title}")
+        document = next(
+            document
+            for document in self.world.documents_of(fact.id)
+            if document.title == title or isinstance(fact, NaryFact)
+        )
+        return document, next(i for i, keys in enumerate(document.facts) if fact.id in keys)
 
     def evidence(self, fact: AnyFact) -> str:
         """The sentence that states a fact, prefixed with its subject if it does not name it."""
@@ -202,15 +202,6 @@ class Formatter:
             "id": f"nq-{self._numbers[question.facts[0]]}",
             "evidence": [self.evidence(step.fact) for step in question.steps],
         }
-
-    def converter(self, dataset: str) -> Callable[[Question], dict[str, Any]]:
-        """The method that makes records of a data set of `splits.DATASETS`."""
-        return {
-            "musique": self.musique,
-            "hotpotqa": self.hotpotqa,
-            "wiki2": self.wiki2,
-            "nq": self.nq,
-        }[dataset]
 
 
 def _digest(seed: int, text: str) -> str:

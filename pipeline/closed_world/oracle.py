@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from pipeline.closed_world.schema import (
     MONTHS,
@@ -55,6 +56,20 @@ class _Wording:
     def fullmatch(self, text: str) -> re.Match[str] | None:
         """The match of the whole text, with the wording's placeholders as groups, or None."""
         return self._pattern.fullmatch(text) if self._key in text.casefold() else None
+
+
+AnyRelation = TypeVar("AnyRelation", Relation, NaryRelation)
+
+
+def _matches(
+    text: str, wordings: Iterable[tuple[AnyRelation, _Wording]]
+) -> Iterator[tuple[AnyRelation, re.Match[str]]]:
+    """The relations in one of whose wordings the whole text is, with the match."""
+    plain = " ".join(text.split())
+    for relation, wording in wordings if len(plain) <= _LONGEST_TEXT else ():
+        match = wording.fullmatch(plain)
+        if match is not None:
+            yield relation, match
 
 
 Binary = tuple[tuple[Relation, _Wording], ...]
@@ -126,19 +141,12 @@ class Oracle:
         tail. An ambiguous head gives a verdict only if the verdict is the same for all entities
         with that name.
         """
-        text = " ".join(statement.split())
-        if len(text) > _LONGEST_TEXT:
-            return None
         binary, _, _, nary, _ = _patterns()
         verdicts: set[bool] = set()
-        for relation, pattern in binary:
-            match = pattern.fullmatch(text)
-            if match is not None:
-                verdicts.update(self._verdict(relation, match["head"], match["tail"]))
-        for nary_relation, pattern in nary:
-            match = pattern.fullmatch(text)
-            if match is not None:
-                verdicts.update(self._nary_verdict(nary_relation, match.groupdict()))
+        for relation, match in _matches(statement, binary):
+            verdicts.update(self._verdict(relation, match["head"], match["tail"]))
+        for nary_relation, match in _matches(statement, nary):
+            verdicts.update(self._nary_verdict(nary_relation, match.groupdict()))
         return (True in verdicts) if verdicts else None
 
     def _verdict(self, relation: Relation, head: str, tail: str) -> Iterable[bool]:
@@ -205,23 +213,14 @@ class Oracle:
 
         Of a chain it is the last fact. Empty when the question is unreadable or has no answer.
         """
-        text = " ".join(question.split())
-        if len(text) > _LONGEST_TEXT:
-            return {}
         _, questions, _, _, nary = _patterns()
         facts: dict[str, str] = {}
-        for relation, pattern in questions:
-            match = pattern.fullmatch(text)
-            if match is None:
-                continue
+        for relation, match in _matches(question, questions):
             head = self._resolve(match["head"], relation.head_type)
             fact = self.world.fact_of(head, relation.key) if head else None
             if fact is not None:
                 facts[fact.id] = fact.tail
-        for nary_relation, pattern in nary:
-            match = pattern.fullmatch(text)
-            if match is None:
-                continue
+        for nary_relation, match in _matches(question, nary):
             roles = nary_relation.roles
             options = {
                 role: (match[role],) if kind in _LITERALS else self._named(match[role], kind)
@@ -238,14 +237,9 @@ class Oracle:
 
         "work" is a film or a book. The entities that the question names need not exist.
         """
-        text = " ".join(question.split())
-        if len(text) > _LONGEST_TEXT:
-            return None
         _, questions, _, _, nary = _patterns()
-        kinds = {relation.tail_type for relation, pattern in questions if pattern.fullmatch(text)}
-        for nary_relation, pattern in nary:
-            if pattern.fullmatch(text):
-                kinds.add(dict(nary_relation.roles)[nary_relation.answer_role])
+        kinds = {relation.tail_type for relation, _ in _matches(question, questions)}
+        kinds |= {dict(one.roles)[one.answer_role] for one, _ in _matches(question, nary)}
         return kinds.pop() if len(kinds) == 1 else None
 
     def _resolve(self, text: str, kind: str) -> str | None:
@@ -271,12 +265,7 @@ class Oracle:
 
         Binary and n-ary facts connect their entities in both directions, so shortcuts are possible.
         A literal at the end is reached only by the fact that states it. At most `len(chain)`.
-
-        Raises:
-            ValueError: the chain is empty.
         """
-        if not chain:
-            raise ValueError("the chain is empty; expected at least one fact")
         start, end = chain[0].head, chain[-1].tail
         last = 0
         if end not in self.world.entities:

@@ -119,16 +119,14 @@ class Reader:
         any, the longest suffix that `Oracle.verify` can read is used. Questions state nothing.
         """
         verdicts: dict[str, bool] = {}
-        for match in _SENTENCE.finditer(text[:_MAX_CHARACTERS]):
-            sentence = " ".join(match.group().split())
+        for sentence in _sentences(text):
             if not sentence.endswith("?"):
                 verdicts.update(self._stated(sentence) or self._suffix(sentence))
         return list(verdicts.items())
 
     def question(self, text: str) -> tuple[str, str] | None:
         """The last question in the text that the world answers, with its answer, or None."""
-        for match in reversed(list(_SENTENCE.finditer(text[:_MAX_CHARACTERS]))):
-            sentence = " ".join(match.group().split())
+        for sentence in reversed(_sentences(text)):
             if sentence.endswith("?"):
                 for word in _WORD.finditer(sentence):
                     answer = self.oracle.answer(sentence[word.start() :])
@@ -160,8 +158,8 @@ class Reader:
         """
         return any(
             len({mention.values for mention in self.mentions(sentence)}) > 1
-            for sentence in _SENTENCE.findall(text[:_MAX_CHARACTERS])
-            if not sentence.rstrip().endswith("?")
+            for sentence in _sentences(text)
+            if not sentence.endswith("?")
         )
 
     def claims_falsely(self, text: str) -> bool:
@@ -169,8 +167,7 @@ class Reader:
 
         "The mayor of Lorvik is Tev orb" is false, although "Tev orb" denotes nothing in the world.
         """
-        for match in _SENTENCE.finditer(text[:_MAX_CHARACTERS]):
-            sentence = " ".join(match.group().split())
+        for sentence in _sentences(text):
             if sentence.endswith("?") or self._stated(sentence):
                 continue
             folded = sentence.casefold()
@@ -178,6 +175,10 @@ class Reader:
                 if any(prefix in folded for prefix in _prefixes(mention.surface.casefold())):
                     return True
         return False
+
+
+def _sentences(text: str) -> list[str]:
+    return [" ".join(one.split()) for one in _SENTENCE.findall(text[:_MAX_CHARACTERS])]
 
 
 def _words(text: str) -> tuple[str, ...]:

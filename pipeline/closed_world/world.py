@@ -14,6 +14,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from pipeline.closed_world.documents import write_documents
 from pipeline.closed_world.fact_generation import (
@@ -53,31 +54,31 @@ class World:
     documents: tuple[Document, ...]
 
     @cached_property
-    def _facts_about(self) -> dict[str, tuple[Fact, ...]]:
+    def _facts_about(self) -> dict[str, list[Fact]]:
         about: dict[str, list[Fact]] = {}
         for fact in self.facts.values():
             about.setdefault(fact.head, []).append(fact)
-        return {head: tuple(facts) for head, facts in about.items()}
+        return about
 
     @cached_property
-    def _documents_of(self) -> dict[str, tuple[Document, ...]]:
+    def _documents_of(self) -> dict[str, list[Document]]:
         stating: dict[str, list[Document]] = {}
         for document in self.documents:
-            for fact_id in dict.fromkeys(key for keys in document.facts for key in keys):
+            for fact_id in dict.fromkeys(chain.from_iterable(document.facts)):
                 stating.setdefault(fact_id, []).append(document)
-        return {fact_id: tuple(documents) for fact_id, documents in stating.items()}
+        return stating
 
     @cached_property
-    def _named(self) -> dict[str, tuple[str, ...]]:
+    def _named(self) -> dict[str, dict[str, None]]:
         named: dict[str, dict[str, None]] = {}
         for entity in self.entities.values():
             for surface in (entity.name, *entity.aliases):
                 named.setdefault(surface.casefold(), {})[entity.id] = None
-        return {surface: tuple(ids) for surface, ids in named.items()}
+        return named
 
     def entities_named(self, surface: str) -> tuple[str, ...]:
         """Ids of the entities with this name or alias, regardless of case."""
-        return self._named.get(surface.casefold(), ())
+        return tuple(self._named.get(surface.casefold(), ()))
 
     def fact_of(self, head: str, relation: str) -> Fact | None:
         """The fact with this head (entity id) and relation key; None when there is none."""
@@ -91,7 +92,7 @@ class World:
         """Ids of the entities among the arguments of a fact, in their order."""
         return tuple(value for _, value in fact.arguments if value in self.entities)
 
-    def documents_of(self, fact: str) -> tuple[Document, ...]:
+    def documents_of(self, fact: str) -> Sequence[Document]:
         """The documents that state the binary or n-ary fact with this id, in corpus order."""
         return self._documents_of.get(fact, ())
 
@@ -128,15 +129,15 @@ class World:
         for _ in range(n * 100 + 1000 if pool else 0):
             if len(chains) == n:
                 break
-            chain = self._walk(rng, pool[int(rng.random() * len(pool))], hops, allowed)
-            if chain:
-                chains.setdefault(tuple(fact.id for fact in chain), chain)
+            found = self._walk(rng, pool[int(rng.random() * len(pool))], hops, allowed)
+            if found:
+                chains.setdefault(tuple(fact.id for fact in found), found)
         return list(chains.values())
 
     def _walk(
         self, rng: random.Random, head: str, hops: int, allowed: frozenset[str] | None
     ) -> tuple[Fact, ...]:
-        chain: list[Fact] = []
+        facts: list[Fact] = []
         seen = {head}
         for hop in range(1, hops + 1):
             options = [
@@ -151,10 +152,10 @@ class World:
             ]
             if not options:
                 return ()
-            chain.append(options[int(rng.random() * len(options))])
-            head = chain[-1].tail
+            facts.append(options[int(rng.random() * len(options))])
+            head = facts[-1].tail
             seen.add(head)
-        return tuple(chain)
+        return tuple(facts)
 
 
 def _entities_with_two_pages(

@@ -177,7 +177,7 @@ def write_closed_world(
     notes = {}
     for (dataset, split), drawn in sorted(questions.items()):
         name = FILE_NAMES[dataset].format(split)
-        to_record = formatter.converter(dataset)
+        to_record = getattr(formatter, dataset)
         notes[name] = _write_questions(directory / name, drawn, to_record, oracle)
         counts[f"{dataset}_{split}"] = len(drawn.questions)
         progress.advance()

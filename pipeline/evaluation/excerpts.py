@@ -19,19 +19,6 @@ class Segment(NamedTuple):
     writer: Writer | Literal["unknown"]
 
 
-def segments(text: str, spans: Sequence[Span]) -> list[Segment]:
-    """Cut ``text`` at its character spans; text without spans is one "unknown" segment.
-
-    Raises InputError when the spans do not cover the text exactly.
-    """
-    if not spans:
-        return [Segment(text, "unknown")] if text else []
-    problem = cover_error(spans, len(text))
-    if problem:
-        raise InputError(f"{problem}: spans must cover the text exactly")
-    return [Segment(text[start:end], writer) for start, end, writer in spans if end > start]
-
-
 def text_of(trajectory: Trajectory) -> list[Segment]:
     """The text of a trajectory by writer; a conversation by turns, with roles and calls.
 
@@ -39,11 +26,17 @@ def text_of(trajectory: Trajectory) -> list[Segment]:
     or what an agent had said before a recorded trajectory begins. Raises InputError when spans do
     not cover the output exactly.
     """
+    text, spans = trajectory.output, trajectory.spans
     if not trajectory.messages:
-        return segments(trajectory.output, trajectory.spans)
+        if not spans:
+            return [Segment(text, "unknown")] if text else []
+        problem = cover_error(spans, len(text))
+        if problem:
+            raise InputError(f"{problem}: spans must cover the text exactly")
+        return [Segment(text[start:end], writer) for start, end, writer in spans if end > start]
     pieces = by_turns(prompt_and_turns(trajectory.messages)[1])
-    if trajectory.spans:
-        sampled = sum(writer == "model" for *_, writer in trajectory.spans)
+    if spans:
+        sampled = sum(writer == "model" for *_, writer in spans)
         turns = [place for place, (_, writer) in enumerate(pieces) if writer == "model"]
         for place in turns[: max(0, len(turns) - sampled)]:
             pieces[place] = (pieces[place][0], "frame")

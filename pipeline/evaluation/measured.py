@@ -33,7 +33,6 @@ from pipeline.evaluation.metrics import Outcome, average_row, measure, metrics_r
 from pipeline.evaluation.sampled import over_samples
 from pipeline.judges.search_errors import SearchErrors, count_search_errors
 
-RESAMPLES = 1000  # of the bootstrap
 ROWS = "rows.json"
 
 
@@ -87,7 +86,6 @@ def merge_policies(
     directories: Mapping[str, Path],
     output: Path,
     *,
-    resamples: int = RESAMPLES,
     seed: int = 0,
     judged: Mapping[str, Path] | None = None,
     final: Mapping[str, Path] | None = None,
@@ -99,11 +97,9 @@ def merge_policies(
     policy to its evaluation on another split. Returns the numbers of metrics rows and tests.
     Raises what `compare_policies` raises.
     """
-    compared = compare_policies(
-        directories, resamples=resamples, seed=seed, judged=judged, progress=progress
-    )
+    compared = compare_policies(directories, seed=seed, judged=judged, progress=progress)
     outcomes = compared.outcomes
-    other = compare_policies(final, resamples=resamples, seed=seed).metrics if final else []
+    other = compare_policies(final, seed=seed).metrics if final else []
     rows = compared.metrics + other
     write_json(output / "metrics.json", rows)
     write_json(output / "comparison.json", compared.tests)
@@ -124,7 +120,6 @@ class Compared:
 def compare_policies(
     directories: Mapping[str, Path],
     *,
-    resamples: int = RESAMPLES,
     seed: int,
     judged: Mapping[str, Path] | None = None,
     split: str | None = None,
@@ -149,7 +144,6 @@ def compare_policies(
             splits[policy],
             outcomes[policy],
             measured.seconds,
-            resamples=resamples,
             seed=seed,
             judged=_rates(directory, judged[policy]) if judged and policy in judged else None,
         )
@@ -167,7 +161,7 @@ def compare_policies(
 def average(directory: Path, name: str, seed: int) -> dict[str, Any]:
     """The row ``name`` ("all" or "all-questions") of metrics.json for one evaluation."""
     measured = read_outcomes(directory)
-    return average_row(measured.split, measured.outcomes, name, resamples=RESAMPLES, seed=seed)
+    return average_row(measured.split, measured.outcomes, name, seed)
 
 
 @dataclass(frozen=True)

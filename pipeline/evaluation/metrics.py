@@ -36,6 +36,7 @@ from pipeline.evaluation.compare import bootstrap_interval
 from pipeline.evaluation.failures import FailureMode, diagnose
 from pipeline.judges.search_errors import SearchErrors
 
+RESAMPLES = 1000  # of the bootstrap
 # Measures with one number per question; rows have their mean and its interval.
 MEASURES = (
     "em", "f1", "cem", "words", "format_ok", "steps", "searches", "thinking", "retrieved", "total"
@@ -121,9 +122,9 @@ def metrics_rows(
     outcomes: Sequence[Outcome],
     seconds: Mapping[str, float],
     *,
-    resamples: int,
     seed: int,
     judged: Mapping[str, SearchErrors] | None = None,
+    resamples: int = RESAMPLES,
 ) -> list[dict[str, Any]]:
     """The metrics rows of one policy: each data set, the averages, then the same for each part.
 
@@ -143,12 +144,10 @@ def metrics_rows(
     return result
 
 
-def average_row(
-    split: str, outcomes: Sequence[Outcome], average: str, *, resamples: int, seed: int
-) -> dict[str, Any]:
+def average_row(split: str, outcomes: Sequence[Outcome], average: str, seed: int) -> dict[str, Any]:
     """The row ``average`` ("all" or "all-questions") of `metrics_rows`, without a policy."""
     groups = grouped(outcomes, lambda outcome: outcome)[average]
-    return _row("", average, split, groups, resamples, seed, None)
+    return _row("", average, split, groups, RESAMPLES, seed, None)
 
 
 Item = TypeVar("Item")

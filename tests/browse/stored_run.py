@@ -113,29 +113,30 @@ def _evaluated(store: Path, name: str) -> None:
         write_measured(directory, records, questions, split="test", seconds={"total": 1.0})
         made.append(directory)
     merged = _stage(store, "evaluate", None, f"{name}-m", {})
-    merge_policies(dict(zip(("sft", "round-1"), made, strict=True)), merged, resamples=50)
+    merge_policies(dict(zip(("sft", "round-1"), made, strict=True)), merged)
 
 
 def _scored(number: int, index: int, better: bool) -> Trajectory:
     """Trajectory ``index`` of a round: two samples for each of four questions."""
-    right = index % 2 == 0 or (better and number == 2)
+    question, right = index // 2, index % 2 == 0 or (better and number == 2)
     document = HOSTILE if index < 2 else "Vell is a harbour city on the river Ime."
     record = trajectory(
-        f"q{index // 2}",
+        f"q{question}",
         "Ostar" if right else "Vell",
         steps=1 + index % 2,
         document=document,
         dataset=("musique", "nq")[index // 4],
-        name=f"q{index // 2}/{index % 2}@{number}",
+        name=f"q{question}/{index % 2}@{number}",
         rewards={
             "outcome": float(right),
             "format": 1.0,
-            "process": index / 7,  # most are no short decimals
+            "process": 0.0 if question in (0, 2) else index / 7,  # most are no short decimals
             "total": 1.0 + float(right) + index / 8,
             "memory": {"subquery": [0.25], "context": [0.5], "summary": [0.75]},
         },
     )
     record.policy, record.sample = f"p{number - 1}", index % 2
+    record.hop = "single" if question < 2 else "multi"
     record.answers.append("Os" * 200)  # a word that is wider than a page
     if index == MALFORMED:
         record.format_ok, record.format_error = False, "expected 'Summary:' at offset 8"

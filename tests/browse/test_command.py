@@ -109,15 +109,6 @@ def test_a_damaged_file_is_named_and_leaves_no_table(runs: Path) -> None:
     assert list((runs / "cache").iterdir()) == []
 
 
-def test_a_round_without_pairs_is_shown(runs: Path) -> None:
-    store = runs / NAME / "store"
-    for stage in ("pair", "score", "judge", "graph", "corpus", "questions-sampling"):
-        shutil.rmtree(store / stage)
-    queries = Queries(open_index(find_sources(NAME, store), runs / "cache"))
-    assert queries.rows_of("SELECT count(*) FROM trajectories") == [(22,)]
-    assert queries.rows_of("SELECT count(*) FROM pairs") == [(0,)]
-
-
 def test_a_cache_that_cannot_be_written_is_named_with_the_setting(runs: Path) -> None:
     site = Site({NAME: RunEntry(NAME, runs / NAME / "store")}, Path("/sys/steep"))
     with pytest.raises(StoreError, match=r"^/sys/steep: .*set runs_dir and cache_dir to another"):

@@ -12,18 +12,16 @@ from typing import Any
 import pytest
 import uvicorn
 
-from pipeline.cli.browse import RunPolicies
 from pipeline.look.browse.app import create_app
 from pipeline.look.browse.asking import Desk
 from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.report import page as report
-from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
+from tests.browse.stored_run import HOSTILE, NAME
+from tests.browse.test_asking import Fake, no_engine
 from tests.chromium import Watched, new_page
 from tests.chromium import chromium as chromium
 from tests.contrast import low_contrast
-from tests.llm.small_models import small_model
 from tests.stages.fabricated_run import write_run
-from tests.tasks.small_run import finished_run, settings
 
 PAGES = (
     "/",
@@ -201,32 +199,21 @@ def test_the_report_leads_to_its_folded_sections_and_to_the_pairs(
     page.close()
 
 
-@pytest.mark.slow
 def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
-    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chromium: Any, runs: Path
 ) -> None:
-    """A small random model answers; the page shows progress until it has."""
-    monkeypatch.chdir(tmp_path)
-    model = small_model(tmp_path / "base")
-    overrides = settings(model, 512, "rounds=1", f"name={NAME}")
-    finished_run(overrides, model, [0])
-    write_stored_run(tmp_path / "shown")
-    entry = RunEntry(
-        NAME, tmp_path / "shown" / NAME / "store", policies=RunPolicies("embedded", overrides, None)
-    )
-    with served(Site({NAME: entry}, tmp_path / "cache"), Desk()) as address:
+    """The page renews itself until the engine, which cannot start, has said why."""
+    entry = RunEntry(NAME, runs / NAME / "store", policies=Fake(no_engine))
+    with served(Site({NAME: entry}, runs / "cache"), Desk()) as address:
         watched = Watched(chromium, address, viewport={"width": 390, "height": 844})
         page = watched.page
         page.goto(f"{address}/run/{NAME}/ask")
         page.keyboard.press("/")
         page.keyboard.type(f"Where is {HOSTILE}?")
         page.keyboard.press("Control+Enter")
-        page.get_by_role("status").wait_for()
-        page.get_by_label("Answer of Policy 0 (SFT)").wait_for()
-        assert "tokens written" in page.get_by_label("Answer of Policy 0 (SFT)").inner_text()
-        assert "<script>alert('owned')</script>" in page.locator(".asked").inner_text()
+        page.get_by_role("alert").wait_for()
+        for shown in (page.locator(".asked"), page.get_by_role("alert")):
+            assert "<script>alert('owned')</script>" in shown.inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        page.get_by_role("button", name="End it now").click()
-        page.get_by_text("Earlier questions").wait_for()
         assert watched.incidents == []
         page.close()

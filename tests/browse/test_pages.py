@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,12 @@ from starlette.testclient import TestClient
 
 from pipeline.cli.browse import open_site
 from pipeline.cli.options import Chosen
-from pipeline.core.record_io import iterate_records
-from pipeline.core.records import Pair, Step, Trajectory
+from pipeline.core.records import Step
 from pipeline.look.browse.app import create_app
 from pipeline.look.browse.steps import StepView, first_difference, step_views
 from tests.browse.linked_pages import linked_pages
 from tests.browse.stored_run import CONTROL, NAME, VERDICT, browsed, write_stored_run
-from tests.smallest import small_trajectory, write_paired, write_scored
+from tests.smallest import small_trajectory
 
 RUN = "/run/stored"
 
@@ -58,22 +55,15 @@ def test_pairs_are_filtered_searched_and_sorted(
     assert rows(get(client, f"/pairs{filters}")) == expected
 
 
-@pytest.mark.parametrize(
-    ("folder", "twin"),
-    [("runs[1]", "runs1"), ("r*", "rx"), ("round=7", ""), ("kind=soft", ""), ("answer=no", "")],
-)
-def test_names_of_folders_are_neither_patterns_nor_columns(
-    stored: Path, tmp_path: Path, folder: str, twin: str
-) -> None:
-    if twin:
-        write_stored_run(tmp_path / twin, better=True)
-    run = shutil.copytree(stored / NAME, tmp_path / folder / NAME)
+def test_names_of_folders_are_neither_patterns_nor_columns(stored: Path, tmp_path: Path) -> None:
+    write_stored_run(tmp_path / "round=7", better=True)
+    run = shutil.copytree(stored / NAME, tmp_path / "round=[7]" / NAME)
     with browsed(run) as client:
         assert "10 row" in get(client, "/trajectories?correct=no")
         hard = get(client, "/pairs?kind=hard&hops=3")
         assert rows(hard) == ["round-2/1"]
         assert "<bdi>Vell</bdi>" in hard
-        assert "<td>7</td>" not in hard
+        assert "<td>[7]</td>" not in hard
         assert "The verdict is yes." in get(client, "/call/round-1?key=key0")
 
 
@@ -96,8 +86,8 @@ def test_trajectories_are_filtered(client: TestClient, filters: str, count: int)
 
 
 def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
-    """Follows links from the first page, up to five of each kind: none is missing or fails."""
-    kinds = linked_pages(client, most=5)
+    """Follows links from the first page, up to three of each kind: none is missing or fails."""
+    kinds = linked_pages(client, most=3)
     assert kinds.keys() >= {
         "/", "/pairs", "/pair/round", "/trajectories", "/trajectory/round", "/trajectory/policy",
         "/chunk", "/call/round", "/compare", "/compare/question", "/report.html",
@@ -118,33 +108,15 @@ def test_a_pair_is_explained_by_terms_outcome_and_all_samples(client: TestClient
     ("row", "said"),
     [
         (0, True),  # single-hop, and the process of both sides is 0
-        (1, False),  # single-hop, and the process is 0.5
+        (1, False),  # single-hop, and the process is not 0
         (2, False),  # multi-hop, and the process is 0
     ],
 )
 def test_a_pair_of_a_single_hop_question_says_why_its_process_is_0(
-    single_hop: TestClient, row: int, said: bool
+    client: TestClient, row: int, said: bool
 ) -> None:
     sentence = "The process is 0 on both sides because this is a single-hop question"
-    assert (sentence in get(single_hop, f"/pair/round-1/{row}")) is said
-
-
-@pytest.fixture(scope="module")
-def single_hop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A browser over a run in which all questions but q2 have a single hop."""
-    run = write_stored_run(tmp_path_factory.mktemp("single"))
-    for path in run.glob("store/score/*/trajectories.parquet"):
-        records = list(iterate_records(path, Trajectory))
-        for record in records:
-            record.hop = "multi" if record.question_id == "q2" else "single"
-        write_scored(path, records)
-    for path in run.glob("store/pair/*/pairs.parquet"):
-        pairs = list(iterate_records(path, Pair))
-        for pair, process in zip(pairs, (0.0, 0.5, 0.0), strict=True):
-            pair.chosen_rewards["process"] = pair.rejected_rewards["process"] = process
-        write_paired(path, pairs)
-    with browsed(run) as client:
-        yield client
+    assert (sentence in get(client, f"/pair/round-1/{row}")) is said
 
 
 def test_the_parsers_reason_is_shown_at_its_place_in_the_text(client: TestClient) -> None:
@@ -185,12 +157,21 @@ def test_tokens_are_shown_on_demand_with_their_probability(client: TestClient) -
             "/report.html",
             [f'href="{RUN}/pairs?group=round-{n}">Pairs of round {n}<' for n in (1, 2)],
         ),
-        ("/trajectory/round-1/3", ['0.75<span class="ci">step 1', "Vell is in Ostar."]),
+        (
+            "/trajectory/round-1/3",
+            [
+                '0.75<span class="ci">step 1',
+                "Vell is in Ostar.",
+                "/trajectories?question=q1",
+                "/pairs?question=q1",
+            ],
+        ),
         ("/chunk?id=c1", ["/trajectories?item=c1", "/trajectories?item=c1%3A1"]),
         ("/chunk?id=c1%3A1", ["Passage c1", "<mark><bdi>Vell · country · Ostar</bdi></mark>"]),
-        ("/trajectory/round-1/3", ["/trajectories?question=q1", "/pairs?question=q1"]),
-        ("/call/round-1?key=key0", ["Is this needed?", "The verdict is yes.", "q0/0@1"]),
-        ("/call/round-1?key=key0", ["so the search was not needed"]),
+        (
+            "/call/round-1?key=key0",
+            ["Is this needed?", "The verdict is yes.", "q0/0@1", "so the search was not needed"],
+        ),
     ],
 )
 def test_a_page_shows_and_links_to_what_belongs_to_it(
@@ -201,8 +182,8 @@ def test_a_page_shows_and_links_to_what_belongs_to_it(
 
 
 def test_the_first_step_that_differs_is_named_with_what_differs() -> None:
-    steps = [StepView(n, "Where?", [], "", "There.", []) for n in (1, 2)]
-    other = dataclasses.replace(steps[1], query="Who?", conclusion="Here.")
+    steps = [StepView("Where?", [], "", "There.", [], {})] * 2
+    other = steps[1]._replace(query="Who?", conclusion="Here.")
     sides = [{"side": "chosen", "steps": steps}, {"side": "rejected", "steps": [steps[0], other]}]
     assert first_difference(sides) == "step 2, in the query"
     sides[1]["steps"] = steps[:1]
@@ -232,13 +213,15 @@ def test_a_run_opens_with_its_pairs_and_has_its_report_beside_them(client: TestC
         assert f'href="{RUN}/report.html"' in opened.text
 
 
-def test_a_run_without_pairs_and_report_opens_with_its_trajectories(runs: Path) -> None:
-    shutil.rmtree(runs / NAME / "store/pair")
+def test_a_run_that_only_sampled_and_evaluated_opens_with_its_trajectories(runs: Path) -> None:
+    for stage in ("pair", "score", "judge", "graph", "corpus", "questions-sampling"):
+        shutil.rmtree(runs / NAME / "store" / stage)
     for name in ("report.html", "report.json"):
         (runs / NAME / name).unlink()
     with browsed(runs / NAME) as client:
         opened = client.get("/")
         assert opened.url.path == f"{RUN}/trajectories"
+        assert "22 rows" in opened.text
         assert "report.html" not in opened.text
         assert "steep run writes it" in get(client, "/report.html", 404)
         assert "The run has no pairs." in get(client, "/pairs")
@@ -380,13 +363,9 @@ def test_questions_are_compared_by_outcome_failure_and_pairs(
     assert re.findall(r'href="/compare/question\?[^"]*id=(\w+)"', page) == ids
 
 
-def test_the_questions_won_and_lost_are_counted(client: TestClient) -> None:
-    page = client.get(f"/compare?{POLICIES}").text
-    assert re.search(r'value="won" title="a larger share[^>]*>won \(2\)', page)
-
-
 def test_a_question_won_opens_both_trajectories_side_by_side(client: TestClient) -> None:
     page = client.get("/compare?outcome=won").text
+    assert re.search(r'value="won" selected title="a larger share[^>]*>won \(2\)', page)
     link = re.findall(r'href="(/compare/question\?[^"]*id=t1)"', page)[0].replace("&amp;", "&")
     page = client.get(link).text
     assert "/trajectory/policy-0/1" in page

@@ -15,7 +15,6 @@ HOSTILE_PAGES = [
     "/run/stored/pair/round-1/0",
     "/run/stored/pair/round-1/0?tokens=yes",
     "/run/stored/trajectory/round-1/0",
-    "/run/stored/graph/round-1/0/1",
     "/run/stored/chunk?id=c1",
     "/run/stored/call/round-1?key=key0",
     "/run/stored/pairs?q=%3Cscript%3Ealert(1)%3C/script%3E",

@@ -43,7 +43,7 @@ def finish(name: str, right: int, *overrides: str) -> Path:
         elif task.stage == "evaluate":
             written.mkdir(parents=True)
             evaluated = {label: needed.directory for label, needed in task.inputs.items()}
-            merge_policies(evaluated, written, resamples=20)
+            merge_policies(evaluated, written)
         elif task.stage == "pair":
             write_parquet(written / "pairs.parquet", chosen_by(right), Pair)
         else:

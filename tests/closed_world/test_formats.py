@@ -25,7 +25,7 @@ def world() -> World:
 def records(world: World) -> Records:
     formatter = Formatter(world)
     return {
-        dataset: [formatter.converter(dataset)(question) for question in drawn.questions]
+        dataset: [getattr(formatter, dataset)(question) for question in drawn.questions]
         for (dataset, _), drawn in draw_questions(world, SIZES).items()
     }
 

@@ -53,7 +53,7 @@ def test_all_single_hop_and_multi_hop_are_averages_over_data_sets_and_not_over_q
         for (dataset, hop), values in scores.items()
         for n, em in enumerate(values)
     ]
-    rows = metrics_rows("sft", "test", outcomes, {"total": 3.0}, resamples=9, seed=0)
+    rows = metrics_rows("sft", "test", outcomes, {"total": 3.0}, seed=0)
     table = {row["dataset"]: row for row in rows}
     assert [row["dataset"] for row in rows][-3:] == ["multi-hop", "all-questions", "all"]
     assert [table[name]["em"] for name in ("single-hop", "multi-hop", "all")] == [0.75, 0.25, 0.5]
@@ -72,7 +72,7 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
             ]
         )
     ]  # fmt: skip
-    rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+    rows = metrics_rows("sft", "test", outcomes, {}, seed=0)
     found = {row["dataset"]: (row["n"], row["em"]) for row in rows if row["split"] == "test"}
     assert found["2-hop"] == (4, pytest.approx(2 / 3))
     assert found["3-hop"] == (1, 0.0)
@@ -84,7 +84,7 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
 def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
     seconds = {"generation": 2.0}
     tokens = {"thinking": 40.0, "retrieved": 60.0, "total": 100.0}
-    result = metrics_rows("sft", "test", [outcome("q", "nq", 1.0)], seconds, resamples=9, seed=0)
+    result = metrics_rows("sft", "test", [outcome("q", "nq", 1.0)], seconds, seed=0)
     assert result[-1] == {
         "policy": "sft",
         "dataset": "all",
@@ -116,7 +116,7 @@ def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
 
 def test_parts_of_a_split_have_separate_rows() -> None:
     outcomes = [outcome("a", "nq", 1.0), outcome("b", "nq", 0.0, "unseen")]
-    result = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+    result = metrics_rows("sft", "test", outcomes, {}, seed=0)
     assert [(r["split"], r["dataset"], r["n"], r["em"]) for r in result] == [
         ("test", "nq", 2, 0.5),
         ("test", "all-questions", 2, 0.5),
@@ -125,6 +125,21 @@ def test_parts_of_a_split_have_separate_rows() -> None:
         ("test/unseen", "all-questions", 1, 0.0),
         ("test/unseen", "all", 1, 0.0),
     ]
+
+
+def test_shares_of_failure_modes_are_averaged_over_data_sets_and_counts_added_up() -> None:
+    """One of three MuSiQue trajectories and the only NQ trajectory are misread: (1/3 + 1) / 2."""
+    modes = [("musique", mode) for mode in ("misread", "right", "not_asked")] + [("nq", "misread")]
+    outcomes = [
+        replace(outcome(f"q{n}", dataset, 0.0), failure_mode=FailureMode(mode))
+        for n, (dataset, mode) in enumerate(modes)
+    ]
+    rows = metrics_rows("sft", "test", outcomes, {}, seed=0)
+    found = {row["dataset"]: row["failure_modes"] for row in rows}
+    assert list(found["musique"]) == [mode.value for mode in FailureMode]
+    assert found["musique"]["misread"] == {"n": 1, "share": pytest.approx(1 / 3)}
+    assert found["nq"]["right"] == {"n": 0, "share": 0.0}
+    assert found["all"]["misread"] == {"n": 2, "share": pytest.approx(2 / 3)}
 
 
 def test_the_paired_test_agrees_with_a_hand_calculation() -> None:
@@ -186,7 +201,7 @@ def test_merge_tests_consecutive_policies_and_the_last_against_the_first(tmp_pat
         for name, right in (("sft", 1), ("round-1", 2), ("round-2", 4))
     }
     output = tmp_path / "merged"
-    merge_policies(shards, output, resamples=20)
+    merge_policies(shards, output)
     tests = json.loads((output / "comparison.json").read_text())
     differences = [
         (t["before"], t["after"], t["difference"], t["n"])

@@ -32,7 +32,7 @@ def run(
         settings={"seed": seed, **settings},
         split="test",
         questions=questions,
-        rows=metrics_rows(policy, "test", outcomes, {}, resamples=9, seed=0),
+        rows=metrics_rows(policy, "test", outcomes, {}, seed=0),
         outcomes={policy: {one.question_id: one for one in outcomes}},
     )
 

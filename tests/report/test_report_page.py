@@ -69,7 +69,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> StageContext:
     hostile = replace(trajectory("q", "Vell"), dataset=HOSTILE)
     policies = ("sft", "round-1", "round-2")
     evaluated = {policy: write_evaluation(root / policy, [hostile]) for policy in policies}
-    merge_policies(evaluated, context.inputs["evaluate"], resamples=9)
+    merge_policies(evaluated, context.inputs["evaluate"])
     config = context.config.model_copy(update={"name": f"{HOSTILE} x{CONTROLS} שלום"})
     context = replace(context, config=config)
     run(context)

@@ -120,7 +120,7 @@ def write_run(
         shards[policy] = write_evaluation(root / f"evaluate-{policy}", trajectories, parts)
     evaluate = root / "evaluate"
     evaluate.mkdir()
-    merge_policies(shards, evaluate, resamples=200)
+    merge_policies(shards, evaluate)
     inputs = {"evaluate": evaluate, "sft": _trained(root / "sft", chance, preference=False)}
     for number in range(1, rounds + 1):
         inputs |= _round(root, number, document, chance)

@@ -144,7 +144,7 @@ def test_verdicts_on_other_trajectories_and_incomplete_rows_are_refused(tmp_path
     write_parquet(tmp_path / "judged" / "verdicts.parquet", [of_another], Verdict)
     judged = {"sft": tmp_path / "judged"}
     with pytest.raises(StoreError, match="verdicts on trajectory of another, which"):
-        merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2, judged=judged)
+        merge_policies({"sft": evaluated}, tmp_path / "merged", judged=judged)
     (evaluated / "rows.json").write_text('{"split": "test", "seconds": {}}')
     with pytest.raises(StoreError, match=r"rows\.json: no outcomes; rerun evaluate-policy"):
-        merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2)
+        merge_policies({"sft": evaluated}, tmp_path / "merged")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.core.errors import InputError
 from pipeline.look.browse.filters import PAGE_SIZE, Filters, page_number
@@ -20,7 +20,6 @@ from pipeline.look.browse.rendering import FAILURE_MEANINGS
 from pipeline.look.browse.site import OpenRun
 from pipeline.look.browse.sources import Group
 
-Outcome = Literal["won", "lost", "same"]
 _OUTCOMES: Mapping[str, str] = {
     "won": "a larger share of right answers on the second side",
     "lost": "a smaller share of right answers on the second side",
@@ -44,22 +43,42 @@ class Side:
     group: Group
 
 
-class Compared(NamedTuple):
-    """One question on both sides, first side first.
+class Samples(NamedTuple):
+    """The samples of a question on one side, ``right`` of them with a right answer.
 
-    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and
-    ``pairs`` the kinds of its pairs.
+    ``pairs`` are the kinds of its pairs, and ``trajectories`` a hash of their trajectories in any
+    order; None without pairs.
     """
+
+    dataset: str
+    right: int
+    number: int
+    failures: Sequence[str]
+    pairs: str | None
+    trajectories: int | None
+
+
+class Compared(NamedTuple):
+    """One question on both sides."""
 
     question_id: str
     question: str
-    dataset: str
-    right: tuple[int, int]
-    samples: tuple[int, int]
-    failures: tuple[Sequence[str], Sequence[str]]
-    pairs: tuple[str, str]
-    outcome: Outcome
-    change: str
+    sides: tuple[Samples, Samples]
+
+    @property
+    def outcome(self) -> str:
+        """Whether the question was won or lost."""
+        a, b = self.sides
+        difference = b.right * a.number - a.right * b.number  # of the shares of right answers
+        return "won" if difference > 0 else "lost" if difference < 0 else "same"
+
+    @property
+    def change(self) -> str:
+        """The change of its pairs."""
+        old, new = ((side.pairs, side.trajectories) for side in self.sides)
+        if old[0] and new[0]:
+            return "kept" if old == new else "changed"
+        return "gone" if old[0] else "new" if new[0] else "none"
 
     def values(self, name: str) -> Sequence[str]:
         """The values of a filter that keep the question.
@@ -67,7 +86,7 @@ class Compared(NamedTuple):
         They are the failure modes of the worse side, or of the second if both are equal.
         """
         if name == "failure":
-            return self.failures[0 if self.outcome == "won" else 1]
+            return self.sides[self.outcome != "won"].failures
         return [self.outcome if name == "outcome" else self.change]
 
 
@@ -75,35 +94,12 @@ class Compared(NamedTuple):
 def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
     """The questions that both sides have, and the number of questions that only one side has."""
     before, after = _questions(first), _questions(second)
-    rows = []
-    for key, (dataset, was_right, was, old_failures, old) in before.items():
-        if key not in after:
-            continue
-        _, is_right, now, new_failures, new = after[key]
-        difference = is_right * was - was_right * now  # of the shares of right answers
-        of_both = "kept" if old == new else "changed"
-        change = of_both if old and new else "gone" if old else "new" if new else "none"
-        rows.append(
-            Compared(
-                *key[:2],
-                dataset,
-                (was_right, is_right),
-                (was, now),
-                (old_failures, new_failures),
-                (old[0] if old else "", new[0] if new else ""),
-                "won" if difference > 0 else "lost" if difference < 0 else "same",
-                change,
-            )
-        )
+    rows = [Compared(*key[:2], (before[key], after[key])) for key in before if key in after]
     return rows, (len(before) - len(rows), len(after) - len(rows))
 
 
-def _questions(side: Side) -> dict[tuple[str, str, str], tuple[Any, ...]]:
-    """By id, text and gold answer: data set, right answers, samples, failure modes, pairs.
-
-    Runs on other files may give an id to another question. Pairs are their kinds, and a hash of
-    their trajectories in any order; None without pairs.
-    """
+def _questions(side: Side) -> dict[tuple[str, str, str], Samples]:
+    """By id, text and gold answer: runs on other files may give an id to another question."""
     rows = side.run.queries.rows_of(
         """WITH paired AS (
           SELECT question_id, string_agg(kind, ', ' ORDER BY "row") AS kinds,
@@ -117,10 +113,7 @@ def _questions(side: Side) -> dict[tuple[str, str, str], tuple[Any, ...]]:
         GROUP BY question_id, question, gold ORDER BY min(n)""",
         [side.group.key] * 2,
     )
-    return {
-        (id, question, gold): (*facts, None if kinds is None else (kinds, trajectories))
-        for id, question, gold, *facts, kinds, trajectories in rows
-    }
+    return {(id, question, gold): Samples(*of_side) for id, question, gold, *of_side in rows}
 
 
 def side(run: OpenRun, key: str, place: int) -> Side:

@@ -17,11 +17,7 @@ from pipeline.core.errors import InputError
 PAGE_SIZE = 50
 _LAYOUT = ("sort", "order", "page")  # parameters that filter nothing
 _YES_OR_NO = {"correct": "correct", "format": "format_ok"}
-_VERDICTS = {
-    "over": "{over} > 0",
-    "under": "{under} > 0",
-    "faultless": "{over} = 0 AND {under} = 0",
-}
+_VERDICTS = {"over": "over > 0", "under": "under > 0", "faultless": "over = 0 AND under = 0"}
 
 
 @dataclass(frozen=True)
@@ -33,63 +29,43 @@ class Filters:
     values: tuple[Any, ...]
 
     def address(self, **changes: object) -> str:
-        """The query string with changed parameters, as `query_string`."""
-        return query_string(self.parameters, changes)
+        """``?name=value&…`` with changes; None removes a parameter, and a list starts at page 1."""
+        merged: dict[str, object] = {**self.parameters, "page": None, **changes}
+        return "?" + urlencode({name: v for name, v in merged.items() if v not in (None, "")})
 
     def get(self, name: str, default: str = "") -> str:
         """The value of a parameter, or ``default``."""
         return self.parameters.get(name, default)
 
 
-def query_string(parameters: Mapping[str, str], changes: Mapping[str, object]) -> str:
-    """``?name=value&…`` with changed parameters; None removes one, and a list starts at page 1."""
-    merged: dict[str, object] = {**parameters, "page": None, **changes}
-    return "?" + urlencode({name: v for name, v in merged.items() if v not in (None, "")})
-
-
 @dataclass(frozen=True)
 class Table:
-    """The filters of a table: parameters with equal values, with ranges, and its numbers."""
+    """The filters of a table: columns with few values, ranges, and its numbers."""
 
     name: str
-    equal: Mapping[str, str]
+    facets: tuple[str, ...]  # columns with few values
     ranges: Mapping[str, str]
     ids: tuple[str, ...]  # columns of trajectory numbers, for words and items
-    over: str
-    under: str
     order: str  # of the file
     sorts: tuple[str, ...]  # columns that a list can be sorted by, besides reward terms
-    facets: tuple[str, ...]  # columns with few values
 
 
 TRAJECTORIES = Table(
     "trajectories",
-    {
-        "group": '"group"', "dataset": "dataset", "hop": "hop", "hops": "hops", "type": "type",
-        "failure": "failure", "bin": "bin", "stop": "stop", "question": "question_id",
-    },
+    ("group", "dataset", "hop", "hops", "type", "failure", "bin", "stop"),
     {"steps": "steps", "tokens": "coalesce(tokens, characters)"},
     ("n",),
-    over="over",
-    under="under",
     order="n",
     sorts=("steps", "searches", "tokens", "characters", "over", "under"),
-    facets=("group", "dataset", "hop", "hops", "type", "failure", "bin", "stop"),
-)  # fmt: skip
+)
 PAIRS = Table(
     "pairs",
-    {
-        "group": '"group"', "dataset": "dataset", "hop": "hop", "hops": "hops", "kind": "kind",
-        "failure": "failure", "question": "question_id",
-    },
+    ("group", "dataset", "hop", "hops", "kind", "failure"),
     {"steps": "steps_chosen", "tokens": "tokens_chosen + tokens_rejected"},
     ("n_chosen", "n_rejected"),
-    over="greatest(over_chosen, over_rejected)",  # null only where neither side was judged
-    under="greatest(under_chosen, under_rejected)",
     order='"group", "row"',
     sorts=("tokens_chosen", "tokens_rejected", "steps_chosen", "steps_rejected"),
-    facets=("group", "dataset", "hop", "hops", "kind", "failure"),
-)  # fmt: skip
+)
 
 
 def parse(
@@ -124,8 +100,9 @@ def _conditions(
 ) -> Iterator[tuple[Any, ...]]:
     """The conditions of a parameter, each with the values that it binds."""
     ranged, _, end = name.rpartition("_")
-    if name in table.equal:
-        yield f"CAST({table.equal[name]} AS VARCHAR) = ?", value
+    if name in (*table.facets, "question"):
+        column = "question_id" if name == "question" else name
+        yield f'"{column}"::VARCHAR = ?', value
     elif ranged in table.ranges and end in _ENDS:
         yield f"{table.ranges[ranged]} {_ENDS[end]} ?", _number(name, value)
     elif name in _ENDS:
@@ -143,7 +120,7 @@ def _conditions(
     elif name == "verdict":
         if value not in _VERDICTS:
             raise InputError(f"verdict is {value!r:.60}; expected {', '.join(_VERDICTS)}")
-        yield (_VERDICTS[value].format(over=table.over, under=table.under),)
+        yield (_VERDICTS[value],)
     elif name in _YES_OR_NO:
         if table is not TRAJECTORIES or value not in ("yes", "no"):
             raise InputError(f"{name} is {value!r:.60}; expected yes or no, for trajectories")
@@ -154,7 +131,7 @@ def _conditions(
         raise InputError(f"order is {value!r:.60}; expected asc or desc")
     elif name not in ("term", *_LAYOUT):
         ranges = [f"{column}_{end}" for column in table.ranges for end in _ENDS]
-        known = ", ".join([*table.equal, *ranges, *_OTHERS, *_LAYOUT])
+        known = ", ".join([*table.facets, "question", *ranges, *_OTHERS, *_LAYOUT])
         raise InputError(f"unknown filter {name!r:.60}; expected one of {known}")
 
 

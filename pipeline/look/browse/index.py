@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from pipeline.core.atomic import replacing
 from pipeline.core.errors import InputError, StoreError, missing
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Question
+from pipeline.core.row_files import iterate_parquet
 from pipeline.core.trajectory_file import iterate_trajectories
 from pipeline.engine.failures import explain_os_error
 from pipeline.evaluation.failures import diagnose, mode_of_answer
@@ -26,14 +28,16 @@ from pipeline.look.browse.sources import VERDICTS, Group, RunSources
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-VERSION = 3  # of the tables; part of the file's name
+VERSION = 4  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
 # Of one file: without the option, a folder such as ``round=2`` above it becomes a column.
 PARQUET = "read_parquet({}, hive_partitioning = false)"
 _ROWS = PARQUET.format("$file, file_row_number = true")
 _DIAGNOSED = [
-    "question_id", "question", "hop", "answers", "evidence", "answer", "stop", "steps"
+    "trajectory_id", "question_id", "question", "hop", "answers", "evidence", "answer", "stop",
+    "steps",
 ]  # fmt: skip
+_BESIDE = ("row", "failure", "hops", "type", "bin", "partner")
 _TERM = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
@@ -98,10 +102,10 @@ def _build(path: Path, sources: RunSources) -> None:
 _TABLES = """
 CREATE TABLE base (
   n BIGINT, "group" VARCHAR, "row" BIGINT, trajectory_id VARCHAR, question_id VARCHAR,
-  dataset VARCHAR, question VARCHAR, hop VARCHAR, hops BIGINT, type VARCHAR, policy VARCHAR,
+  dataset VARCHAR, question VARCHAR, hop VARCHAR, hops BIGINT, type VARCHAR,
   sample BIGINT, answer VARCHAR, gold VARCHAR, correct BOOLEAN, format_ok BOOLEAN, stop VARCHAR,
   steps BIGINT, searches BIGINT, tokens BIGINT, characters BIGINT, failure VARCHAR, bin VARCHAR,
-  partner VARCHAR, over BIGINT, under BIGINT, judged BIGINT, unknown BIGINT, rewards VARCHAR
+  partner VARCHAR, over BIGINT, under BIGINT, rewards VARCHAR
 );
 CREATE TABLE unsorted_words (word VARCHAR, n BIGINT);
 CREATE TABLE unsorted_items (item VARCHAR, n BIGINT);
@@ -121,22 +125,19 @@ INSERT INTO base
 WITH judged AS (
   SELECT trajectory_id,
     count(*) FILTER (kind = 'over' AND verdict = 'yes') AS over,
-    count(*) FILTER (kind = 'under' AND verdict = 'yes') AS under,
-    count(*) AS judged, count(*) FILTER (verdict = 'unknown') AS unknown
+    count(*) FILTER (kind = 'under' AND verdict = 'yes') AS under
   FROM verdicts WHERE "group" = $key GROUP BY trajectory_id
 )
 SELECT $first + t.file_row_number, $key, t.file_row_number, t.trajectory_id, t.question_id,
-  t.dataset, t.question, t.hop, q.hops, q.type, t.policy, t.sample, t.answer,
-  array_to_string(t.answers, ' | '), d.failure = 'right', t.format_ok, t.stop, len(t.steps),
+  t.dataset, t.question, t.hop, b.hops, b.type, t.sample, t.answer,
+  array_to_string(t.answers, ' | '), b.failure = 'right', t.format_ok, t.stop, len(t.steps),
   len(list_filter(t.steps,
     lambda s: s.subquery <> '' OR s.search IS NOT NULL OR s.query IS NOT NULL)),
-  nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), d.failure,
-  f.bin, f.partner, j.over, j.under, j.judged, j.unknown, to_json(t.rewards)
+  nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), b.failure,
+  b.bin, b.partner, j.over, j.under, to_json(t.rewards)
 FROM {_ROWS} t
-LEFT JOIN questions q USING (question_id)
-LEFT JOIN funnel f USING (trajectory_id)
 LEFT JOIN judged j USING (trajectory_id)
-LEFT JOIN diagnoses d ON d."row" = t.file_row_number
+LEFT JOIN beside b ON b."row" = t.file_row_number
 """
 
 _WORDS = f"""
@@ -164,61 +165,53 @@ FROM {_ROWS}
 
 
 def _add_trajectories(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
-    row = connection.execute("SELECT count(*) FROM base").fetchone()
-    values = {"key": group.key, "file": pattern(file), "first": row[0] if row else 0}
-    _read_beside(connection, group)
-    _diagnose(connection, group, file)
-    connection.execute(_TRAJECTORIES, values)
-    values.pop("key")
-    connection.execute(_WORDS, values)
-    connection.execute(_ITEMS, values)
+    import pyarrow as pa
 
-
-def _read_beside(connection: DuckDBPyConnection, group: Group) -> None:
-    """The tables of one group: its questions, pairing outcomes and verdicts."""
-    for name, key, others, files in (
-        ("questions", "question_id", "hops BIGINT, type VARCHAR", group.questions),
-        ("funnel", "trajectory_id", "bin VARCHAR, partner VARCHAR", [group.funnel]),
-    ):
-        connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {name} ({key} VARCHAR PRIMARY KEY, {others})"
-        )
-        columns = ", ".join([key, *(column.split()[0] for column in others.split(", "))])
-        for path in filter(None, files):
-            connection.execute(
-                f"INSERT OR IGNORE INTO {name} SELECT {columns} FROM {PARQUET.format('?')}",
-                [pattern(path)],
-            )
+    [(first,)] = connection.execute("SELECT count(*) FROM base").fetchall()
+    values = {"key": group.key, "file": pattern(file), "first": first}
     if group.judged is not None:
         connection.execute(
             "INSERT INTO verdicts SELECT ?, id, step, kind, verdict, model, key "
             f"FROM {PARQUET.format('?')}",
             [group.key, pattern(group.judged / VERDICTS)],
         )
+    kinds = {name: pa.int64() if name in ("row", "hops") else pa.string() for name in _BESIDE}
+    beside = pa.Table.from_pylist(list(_beside(group, file)), pa.schema(kinds))
+    connection.register("beside", beside)
+    connection.execute(_TRAJECTORIES, values)
+    connection.unregister("beside")
+    values.pop("key")
+    connection.execute(_WORDS, values)
+    connection.execute(_ITEMS, values)
 
 
-def _diagnose(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
-    """The failure mode of every trajectory, as evaluation diagnoses it; "right" is none."""
-    import pyarrow as pa
+def _beside(group: Group, file: Path) -> Iterator[dict[str, Any]]:
+    """What other files say of each trajectory: of its question, and its pairing outcome.
 
+    The failure mode is that of evaluation; "right" is none.
+    """
     questions = {
         question.question_id: question
-        for path in group.questions
+        for path in reversed(group.questions)
         for question in read_records(path, Question)
     }
-    modes = [
-        (
-            mode_of_answer(trajectory)  # most failure modes do not depend on the hops
-            or diagnose(trajectory, questions.get(trajectory.question_id)).failure_mode
-        ).value
-        for trajectory in iterate_trajectories(file, _DIAGNOSED)
-    ]
-    table = pa.table(
-        {"row": pa.array(range(len(modes)), pa.int64()), "failure": pa.array(modes, pa.string())}
-    )
-    connection.register("diagnosed", table)
-    connection.execute("CREATE OR REPLACE TEMP TABLE diagnoses AS SELECT * FROM diagnosed")
-    connection.unregister("diagnosed")
+    columns = ["trajectory_id", "bin", "partner"]
+    outcomes = {
+        row.pop("trajectory_id"): row
+        for path in filter(None, [group.funnel])
+        for row in iterate_parquet(path, columns)
+    }
+    for row, trajectory in enumerate(iterate_trajectories(file, _DIAGNOSED)):
+        question = questions.get(trajectory.question_id)
+        # Most failure modes do not depend on the hops.
+        mode = mode_of_answer(trajectory) or diagnose(trajectory, question).failure_mode
+        yield {
+            "row": row,
+            "failure": mode.value,
+            "hops": question and question.hops,
+            "type": question and question.type,
+            **outcomes.get(trajectory.trajectory_id, {}),
+        }
 
 
 def _numeric_terms(connection: DuckDBPyConnection, table: str, column: str) -> list[str]:
@@ -257,8 +250,9 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
             coalesce(c.question, p.question) AS question, c.hop, c.hops, p.kind, p.chosen_id,
             p.rejected_id, p.tokens_chosen, p.tokens_rejected, c.n AS n_chosen, r.n AS n_rejected,
             r.failure, c.answer AS answer_chosen, r.answer AS answer_rejected, c.gold,
-            c.over AS over_chosen, c.under AS under_chosen, r.over AS over_rejected,
-            r.under AS under_rejected, c.steps AS steps_chosen, r.steps AS steps_rejected{columns}
+            -- null only where neither side was judged
+            greatest(c.over, r.over) AS over, greatest(c.under, r.under) AS under,
+            c.steps AS steps_chosen, r.steps AS steps_rejected{columns}
           FROM base_pairs p
           LEFT JOIN trajectories c
             ON c."group" = p."group" AND c.trajectory_id = p.chosen_id

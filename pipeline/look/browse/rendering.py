@@ -15,7 +15,6 @@ from urllib.parse import quote, urlencode
 from pipeline.core.text import one_line
 from pipeline.evaluation.failures import LEGEND
 from pipeline.evaluation.policy_names import policy_title
-from pipeline.look.browse.steps import scalar_terms
 from pipeline.look.report.html_pages import TEMPLATES as REPORT_TEMPLATES
 from pipeline.look.report.html_pages import page_environment
 from pipeline.pairs.select import BINS, KIND_MEANINGS
@@ -44,7 +43,6 @@ def _environment() -> Any:
     environment = page_environment(HERE / "templates")
     environment.filters |= {
         "value": _value,
-        "select_numbers": scalar_terms,
         "policy": policy_title,
         "short": one_line,
         "path": lambda value: quote(str(value), safe=""),

@@ -22,8 +22,8 @@ from pipeline.core.row_files import parquet_rows
 from pipeline.engine.store import MANIFEST
 from pipeline.evaluation.terminal import open_tokenizer
 from pipeline.look.browse.index import open_index
-from pipeline.look.browse.queries import Queries, Row
-from pipeline.look.browse.sources import RunSources, find_sources
+from pipeline.look.browse.queries import Queries
+from pipeline.look.browse.sources import find_sources
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -55,19 +55,16 @@ class RunEntry:
 class OpenRun:
     """A run with its side table, its passages and its tokenizer."""
 
-    def __init__(
-        self, entry: RunEntry, sources: RunSources, queries: Queries, outputs: frozenset[Path]
-    ) -> None:
-        """``outputs`` are the outputs of the run before ``sources`` were looked for."""
-        self.name = entry.name
-        self.sources, self.queries = sources, queries
-        self.policies = entry.policies
+    def __init__(self, entry: RunEntry, cache: Path) -> None:
+        self.name, self.policies = entry.name, entry.policies
         self.not_asked = entry.not_asked or (
             f"run {entry.name} has no config.yaml that names its policies; open it with its "
             "configuration: steep browse --config FILE"
         )
         self._entry = entry
-        self._outputs = outputs
+        self._outputs = _outputs(entry.store)  # before the sources are looked for
+        self.sources = find_sources(entry.name, entry.store, entry.current())
+        self.queries = Queries(open_index(self.sources, cache))
 
     @property
     def report(self) -> Path | None:
@@ -97,27 +94,28 @@ class OpenRun:
             )
         return open_tokenizer(directory)
 
-    def trajectory(self, group: str, row: int) -> Trajectory | None:
-        """A trajectory by its place in its file, or None."""
-        of_group = self.sources.group(group)
-        return None if of_group is None else _row(of_group.trajectories, row, Trajectory)
+    def record(self, kind: type[R], group: str, row: int) -> R | None:
+        """A trajectory or pair by its row, from 0, in the file of its group, or None.
 
-    def trajectory_by_id(
-        self, group: str, trajectory_id: str
-    ) -> tuple[Row | None, Trajectory | None]:
-        """A trajectory of a group with its row of the side table; None without it."""
-        row = self.queries.first("trajectories", group=group, trajectory_id=trajectory_id)
-        return row, None if row is None else self.trajectory(group, row["row"])
-
-    def pair(self, group: str, row: int) -> Pair | None:
-        """A pair by its place in its file, or None."""
+        Raises StoreError when the file cannot be read or the record does not fit ``kind``.
+        """
         of_group = self.sources.group(group)
-        return None if of_group is None else _row(of_group.pairs, row, Pair)
+        if of_group is None:
+            return None
+        path = of_group.pairs if kind is Pair else of_group.trajectories
+        if path is None:
+            return None
+        try:
+            with Place(path, row + 1):
+                found = next(parquet_rows(path, [row]), None)
+                return None if found is None else parse_record(kind, found)
+        except InputError as error:
+            raise StoreError(str(error)) from None
 
     def knowledge(self, table: str, column: str, value: str) -> list[Any]:
         """The ``chunks``, ``triplets`` or ``hyperedges`` of the run that have a value."""
         stage, kind = _KNOWLEDGE[table]
-        directory: Path | None = getattr(self.sources, stage)
+        directory = self.sources.knowledge.get(stage)
         for suffix in (".arrow", ".parquet"):  # memory-mapped, if there is such a file
             if directory is not None and (path := directory / f"{table}{suffix}").is_file():
                 return _records(path, kind).where(column, [value])
@@ -162,14 +160,10 @@ class Site:
         self._lock = threading.Lock()
 
     @property
-    def _entries(self) -> Mapping[str, RunEntry]:
-        self._known |= self._others(self._known.keys())
-        return self._known
-
-    @property
     def names(self) -> list[str]:
         """The names of all runs."""
-        return list(self._entries)
+        self._known |= self._others(self._known.keys())
+        return list(self._known)
 
     @property
     def first(self) -> OpenRun:
@@ -181,32 +175,13 @@ class Site:
 
         Raises StoreError when it has no outputs, DependencyError without duckdb.
         """
-        return self._opened(name) if name in self._entries else None
+        return self._opened(name) if name in self.names else None
 
     def _opened(self, name: str) -> OpenRun:
         with self._lock:
             if name not in self._open:
-                entry = self._known[name]
-                outputs = _outputs(entry.store)
-                sources = find_sources(name, entry.store, entry.current())
-                queries = Queries(open_index(sources, self._cache))
-                self._open[name] = OpenRun(entry, sources, queries, outputs)
+                self._open[name] = OpenRun(self._known[name], self._cache)
             return self._open[name]
-
-
-def _row(path: Path | None, row: int, kind: type[R]) -> R | None:
-    """The record in row ``row`` (from 0) of a Parquet file, or None.
-
-    Raises StoreError when the file cannot be read or the record does not fit ``kind``.
-    """
-    if path is None:
-        return None
-    try:
-        with Place(path, row + 1):
-            found = next(parquet_rows(path, [row]), None)
-            return None if found is None else parse_record(kind, found)
-    except InputError as error:
-        raise StoreError(str(error)) from None
 
 
 @lru_cache(maxsize=8)

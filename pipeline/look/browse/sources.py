@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -42,7 +42,8 @@ class Group:
     funnel: Path | None = None
     judged: Path | None = None
     questions: tuple[Path, ...] = ()
-    thresholds: Pairs | str = PAPER  # of the pairing, or why they are unknown
+    thresholds: Pairs = PAPER  # of the pairing
+    unexplained: str = ""  # why the thresholds are unknown
     policy: str = ""  # the name of an evaluated policy in results
 
     @property
@@ -69,9 +70,7 @@ class RunSources:
 
     name: str
     groups: tuple[Group, ...]
-    corpus: Path | None = None
-    graph: Path | None = None
-    hypergraph: Path | None = None
+    knowledge: Mapping[str, Path | None] = field(default_factory=dict)  # by stage
     stale: tuple[str, ...] = ()
 
     def group(self, key: str) -> Group | None:
@@ -104,10 +103,8 @@ def find_sources(name: str, root: Path, current: Sequence[Path] | None = None) -
     return RunSources(
         name,
         tuple(groups),
-        corpus=found.of("corpus"),
-        graph=found.of("graph"),
-        hypergraph=found.of("hypergraph"),
-        stale=tuple(found.stale),
+        {stage: found.of(stage) for stage in ("corpus", "graph", "hypergraph")},
+        tuple(found.stale),
     )
 
 
@@ -121,7 +118,7 @@ class _Found:
         )
         paired.sort(key=lambda path: path not in (current or ()))  # those of today first
         self.outputs = newest_outputs(root, [*paired, *reversed(current or ()), *scored])
-        self.stale: list[str] = []
+        self.stale: dict[str, None] = {}
 
     def numbers(self, *stages: str) -> list[int]:
         """The numbers of all rounds or policies of which a stage has an output."""
@@ -133,9 +130,7 @@ class _Found:
         label = stage if number is None else f"{stage}-{number}"
         directory = self.outputs.get(label)
         if directory is not None and self.current is not None and directory not in self.current:
-            line = f"{label} was made with other settings or inputs ({directory.name})"
-            if line not in self.stale:
-                self.stale.append(line)
+            self.stale[f"{label} was made with other settings or inputs ({directory.name})"] = None
         return directory
 
 
@@ -143,26 +138,29 @@ def _rounds(found: _Found) -> Iterator[Group]:
     for number in found.numbers("pair", "score", "sample"):
         pair, score = found.of("pair", number), found.of("score", number)
         sample, judged = found.of("sample", number), found.of("judge", number)
+        asked = found.of("questions-sampling", number) or found.of("questions-sampling")
+        thresholds, unexplained = _thresholds(pair, number)
         yield Group(
             f"round-{number}",
             trajectories=_file(score, TRAJECTORIES) or _file(sample, TRAJECTORIES),
             pairs=_file(pair, PAIRS),
             funnel=_file(pair, FUNNEL),
             judged=judged,
-            questions=_questions(found, ("sampling",), number),
-            thresholds=_thresholds(pair, number),
+            questions=_questions(asked),
+            thresholds=thresholds,
+            unexplained=unexplained,
         )
 
 
-def _thresholds(pair: Path | None, number: int) -> Pairs | str:
-    """The block ``pairs`` of the settings of a round, or a sentence if it does not fit `Pairs`."""
+def _thresholds(pair: Path | None, number: int) -> tuple[Pairs, str]:
+    """The block ``pairs`` of the settings of a round, and a sentence if it does not fit `Pairs`."""
     manifest = None if pair is None else manifest_of(pair)
     block = {} if manifest is None else manifest["key"]["settings"].get("pairs", {})
     try:
-        return Pairs.model_validate(block)
+        return Pairs.model_validate(block), ""
     except ValidationError as error:
         names = [".".join(map(str, ("pairs", *fault["loc"]))) for fault in error.errors()]
-        return (
+        return PAPER, (
             f"The reasons are unknown: round {number} was paired with settings that this version "
             f"of steep does not have ({', '.join(names)}); pair it again: steep run pair --round "
             f"{number}."
@@ -176,7 +174,7 @@ def _policies(found: _Found) -> Iterator[Group]:
             f"policy-{number}",
             trajectories=_file(directory, TRAJECTORIES),
             judged=found.of("judge-policy", number),
-            questions=_questions(found, ("test", "validation"), None),
+            questions=_questions(found.of("questions-test"), found.of("questions-validation")),
             policy=f"round-{number}" if number else _first_policy(found, directory),
         )
 
@@ -191,14 +189,10 @@ def _first_policy(found: _Found, evaluation: Path | None) -> str:
     return "start" if (given / "adapter").is_dir() else "base"
 
 
-def _questions(found: _Found, splits: Iterable[str], number: int | None) -> tuple[Path, ...]:
-    """The question files of the splits, of the round if it has its own."""
-    found_files = []
-    for split in splits:
-        of_round = None if number is None else found.of(f"questions-{split}", number)
-        directory = of_round or found.of(f"questions-{split}")
-        found_files.append(_file(directory, "questions.parquet"))
-    return tuple(path for path in found_files if path is not None)
+def _questions(*directories: Path | None) -> tuple[Path, ...]:
+    """The question files in the directories."""
+    files = (_file(directory, "questions.parquet") for directory in directories)
+    return tuple(path for path in files if path is not None)
 
 
 def _file(directory: Path | None, name: str) -> Path | None:

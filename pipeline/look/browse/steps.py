@@ -10,9 +10,9 @@ says how the step was chosen.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import lexical
@@ -21,23 +21,27 @@ from pipeline.methods.tearag.evidence_match import item_text
 _OFFSET = re.compile(r" at offset (\d+)$")
 _AROUND = 120  # characters of text on each side of a format error
 KINDS = ("subquery", "context", "summary")
+_PARTS: dict[str, Callable[[StepView], Any]] = {
+    "the reasoning": attrgetter("reasoning"),
+    "the query": attrgetter("query"),
+    "the key entities": attrgetter("entities"),
+    "the retrieved items": lambda step: [item.text for item in step.items],
+    "the conclusion": attrgetter("conclusion"),
+}
 
 
-@dataclass(frozen=True)
-class StepView:
+class StepView(NamedTuple):
     """One step, in any grammar; ``query`` is None for a step without search."""
 
-    number: int
     query: str | None
     entities: Sequence[str]
     reasoning: str
     conclusion: str
     items: Sequence[ContextItem]
-    terms: Mapping[str, Any] = field(default_factory=dict)
+    terms: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class EvidenceMatch:
+class EvidenceMatch(NamedTuple):
     """One piece of golden evidence; ``matches``: recorded value and step, by kind of text."""
 
     text: str
@@ -45,23 +49,18 @@ class EvidenceMatch:
 
 
 def step_views(trajectory: Trajectory) -> list[StepView]:
-    """The steps from 1, with the reward terms of each if the method has such terms."""
-    terms = (trajectory.rewards or {}).get("steps")
-    of_step: list[dict[str, Any]] = [{} for _ in trajectory.steps]
-    if isinstance(terms, list) and len(terms) == len(of_step):
-        of_step = [dict(each) if isinstance(each, dict) else {} for each in terms]
+    """The steps, with the reward terms of each if the method has such terms."""
+    steps, terms = trajectory.steps, (trajectory.rewards or {}).get("steps")
+    if not isinstance(terms, list) or len(terms) != len(steps):
+        terms = [None] * len(steps)
     return [
         StepView(
-            number,
-            step.asked or None,
-            step.entities,
-            step.reasoning or step.think,
-            step.summary or step.conclusion,
-            step.context,
-            of_step[number - 1],
+            step.asked or None, step.entities, step.reasoning or step.think,
+            step.summary or step.conclusion, step.context,
+            scalar_terms(own if isinstance(own, dict) else None),
         )
-        for number, step in enumerate(trajectory.steps, start=1)
-    ]
+        for step, own in zip(steps, terms, strict=True)
+    ]  # fmt: skip
 
 
 def first_difference(sides: Sequence[Mapping[str, Any]]) -> str:
@@ -70,16 +69,10 @@ def first_difference(sides: Sequence[Mapping[str, Any]]) -> str:
     Each side has its name, ``side``, and its ``steps``.
     """
     left, right = (side["steps"] for side in sides)
-    for one, other in zip(left, right, strict=False):
-        parts = {
-            "the reasoning": (one.reasoning, other.reasoning),
-            "the query": (one.query, other.query),
-            "the key entities": (one.entities, other.entities),
-            "the retrieved items": ([i.text for i in one.items], [i.text for i in other.items]),
-            "the conclusion": (one.conclusion, other.conclusion),
-        }
-        if found := [name for name, (a, b) in parts.items() if a != b]:
-            return f"step {one.number}, in {found[0]}"
+    for number, (one, other) in enumerate(zip(left, right, strict=False), start=1):
+        for name, part in _PARTS.items():
+            if part(one) != part(other):
+                return f"step {number}, in {name}"
     if len(left) != len(right):
         longer = sides[0 if len(left) > len(right) else 1]["side"]
         return (

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Span, Trajectory
-from pipeline.core.spans import cover_error
+from pipeline.core.spans import common_length, cover_error
 from pipeline.evaluation.excerpts import text_of
 
 if TYPE_CHECKING:
@@ -64,15 +66,11 @@ def _joined(parts: Sequence[Piece]) -> str:
     return "".join(part.text for part in parts)
 
 
-def _differences(left: str, right: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Character ranges of each text that differ from the other."""
+def _differences(left: str, right: str) -> tuple[list[int], list[int]]:
+    """Where the characters of each text that differ from the other start and end, in turn."""
     a, b = _WORD.findall(left), _WORD.findall(right)
-    start = 0
-    while start < min(len(a), len(b)) and a[start] == b[start]:
-        start += 1
-    end = 0
-    while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
-        end += 1
+    start = common_length(a, b)
+    end = common_length(a[start:][::-1], b[start:][::-1])
     middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
     counts = Counter(middle_b)
     equal = sum(counts[word] for word in middle_a)
@@ -81,37 +79,21 @@ def _differences(left: str, right: str) -> tuple[list[tuple[int, int]], list[tup
     else:
         matcher = SequenceMatcher(None, middle_a, middle_b, autojunk=False)
         blocks = [code for code in matcher.get_opcodes() if code[0] != "equal"]
-    offsets_a, offsets_b = _offsets(a), _offsets(b)
+    offsets_a, offsets_b = (list(accumulate(map(len, words), initial=0)) for words in (a, b))
     return (
-        [(offsets_a[start + i], offsets_a[start + j]) for _, i, j, _, _ in blocks if j > i],
-        [(offsets_b[start + i], offsets_b[start + j]) for _, _, _, i, j in blocks if j > i],
+        [offsets_a[start + n] for _, i, j, _, _ in blocks if j > i for n in (i, j)],
+        [offsets_b[start + n] for _, _, _, i, j in blocks if j > i for n in (i, j)],
     )
 
 
-def _offsets(words: Sequence[str]) -> list[int]:
-    offsets = [0]
-    for word in words:
-        offsets.append(offsets[-1] + len(word))
-    return offsets
-
-
-def _marked(parts: Sequence[Piece], ranges: Sequence[tuple[int, int]]) -> list[Piece]:
-    """The pieces, cut where a marked range starts or ends."""
-    marked: list[Piece] = []
-    place, number = 0, 0
-    for part in parts:
-        end = place + len(part.text)
-        at = place
-        while at < end:
-            while number < len(ranges) and ranges[number][1] <= at:
-                number += 1
-            first, last = ranges[number] if number < len(ranges) else (end, end)
-            inside = first <= at
-            stop = min(end, last if inside else first)
-            marked.append(Piece(part.text[at - place : stop - place], part.role, inside))
-            at = stop
-        place = end
-    return marked
+def _marked(parts: Sequence[Piece], marks: Sequence[int]) -> list[Piece]:
+    """The pieces, cut at ``marks``, where ranges that differ start and end in turn."""
+    text = _joined(parts)
+    ends = list(accumulate(len(part.text) for part in parts))
+    return [
+        Piece(text[at:end], parts[bisect_right(ends, at)].role, bisect_right(marks, at) % 2 == 1)
+        for at, end in pairwise(sorted({0, *ends, *marks}))
+    ]
 
 
 def trained_pieces(

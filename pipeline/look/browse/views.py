@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError, SteepError
-from pipeline.core.records import Trajectory
+from pipeline.core.records import Pair, Trajectory
 from pipeline.evaluation.excerpts import PairSide, pair_sides, question_of, texts_of
 from pipeline.evaluation.terminal import answer_line, cost_line
 from pipeline.look.browse.compare import Selection, Side
@@ -34,7 +34,7 @@ from pipeline.look.browse.texts import (
 )
 from pipeline.methods import candidate_terms
 from pipeline.pairs.reasons import place, reasons
-from pipeline.pairs.select import PAPER, Candidate
+from pipeline.pairs.select import Candidate
 from pipeline.rollout.answering import LONGEST_QUESTION
 
 if TYPE_CHECKING:
@@ -61,12 +61,15 @@ def listing(run: OpenRun, table: Table, parameters: Mapping[str, str]) -> Page:
 
 def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
     """A pair side by side, with the reason for it, its steps, and all samples of its question."""
-    record, of_group = run.pair(group, row), run.sources.group(group)
+    record, of_group = run.record(Pair, group, row), run.sources.group(group)
     if record is None or of_group is None:
         return None
     around = _around(run, PAIRS, group, row, parameters)
     sides = pair_sides(record)
-    found = [run.trajectory_by_id(group, side.id) for side in sides]
+    rows = [run.queries.first("trajectories", group=group, trajectory_id=s.id) for s in sides]
+    found = [
+        (own, None if own is None else run.record(Trajectory, group, own["row"])) for own in rows
+    ]
     texts, problem = _pair_texts(run, sides, found)
     shown = around["show_tokens"] or None
     views = [
@@ -82,10 +85,10 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
     ]
     samples = run.queries.where("trajectories", question_id=record.question_id, group=group)
     candidates = {sample["trajectory_id"]: _candidate(sample) for sample in samples}
-    thresholds = of_group.thresholds
-    why, both = None, [candidates.get(name) for name in (record.chosen_id, record.rejected_id)]
-    if not isinstance(thresholds, str) and both[0] is not None and both[1] is not None:
-        why = reasons(record.kind, both[0], both[1], thresholds)
+    thresholds, why = of_group.thresholds, None
+    chosen, rejected = (candidates.get(side.id) for side in sides)
+    if chosen is not None and rejected is not None and not of_group.unexplained:
+        why = reasons(record.kind, chosen, rejected, thresholds)
     return {
         "pair": record,
         "group": of_group,
@@ -94,13 +97,9 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "problem": problem,
         "difference": first_difference(views),
         "reasons": why,
-        "unexplained": thresholds if isinstance(thresholds, str) else None,
+        "unexplained": of_group.unexplained,
         "samples": sorted(
-            samples,
-            key=lambda sample: place(
-                candidates[sample["trajectory_id"]],
-                PAPER if isinstance(thresholds, str) else thresholds,
-            ),
+            samples, key=lambda sample: place(candidates[sample["trajectory_id"]], thresholds)
         ),
         **around,
     }
@@ -184,7 +183,7 @@ def versus(sides: Sequence[Side], question_id: str, selected: Selection) -> Page
         queries, group = side.run.queries, side.group.key
         rows = queries.where("trajectories", question_id=question_id, group=group)
         facts = next((row for row in rows if row["correct"] == right), rows[0])
-        record = side.run.trajectory(group, facts["row"])
+        record = side.run.record(Trajectory, group, facts["row"])
         if record is None:
             return None
         records.append(record)
@@ -205,7 +204,7 @@ def versus(sides: Sequence[Side], question_id: str, selected: Selection) -> Page
 
 def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
     """A trajectory with its text, steps, rewards, verdicts and pairs."""
-    found = run.trajectory(group, row)
+    found = run.record(Trajectory, group, row)
     facts = None if found is None else run.queries.first("trajectories", group=group, row=row)
     if found is None or facts is None:
         return None

@@ -15,8 +15,10 @@ from typing import Any
 from pipeline.core.answer_metrics import ALL, ALL_QUESTIONS, AVERAGE_TITLES, is_average
 from pipeline.core.row_files import iterate_parquet
 from pipeline.engine.store import MANIFEST, read_manifest, read_output
-
-PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
+from pipeline.evaluation.measured import read_outcomes
+from pipeline.evaluation.metrics import metrics_rows
+from pipeline.knowledge.corpus.coverage import ADDED, COVERAGE
+from pipeline.pairs.select import KIND_MEANINGS
 
 
 def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
@@ -87,19 +89,18 @@ def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
 
 def pair_kinds(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     """Number of pairs by the kind of the rejected trajectory (TeaRAG eq. 14), by round."""
-    result = {}
+    result: dict[int, dict[str, int]] = {}
     for number, directory in rounds_of(inputs, "pair").items():
         rows = iterate_parquet(directory / "pairs.parquet", ["kind"])
         counts = Counter(row["kind"] for row in rows)
-        result[number] = {kind: counts[kind] for kind in PAIR_KINDS if counts[kind]}
+        result[number] = {kind: counts[kind] for kind in KIND_MEANINGS if counts[kind]}
     return result
 
 
-def training_logs(inputs: Mapping[str, Path]) -> dict[str, list[dict[str, float]]]:
-    """Trainer logs by policy ("sft", "round-1", ...), with one dictionary per logged step."""
-    directories = {"sft": inputs["sft"]} if "sft" in inputs else {}
-    directories |= {f"round-{n}": path for n, path in rounds_of(inputs, "train").items()}
-    return {name: read_output(path / "log.json")["history"] for name, path in directories.items()}
+def training_log(directory: Path) -> list[dict[str, float]]:
+    """The log of a trainer, with one dictionary per logged step."""
+    history: list[dict[str, float]] = read_output(directory / "log.json")["history"]
+    return history
 
 
 def series(history: list[dict[str, float]], key: str) -> tuple[list[float], list[float]]:
@@ -140,3 +141,31 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
             }
         )
     return result
+
+
+def coverage(
+    inputs: Mapping[str, Path], policies: Sequence[str], split: str, seed: int
+) -> dict[str, Any]:
+    """What the corpus lacks of the golden evidence, and the results over the other questions.
+
+    ``answerable`` has rows by policy, split and data set. It is empty if all evaluated questions
+    are covered. Raises StoreError when a file is missing.
+    """
+    if "coverage" not in inputs:
+        return {"coverage": [], "lacking_titles": [], "answerable": {}, "added_gold": []}
+    found = read_output(inputs["coverage"] / COVERAGE)
+    lacking = set(found["uncovered"].get(split, ()))
+    answerable: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for policy in policies if lacking else ():
+        outcomes = read_outcomes(inputs[f"evaluate-{policy}"]).outcomes
+        covered = [outcome for outcome in outcomes if outcome.question_id not in lacking]
+        if covered:
+            rows = metrics_rows(policy, split, covered, {}, seed=seed)
+            answerable |= {(policy, row["split"], row["dataset"]): row for row in rows}
+    added = inputs["corpus"] / ADDED
+    return {
+        "coverage": found["rows"],
+        "lacking_titles": found["titles"],
+        "answerable": answerable,
+        "added_gold": read_output(added) if added.is_file() else [],
+    }

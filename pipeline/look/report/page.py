@@ -22,15 +22,14 @@ from pipeline.engine.progress import duration
 from pipeline.engine.store import read_output
 from pipeline.evaluation import plots
 from pipeline.evaluation.compare import SIGNIFICANT, parted
+from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.evaluation.policy_names import policy_in_text, policy_title
+from pipeline.look.report import data as collect
 from pipeline.look.report import (
-    coverage_section,
-    failures_section,
     recall_section,
     rewards_section,
     usage_section,
 )
-from pipeline.look.report import data as collect
 from pipeline.look.report.html_pages import BROWSER_LINKS, TEMPLATES, page_environment
 from pipeline.methods import method
 from pipeline.pairs.select import BINS, KIND_MEANINGS
@@ -87,7 +86,7 @@ def figures(found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "settings": found["differing"],
         "recall": [asdict(recall) for recall in found["recalls"]],
-        "coverage": [asdict(row) for row in found["coverage"]],
+        "coverage": found["coverage"],
         "answerable": list(found["answerable"].values()),
         "added_gold": len(found["added_gold"]),
         "average": found["average"],
@@ -142,10 +141,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "evaluated": context.config.for_evaluation().retrieval,
         "significant": SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None, context.config.evaluation.average),
-        **coverage_section.values(
-            inputs, _policies(rows), context.config.evaluation.split, context.seed
-        ),
-        **failures_section.values(rows),
+        **collect.coverage(inputs, _policies(rows), context.config.evaluation.split, context.seed),
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
         **rewards_section.values(inputs, trained.reward_titles),
@@ -165,7 +161,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "kind_meanings": KIND_MEANINGS,
         "links_of_the_browser": Markup(BROWSER_LINKS),
         "kinds": kinds,
-        "kind_names": [k for k in collect.PAIR_KINDS if any(k in c for c in kinds.values())],
+        "kind_names": [k for k in KIND_MEANINGS if any(k in c for c in kinds.values())],
         "training": _training(inputs, context.config.objective),
         "stages": stages,
         "versions": stages[-1]["versions"] if stages else {},
@@ -184,7 +180,9 @@ def _results(
     main = [row for row in rows if row["split"] == split]
     # Rows with over- or under-search rates.
     judged = [row for row in main if row["osr"] is not None or row["usr"] is not None]
+    occurring = [m for m in FailureMode if any(row["failure_modes"][m]["n"] for row in main)]
     result: dict[str, Any] = {
+        "failure_modes": {mode.value: LEGEND[mode] for mode in occurring},
         "policies": policies,
         "split": split,
         "colors": {p: plots.series_color(i, len(policies)) for i, p in enumerate(policies)},
@@ -202,7 +200,10 @@ def _results(
         **_by_hop_count(main),
         "judged": collect.by_dataset(judged),
         "parts": _by_part(rows, split, average),
-        "final": _final(rows, split),
+        # Of the last policy on ``evaluation.final_split``.
+        "final": collect.by_dataset(
+            [row for row in rows if row["split"] != split and "/" not in row["split"]]
+        ),
         "learning": _learning(policies, main, average),
     }
     if evaluate is None:
@@ -242,8 +243,7 @@ def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in rows:
         if (count := hop_count(row["dataset"])) is not None:
             found.setdefault(row["policy"], {})[count] = row
-    counts = sorted({count for of_policy in found.values() for count in of_policy})
-    return {"by_hop_count": found, "hop_counts": counts}
+    return {"by_hop_count": found, "hop_counts": sorted(set().union(*found.values()))}
 
 
 def _by_part(
@@ -254,13 +254,6 @@ def _by_part(
         if row["split"].startswith(f"{split}/") and row["dataset"] == average:
             result.setdefault(row["split"].removeprefix(f"{split}/"), []).append(row)
     return result
-
-
-def _final(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows of the last policy on ``evaluation.final_split`` by data set, then the averages."""
-    return collect.by_dataset(
-        [row for row in rows if row["split"] != split and "/" not in row["split"]]
-    )
 
 
 def _learning(
@@ -312,13 +305,14 @@ def _steps(
 
 def _training(inputs: Mapping[str, Path], objective: str) -> dict[str, Any]:
     """Figures of the trainer logs."""
-    logs = collect.training_logs(inputs)
-    rounds = {int(p.removeprefix("round-")): h for p, h in logs.items() if p != "sft"}
+    trained = collect.rounds_of(inputs, "train")
+    rounds = {number: collect.training_log(directory) for number, directory in trained.items()}
     last = max(rounds, default=0)
     figures: dict[str, str] = {}
-    if "sft" in logs:
+    if "sft" in inputs:
+        losses = collect.series(collect.training_log(inputs["sft"]), "loss")
         figures["SFT loss"] = plots.line_chart(
-            [(plots.SFT, "-", *collect.series(logs["sft"], "loss"))], 1, "loss (nats per token)"
+            [(plots.SFT, "-", *losses)], 1, "loss (nats per token)"
         )
     for title, keys, label in _LOSS[objective]:
         curves = [
