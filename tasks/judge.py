@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.config import Judges
 from pipeline.core.atomic import write_json
@@ -36,11 +36,9 @@ from tasks.world import World
 if TYPE_CHECKING:
     from pipeline.core.verdicts import JudgedStep
     from pipeline.engine.context import StageContext
-    from pipeline.judges.cases import CallRecord, Case, JudgeCall
     from pipeline.judges.cases import Judge as AnyJudge
-    from pipeline.judges.judge_steps import Answerer, JudgingResult
+    from pipeline.judges.judge_steps import Answerer
     from pipeline.judges.opening import PolicyAnswers
-    from pipeline.judges.search_errors import SearchErrors
     from pipeline.llm.chat import Usage
     from pipeline.llm.replies import ReplyExchange
 
@@ -208,8 +206,14 @@ def _opened(
 
 
 def _report_usages(policy: Usage, over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:
-    """Print the usage of each model; returns them by name."""
-    usages = {"policy": policy, **_usages(over, under)}
+    """Print the usage of the policy and of each judge with a model; returns them by name."""
+    from pipeline.judges.llm_judge import LlmJudge
+
+    usages = {"policy": policy}
+    judges = {"judge": over} if over is under else {"over": over, "under": under}
+    for name, judge in judges.items():
+        if isinstance(asked := getattr(judge, "inner", judge), LlmJudge):
+            usages[name] = asked.chat.usage
     for name, usage in usages.items():
         print(f"{name}: {usage.line()}")
     return usages
@@ -273,69 +277,30 @@ def judge_to(
     fails = errors.unknown_share is not None and errors.unknown_share > ceiling
     folder = checkpoint_dir if fails else output
     count = write_parquet(folder / VERDICTS, judged.verdicts(steps), Verdict)
-    write_parquet(folder / CALLS, _records(judged.calls), CallRecord)
-    statistics = _statistics(judged, steps, errors)
+    records = (
+        CallRecord(kind=case.kind, **asdict(case), **asdict(call))
+        for case, call in judged.calls.items()
+    )
+    write_parquet(folder / CALLS, records, CallRecord)
+    faults = Counter(call.fault for call in map(judged.call, steps) if call.verdict == "unknown")
+    unknown = errors.over.unknown + errors.under.unknown
+    statistics = {
+        "over": asdict(errors.over),
+        "under": asdict(errors.under),
+        "unknown": unknown,
+        "calls": dict(Counter(case.kind for case in judged.calls)),
+        "faults": dict(faults.most_common()),
+    }
     write_json(folder / "statistics.json", statistics)
     for name, value in statistics.items():
         print(f"{name}: {value}")
     for line in constant_verdicts(statistics):
         print(line)
     if fails:
-        unknown = errors.over.unknown + errors.under.unknown
-        faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())
+        reasons = ", ".join(f"{count} {fault}" for fault, count in faults.most_common())
         raise JudgeError(
-            f"{unknown} of {count} steps have no verdict ({faults}); expected at most "
+            f"{unknown} of {count} steps have no verdict ({reasons}); expected at most "
             f"{ceiling:.1%} (judges.unknown_ceiling); see {folder / CALLS}, fix the judge and "
             "rerun, which requests only the missing verdicts"
         )
-    return {"steps": count, "calls": len(judged.calls), "unknown": statistics["unknown"]}
-
-
-def _statistics(
-    judged: JudgingResult, steps: Iterable[JudgedStep], errors: SearchErrors
-) -> dict[str, Any]:
-    """Counts of verdicts by kind, and reasons of unknown verdicts."""
-    faults = Counter(call.fault for call in map(judged.call, steps) if call.verdict == "unknown")
-    return {
-        "over": asdict(errors.over),
-        "under": asdict(errors.under),
-        "unknown": errors.over.unknown + errors.under.unknown,
-        "calls": dict(Counter(case.kind for case in judged.calls)),
-        "faults": dict(faults.most_common()),
-    }
-
-
-def _records(calls: Mapping[Case, JudgeCall]) -> Iterator[CallRecord]:
-    from pipeline.judges.cases import CallRecord
-
-    for case, call in calls.items():
-        yield CallRecord(
-            key=call.key,
-            kind=case.kind,
-            verdict=call.verdict,
-            fault=call.fault,
-            model=call.model,
-            query=getattr(case, "query", None),
-            answer=getattr(case, "answer", None),
-            reasoning=getattr(case, "reasoning", None),
-            conclusion=case.conclusion,
-            prompt=call.prompt,
-            reply=call.reply,
-        )
-
-
-def _usages(over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:
-    """Usage of the judges that are language models, by name."""
-    from pipeline.judges.cases import NoisyJudge
-    from pipeline.judges.llm_judge import LlmJudge
-
-    judges = {"judge": over} if over is under else {"over": over, "under": under}
-    without_noise = {
-        name: judge.inner if isinstance(judge, NoisyJudge) else judge
-        for name, judge in judges.items()
-    }
-    return {
-        name: judge.chat.usage
-        for name, judge in without_noise.items()
-        if isinstance(judge, LlmJudge)
-    }
+    return {"steps": count, "calls": len(judged.calls), "unknown": unknown}

@@ -106,13 +106,9 @@ class Questions(DataTask, LightTask):
         from pipeline.knowledge.corpus.first_records import is_small
         from pipeline.knowledge.corpus.questions.load import Notes
 
-        files = [
-            (file, path)
-            for file, path in self._raw_questions()
-            if is_small(path, *map(Path, file.gold.values()))
-        ]
-        notes = Notes()
-        if len(files) < len(self._question_files):
+        files, notes = list(self._raw_questions()), Notes()
+        small = (is_small(path, *map(Path, file.gold.values())) for file, path in files)
+        if len(files) < len(self._question_files) or not all(small):
             return None, notes
         without = None if self.held_out is None else self.held_out.without
         found = read_split(self.split, files, self.settings.seed, notes, without)
@@ -255,12 +251,9 @@ def questions(task: StageTask, split: str) -> StageTask:
 
     A round with its own ``data.sampling`` (``per_round``) has its own task.
     """
-    of_split: StageTask
-    if split == "sampling":
-        own = task.settings.data.sampling != task.run_settings.data.sampling
-        of_split = task.clone(QuestionsSampling, round=task.round_number if own else None)
-    else:
-        of_split = task.clone(SPLITS[split])
+    own = split == "sampling" and task.settings.data.sampling != task.run_settings.data.sampling
+    round = {"round": task.round_number} if own else {}
+    of_split: StageTask = task.clone(SPLITS[split], **round)
     return of_split
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -444,10 +443,10 @@ def _retrieve(context: StageContext, hops: Sequence[Hop]) -> None:
     from pipeline.training.lora import load_tokenizer, locate_base
     from tasks.sample import open_run_retriever
 
-    if (retriever := open_run_retriever(context)) is None:
-        return
     context.progress.start(None, "searches")
-    with closing(retriever):
+    with open_run_retriever(context) as retriever:
+        if retriever is None:
+            return
         found = retriever.retrieve([Query(hop.question, later=hop.number > 1) for hop in hops])
     if (limit := context.config.sampling.max_context_tokens) is not None:
         model, shown = context.config.model, context.format.grammar.observation

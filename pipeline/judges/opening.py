@@ -46,10 +46,9 @@ class Judging:
         return over, self._judge("under", self.settings.under)
 
     def _judge(self, kind: str, model: JudgeModel) -> Judge:
-        judge = self._noiseless_judge(kind, model)
-        return judge if model.noisy is None else NoisyJudge(judge, model.noisy.share)
-
-    def _noiseless_judge(self, kind: str, model: JudgeModel) -> Judge:
+        if model.noisy is not None:
+            without_noise = self._judge(kind, model.model_copy(update={"noisy": None}))
+            return NoisyJudge(without_noise, model.noisy.share)
         if model.backend == "closed-world":
             from pipeline.judges.closed_world import ClosedWorldJudge
 
