@@ -251,9 +251,12 @@ def questions(task: StageTask, split: str) -> StageTask:
 
     A round with its own ``data.sampling`` (``per_round``) has its own task.
     """
-    own = split == "sampling" and task.settings.data.sampling != task.run_settings.data.sampling
-    round = {"round": task.round_number} if own else {}
-    of_split: StageTask = task.clone(SPLITS[split], **round)
+    of_split: StageTask
+    if split == "sampling":
+        own = task.settings.data.sampling != task.run_settings.data.sampling
+        of_split = task.clone(QuestionsSampling, round=task.round_number if own else None)
+    else:
+        of_split = task.clone(SPLITS[split])
     return of_split
 
 

@@ -112,11 +112,6 @@ def test_a_damaged_manifest_is_a_sentence_everywhere(workspace, first, text):
         run(task(Second, workspace))
 
 
-def test_a_manifest_may_lack_what_has_a_default(workspace, first):
-    assert "execution" not in json.loads((first / "manifest.json").read_text())
-    assert why(task(First, workspace)) == ["first: done; nothing would run"]
-
-
 def test_an_output_in_the_place_of_another_is_noticed(workspace, first):
     other = complete_first(workspace, "6", "retrieval.top_k=6")
     shutil.rmtree(first)
