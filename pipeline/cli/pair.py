@@ -227,11 +227,11 @@ def _pairs(
             yield question_id, [_candidate(view, place) for place, view in enumerate(views)]
 
     with Place(source):
-        for question in pair_questions(candidates(), thresholds):
+        for pairs, outcomes in pair_questions(candidates(), thresholds):
             if write is not None:
-                for outcome in question.outcomes:
+                for outcome in outcomes:
                     write(json_text(as_json(outcome)) + "\n")
-            for pair in question.pairs:
+            for pair in pairs:
                 chosen, rejected = by_id[pair.chosen.id], by_id[pair.rejected.id]
                 yield as_json(_whole(chosen, rejected, pair.kind, prompt)) | {
                     "chosen_total": counted_total(pair.chosen, thresholds),

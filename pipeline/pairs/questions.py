@@ -9,7 +9,6 @@ repetitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
@@ -21,15 +20,6 @@ from pipeline.pairs.funnel import PairingOutcome
 from pipeline.pairs.select import PAPER, Candidate, CandidatePair, select
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionPairs:
-    """The pairs of one question, and the outcomes of its trajectories in their order."""
-
-    question_id: str
-    pairs: list[CandidatePair]
-    outcomes: list[PairingOutcome]
 
 
 def by_question(
@@ -56,8 +46,8 @@ def by_question(
 
 def pair_questions(
     questions: Iterable[tuple[str, Sequence[Candidate]]], thresholds: Pairs = PAPER
-) -> Iterator[QuestionPairs]:
-    """The pairs of each question, as it comes.
+) -> Iterator[tuple[list[CandidatePair], list[PairingOutcome]]]:
+    """The pairs of each question, and the outcomes of its trajectories in their order.
 
     Raises InputError when two trajectories share an id, or when trajectories of a question were
     scored with different rewards.
@@ -79,4 +69,4 @@ def pair_questions(
             chosen, rejected = outcomes[pair.chosen.id], outcomes[pair.rejected.id]
             chosen.partner = chosen.partner or pair.rejected.id
             rejected.partner = pair.chosen.id
-        yield QuestionPairs(question_id, selected, list(outcomes.values()))
+        yield selected, list(outcomes.values())
