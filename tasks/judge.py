@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
     from pipeline.judges.cases import Judge as AnyJudge
     from pipeline.judges.judge_steps import Answerer
-    from pipeline.judges.opening import PolicyAnswers
+    from pipeline.judges.opening import Judging
     from pipeline.llm.chat import Usage
     from pipeline.llm.replies import ReplyExchange
 
@@ -152,17 +152,17 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.engine.files.shards import shard_directories
     from pipeline.llm.replies import replies_of
 
-    settings = _settings(context)
     steps = StepsOfFile(context.inputs["paths"] / FILE)
     failed_before = (context.checkpoint_dir / CALLS).exists()
     replies = replies_of(shard_directories(context), retry=failed_before)
-    answers, over, under = _opened(context, settings, replies)
+    judging, answerer = _opened(context, replies)
+    over, under = judging.judges()
     with over, under:
         counts = judge_to(
-            context.output, context.checkpoint_dir, steps, answers, over, under,
-            ceiling=settings.unknown_ceiling, progress=context.progress,
+            context.output, context.checkpoint_dir, steps, answerer, over, under,
+            ceiling=judging.settings.unknown_ceiling, progress=context.progress,
         )  # fmt: skip
-    usages = _report_usages(answers.usage, over, under)
+    usages = _report_usages(judging.usage, over, under)
     total = {name: usage.total() for name, usage in usages.items()}
     write_json(context.output / "chat.json", total)
     return counts
@@ -176,33 +176,28 @@ def run_shard(context: StageContext) -> dict[str, int]:
 
     steps = StepsOfFile(context.inputs["paths"] / FILE, context.shard, context.shards)
     replies = ReplyLog()
-    answers, over, under = _opened(context, _settings(context), replies)
+    judging, answerer = _opened(context, replies)
+    over, under = judging.judges()
     with over, under:
-        judge_steps(steps, answers, over, under, context.progress)
-    _report_usages(answers.usage, over, under)
+        judge_steps(steps, answerer, over, under, context.progress)
+    _report_usages(judging.usage, over, under)
     return {"replies": replies.write(context.output)}
 
 
-def _settings(context: StageContext) -> Judges:
-    """The judges of the round, or of the evaluation for an evaluated policy."""
-    of_policy = context.stage.startswith("judge-policy")
-    judges = context.config.evaluation_judges if of_policy else context.config.judges
-    assert judges is not None  # the task has refused a configuration without them
-    return judges
-
-
-def _opened(
-    context: StageContext, settings: Judges, replies: ReplyExchange
-) -> tuple[PolicyAnswers, AnyJudge, AnyJudge]:
-    from pipeline.judges.opening import Judging, PolicyAnswers
+def _opened(context: StageContext, replies: ReplyExchange) -> tuple[Judging, Answerer]:
+    """The judges of the round, or of the evaluation for an evaluated policy, and its answers."""
+    from pipeline.judges.opening import Judging
     from pipeline.rollout.grammars import grammar
     from pipeline.rollout.policy import read_policy
 
     config, world = context.config, context.inputs.get("world")
+    of_policy = context.stage.startswith("judge-policy")
+    settings = config.evaluation_judges if of_policy else config.judges
+    assert settings is not None  # the task has refused a configuration without them
     judging = Judging(settings, context.models, replies, context.progress, world)
     adapter = read_policy(context.inputs["policy"]).adapter
     policy_grammar = grammar(config.grammar, max_steps=config.sampling.max_steps)
-    return PolicyAnswers(judging, adapter, policy_grammar), *judging.judges()
+    return judging, partial(judging.answers, adapter, policy_grammar)
 
 
 def _report_usages(policy: Usage, over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:

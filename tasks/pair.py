@@ -203,10 +203,8 @@ class _ScoredFile:
         from pipeline.pairs.candidates import pair_of
 
         prompt = self._context.config.prompt.messages(chosen.question)
-        rewards = (chosen.rewards or {}, rejected.rewards or {})
-        number = self._context.round or 0
-        tools = chosen.tools or self._format.tools
-        return pair_of(chosen, rejected, kind, prompt, rewards, round=number, tools=tools)
+        number, tools = self._context.round or 0, chosen.tools or self._format.tools
+        return pair_of(chosen, rejected, kind, prompt, round=number, tools=tools)
 
 
 def candidate_of(

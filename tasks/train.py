@@ -177,27 +177,23 @@ def train_round(context: StageContext) -> dict[str, int]:
         "seed": context.seed, "checkpoint_dir": context.checkpoint_dir, "history": history,
         "tracking": tracking_of(context),
     }  # fmt: skip
-    of_round: dict[str, Any]
     trainer: Any
     if isinstance(settings, Grpo):
-        of_round = {"temperature": config.sampling.temperature}
+        of_round: dict[str, Any] = {"temperature": config.sampling.temperature}
         trainer = grpo_trainer(model, tokenizer, records, settings, **shared, **of_round)
     else:
-        of_round = {
-            "eta": for_round(settings.eta, number),
-            "epochs": for_round(settings.round_epochs, number),
-        }
-        trainer = (
-            sft_trainer(model, tokenizer, records, settings, **shared, number=number)
-            if reference is None
-            else dpo_trainer(
-                model, tokenizer, records, settings, **shared, number=number,
+        epochs = for_round(settings.round_epochs, number)
+        of_round = {"eta": for_round(settings.eta, number), "epochs": epochs}
+        shared["number"] = number
+        if reference is None:
+            trainer = sft_trainer(model, tokenizer, records, settings, **shared)
+        else:
+            same = reference.policy == parent.policy
+            trainer = dpo_trainer(
+                model, tokenizer, records, settings, **shared,
                 reference_name=f"{reference.base_sha} {reference.policy}",
-                reference_adapter=(
-                    None if reference.policy == parent.policy else context.inputs["sft"] / "adapter"
-                ),
-            )
-        )  # fmt: skip
+                reference_adapter=None if same else context.inputs["sft"] / "adapter",
+            )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,

@@ -242,10 +242,10 @@ def _pairs(
 def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, prompt: Prompt) -> Pair:
     """A pair with the texts, tokens and reward terms of its trajectories; the round is unknown."""
     messages = prompt.messages(chosen.question) if chosen.question else []
-    rewards, tools = (chosen.rewards, rejected.rewards), chosen.tools
+    tools = chosen.tools
     if not tools and chosen.messages:
         tools = tool_format(chosen.grammar or DEFAULT_METHOD).declared
     text = tools if isinstance(tools, str | None) else json_text(tools)
     from pipeline.pairs.candidates import pair_of  # imports numpy
 
-    return pair_of(chosen, rejected, kind, messages, rewards, round=0, tools=text)
+    return pair_of(chosen, rejected, kind, messages, round=0, tools=text)

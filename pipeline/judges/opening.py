@@ -22,7 +22,7 @@ from pipeline.rollout.grammars import Grammar
 _TRIES = 3  # requests of a case until an endpoint gives an answer that can be parsed
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judging:
     """Opens what the settings ``judges`` name.
 
@@ -37,6 +37,21 @@ class Judging:
     progress: Progress
     world: Path | None = None
     key: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+    def answers(
+        self, adapter: Path | None, grammar: Grammar, queries: Sequence[str]
+    ) -> Mapping[str, ClosedBookAnswer]:
+        """The answer of the policy with ``adapter`` to each query; ``usage`` counts the requests.
+
+        The model is loaded only when an answer is not cached, and freed before returning.
+        """
+        with self.models.policy_chat(adapter) as chat:
+            chat.progress = self.progress
+            self.replies.attach("policy", chat)
+            answers = closed_book_answers(queries, chat, grammar)
+        self.usage = replace(chat.usage)
+        return answers
 
     def judges(self) -> tuple[Judge, Judge]:
         """The judges of over-search and under-search: one for both if their settings are equal."""
@@ -50,10 +65,11 @@ class Judging:
             without_noise = self._judge(kind, model.model_copy(update={"noisy": None}))
             return NoisyJudge(without_noise, model.noisy.share)
         if model.backend == "closed-world":
+            from pipeline.closed_world.write import read_world
             from pipeline.judges.closed_world import ClosedWorldJudge
 
             assert self.world is not None  # checked by the configuration
-            judge = ClosedWorldJudge.of(self.world)
+            judge = ClosedWorldJudge(read_world(self.world))
             judge.progress = self.progress
             return judge
         chat = self.models.chat(self.key or f"judges.{kind}", model)
@@ -63,26 +79,3 @@ class Judging:
             return LlmJudge(chat, model=model.endpoint.model, tries=_TRIES)
         # A second try is useless here: greedy decoding repeats its answer.
         return LlmJudge(chat, model=str(model.model), in_process=True)
-
-
-@dataclass
-class PolicyAnswers:
-    """Closed-book answers of the policy with ``adapter``; ``usage`` counts its requests."""
-
-    judging: Judging
-    adapter: Path | None
-    grammar: Grammar
-    usage: Usage = field(default_factory=Usage)
-
-    def __call__(self, queries: Sequence[str]) -> Mapping[str, ClosedBookAnswer]:
-        """The policy's answer to each query.
-
-        The model is loaded only when an answer is not cached, and freed before returning.
-        """
-        judging = self.judging
-        with judging.models.policy_chat(self.adapter) as chat:
-            chat.progress = judging.progress
-            judging.replies.attach("policy", chat)
-            answers = closed_book_answers(queries, chat, self.grammar)
-        self.usage = replace(chat.usage)
-        return answers

@@ -25,7 +25,9 @@ def random_facts(rng: random.Random) -> dict[str, Fact]:
 
 
 def rulings(cases: list) -> list[str]:
-    return [call.verdict for call in JUDGE.decide(cases)]
+    calls = JUDGE.decide(cases)
+    assert len({call.key for call in calls}) == len(set(cases))
+    return [call.verdict for call in calls]
 
 
 def test_texts_are_equivalent_when_they_give_the_same_value_in_any_wording():

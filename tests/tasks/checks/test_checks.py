@@ -205,6 +205,7 @@ def test_a_template_is_given_the_roles_of_each_stage(tmp_path: Path) -> None:
     [
         ("[q_proj, v_proj]", None),
         ("[self_attn.q_proj, down_proj]", None),
+        ("[embed_tokens]", None),
         ("[c_attn]", "PEFT refuses it (Target modules {'c_attn'} not found in the base model)"),
         ("[q_proj, nope]", "the base model has no module nope"),
         ("[norm]", "PEFT refuses it (Target module LlamaRMSNorm)"),
