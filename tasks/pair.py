@@ -31,7 +31,7 @@ from tasks.score import Score
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
     from pipeline.pairs.candidates import CandidateTerms
-    from pipeline.pairs.funnel import PairingOutcome
+    from pipeline.pairs.questions import PairingOutcome
     from pipeline.pairs.select import Candidate
 
 
@@ -75,7 +75,7 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.engine.card import CARD
     from pipeline.engine.files.malformed import warn_of_malformed
     from pipeline.methods import method
-    from pipeline.pairs.funnel import Funnel, PairingOutcome, table
+    from pipeline.pairs.questions import Funnel, PairingOutcome, table
     from pipeline.training.export.directory import card
 
     config = context.config

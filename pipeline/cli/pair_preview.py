@@ -50,7 +50,7 @@ def preview(
     from pipeline.core.trajectory_file import FILE
     from pipeline.engine.job import check_output
     from pipeline.engine.store import Depth
-    from pipeline.pairs.funnel import PairingOutcome
+    from pipeline.pairs.questions import PairingOutcome
     from tasks import task_for
 
     if STDOUT in (output, funnel):

@@ -34,7 +34,7 @@ from pipeline.look.browse.app import create_app
 from pipeline.look.browse.asking import Desk
 from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.report.html_pages import BROWSER_LINKS
-from pipeline.pairs.funnel import PairingOutcome
+from pipeline.pairs.questions import PairingOutcome
 from tasks.judge import CALLS, VERDICTS
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import preference_pair, trajectory

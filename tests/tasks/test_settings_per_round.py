@@ -36,10 +36,8 @@ FROM_PAIR_2 = {"pair-2", "train-2", "sample-3", "score-3", "pair-3", "train-3"} 
 }  # fmt: skip
 
 
-def test_the_stages_of_a_run_before_the_change_keep_their_fingerprints(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("elsewhere")
+def test_the_stages_of_a_run_before_the_change_keep_their_fingerprints() -> None:
     assert changed("per_round={}") == changed("per_round.2={}") == set()
     assert changed(THRESHOLD) == FROM_PAIR_2
     assert changed("per_round.2.dpo.eta=[9]") == FROM_PAIR_2 - {"pair-2"}
