@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Judges
 from pipeline.core.atomic import write_json
@@ -162,9 +162,7 @@ def run(context: StageContext) -> dict[str, int]:
             context.output, context.checkpoint_dir, steps, answerer, over, under,
             ceiling=judging.settings.unknown_ceiling, progress=context.progress,
         )  # fmt: skip
-    usages = _report_usages(judging.usage, over, under)
-    total = {name: usage.total() for name, usage in usages.items()}
-    write_json(context.output / "chat.json", total)
+    write_json(context.output / "chat.json", _report(judging.usages))
     return counts
 
 
@@ -180,7 +178,7 @@ def run_shard(context: StageContext) -> dict[str, int]:
     over, under = judging.judges()
     with over, under:
         judge_steps(steps, answerer, over, under, context.progress)
-    _report_usages(judging.usage, over, under)
+    _report(judging.usages)
     return {"replies": replies.write(context.output)}
 
 
@@ -200,18 +198,11 @@ def _opened(context: StageContext, replies: ReplyExchange) -> tuple[Judging, Ans
     return judging, partial(judging.answers, adapter, policy_grammar)
 
 
-def _report_usages(policy: Usage, over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:
-    """Print the usage of the policy and of each judge with a model; returns them by name."""
-    from pipeline.judges.llm_judge import LlmJudge
-
-    usages = {"policy": policy}
-    judges = {"judge": over} if over is under else {"over": over, "under": under}
-    for name, judge in judges.items():
-        if isinstance(asked := getattr(judge, "inner", judge), LlmJudge):
-            usages[name] = asked.chat.usage
+def _report(usages: Mapping[str, Usage]) -> dict[str, dict[str, Any]]:
+    """Print the usage of each model; returns it as JSON values."""
     for name, usage in usages.items():
         print(f"{name}: {usage.line()}")
-    return usages
+    return {name: usage.total() for name, usage in usages.items()}
 
 
 @dataclass(frozen=True)

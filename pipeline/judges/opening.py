@@ -6,7 +6,7 @@ Models are loaded and requests are sent only for cases without a cached answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.evaluation import JudgeModel, Judges
@@ -28,7 +28,8 @@ class Judging:
 
     ``world`` is the directory of the closed world, if there is one. ``replies`` takes part in the
     requests to the models: "over", "under" and "policy". ``key`` is the setting of a judge that is
-    not in the block ``judges``, for messages.
+    not in the block ``judges``, for messages. ``usages`` counts the requests to each model: of the
+    policy, and "judge" or "over" and "under".
     """
 
     settings: Judges
@@ -37,12 +38,12 @@ class Judging:
     progress: Progress
     world: Path | None = None
     key: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usages: dict[str, Usage] = field(default_factory=lambda: {"policy": Usage()})
 
     def answers(
         self, adapter: Path | None, grammar: Grammar, queries: Sequence[str]
     ) -> Mapping[str, ClosedBookAnswer]:
-        """The answer of the policy with ``adapter`` to each query; ``usage`` counts the requests.
+        """The answer of the policy with ``adapter`` to each query.
 
         The model is loaded only when an answer is not cached, and freed before returning.
         """
@@ -50,13 +51,15 @@ class Judging:
             chat.progress = self.progress
             self.replies.attach("policy", chat)
             answers = closed_book_answers(queries, chat, grammar)
-        self.usage = replace(chat.usage)
+        self.usages["policy"] = chat.usage
         return answers
 
     def judges(self) -> tuple[Judge, Judge]:
         """The judges of over-search and under-search: one for both if their settings are equal."""
         over = self._judge("over", self.settings.over)
         if self.settings.under == self.settings.over:
+            if "over" in self.usages:
+                self.usages["judge"] = self.usages.pop("over")
             return over, over
         return over, self._judge("under", self.settings.under)
 
@@ -75,6 +78,7 @@ class Judging:
         chat = self.models.chat(self.key or f"judges.{kind}", model)
         chat.progress = self.progress
         self.replies.attach(kind, chat)
+        self.usages[kind] = chat.usage
         if model.endpoint is not None:
             return LlmJudge(chat, model=model.endpoint.model, tries=_TRIES)
         # A second try is useless here: greedy decoding repeats its answer.
