@@ -86,7 +86,6 @@ def test_a_flipped_byte_stops_a_stage_that_trains(workspace, first):
 
 DAMAGED_MANIFESTS = {
     "empty": "",
-    "half": '{"fingerprint": "0", "ke',
     "list": "[]",
     "no counts": '{"fingerprint": "0", "key": {}}',
     "no files": {"files": None},
