@@ -60,7 +60,6 @@ class Score(RoundTask, DivisibleTask):
     shard_version = 6  # punctuation of all scripts is no part of an answer
     reads = (
         "grammar",
-        "sampling.shards",
         "rewards",
         "retrieval.reranker",
         "index.embedder",
