@@ -186,8 +186,9 @@ def _judged(store: Path, number: int, name: str, records: Sequence[Trajectory]) 
     write_parquet(directory / VERDICTS, verdicts, Verdict)
     calls = [
         CallRecord(
-            verdict.key, "over", verdict.verdict, "", "a judge", "Where is Vell?", "Ostar", None,
-            "Ostar.", f"Is this needed? {HOSTILE}", f"The verdict is {verdict.verdict}.",
+            key=verdict.key, kind="over", verdict=verdict.verdict, fault="", model="a judge",
+            query="Where is Vell?", answer="Ostar", conclusion="Ostar.",
+            prompt=f"Is this needed? {HOSTILE}", reply=f"The verdict is {verdict.verdict}.",
         )
         for verdict in verdicts
     ]  # fmt: skip
