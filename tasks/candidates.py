@@ -63,8 +63,7 @@ class Candidates(Explorable):
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        files = QUESTIONS_READ["questions"]
-        return dict.fromkeys(question_sets(self), files)
+        return dict.fromkeys(question_sets(self), QUESTIONS_READ["questions"])
 
     def opens(self) -> Iterator[Opened]:
         yield vectors(self.settings.index)

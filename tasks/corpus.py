@@ -27,7 +27,7 @@ from pipeline.engine.opened import Opened, Work
 from pipeline.engine.plan.clock import Clock
 from pipeline.engine.plan.sizes import CHUNK_BYTES
 from pipeline.engine.stage import StageTask
-from tasks.questions import question_files, questions_by_split
+from tasks.questions import question_files, question_sets, questions_by_split
 from tasks.world import DataTask
 
 if TYPE_CHECKING:
@@ -50,15 +50,11 @@ class Corpus(DataTask):
         documents = tuple(file.path for file in self.settings.corpus.files)
         if not self.settings.corpus.add_gold:
             return documents
-        from tasks.questions import question_files
-
         return (*documents, *(file.path for file in question_files(self.settings)))
 
     @cached_property
     def inputs(self) -> dict[str, StageTask]:
         """The closed world; with ``corpus.add_gold`` also all questions."""
-        from tasks.questions import question_sets  # it is declared after this stage
-
         questions = question_sets(self) if self.settings.corpus.add_gold else {}
         return {**self.world(), **questions}
 
@@ -158,24 +154,19 @@ def run(context: StageContext) -> dict[str, int]:
     else:
         chunks = chunk_documents(documents, settings.chunk_words, counts)
     counts["chunks"] = write_chunks(context.output, counted(chunks, context.progress))
+    files = [one for one in skipped if "rows" not in one]
     rows = [one for one in skipped if "rows" in one]
-    counts["skipped_files"] = len(skipped) - len(rows)
+    counts["skipped_files"] = len(files)
     write_json(context.output / "skipped.json", skipped)
-    first = f"{skipped[0]['file']}: {skipped[0]['reason']}" if skipped else ""
     if counts["chunks"] == 0:
-        reason = f"; {len(skipped):,} files have faults, the first: {first}" if skipped else ""
+        reason = f"; {len(skipped):,} files have faults, {_first(skipped)}" if skipped else ""
         raise InputError(f"corpus.files: no document has any text{reason}; name other files")
-    if files := counts["skipped_files"]:
-        first = next(f"{one['file']}: {one['reason']}" for one in skipped if "rows" not in one)
-        print(f"corpus.files: {files:,} files skipped (skipped.json); the first: {first}")
+    if files:
+        print(f"corpus.files: {len(files):,} files skipped (skipped.json); {_first(files)}")
     if rows:
         counts["skipped_rows"] = sum(int(one["rows"]) for one in rows)
-        first = f"{rows[0]['file']}: {rows[0]['reason']}"
-        noun = "row" if counts["skipped_rows"] == 1 else "rows"
-        print(
-            f"corpus.files: {counts['skipped_rows']:,} malformed {noun} left out (skipped.json); "
-            f"the first: {first}"
-        )
+        left_out = f"{counts['skipped_rows']:,} malformed rows left out (skipped.json)"
+        print(f"corpus.files: {left_out}; {_first(rows)}")
     if repeated := counts["duplicate_passages"]:
         print(f"corpus.files: {repeated:,} passages repeat the title and text of another; merged")
     return counts
@@ -220,6 +211,10 @@ def read_corpus(
                     raise bad.first
                 reason = _reason(bad.first, found.path)
                 skipped.append({"file": found.name, "rows": bad.count, "reason": reason})
+
+
+def _first(skipped: list[Skipped]) -> str:
+    return f"the first: {skipped[0]['file']}: {skipped[0]['reason']}"
 
 
 def _reason(error: Exception, path: Path) -> str:

@@ -94,8 +94,7 @@ class EvaluateAny(RollOutTask):
     def faults(self) -> Iterator[str]:
         """Adds why the policy cannot be used."""
         yield from super().faults()
-        if self._policy_dir is not None:
-            yield from given_faults(self.settings, self._policy_dir, "--policy")
+        yield from given_faults(self.settings, self._policy_dir, "--policy")
 
     @property
     def _policy_dir(self) -> Path | None:

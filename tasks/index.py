@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ from tasks.hypergraph import Hypergraph
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
     from pipeline.knowledge.index.embed import Embedder, Vectors
-    from pipeline.knowledge.index.ivf_pq import Bytes, Keep
+    from pipeline.knowledge.index.ivf_pq import Bytes
 
 
 class Indexing(DivisibleTask):
@@ -243,7 +243,8 @@ def _build(
     for name, vectors_ND in embedded:
         counts[name] = len(vectors_ND)
         if name in _SEARCHED:
-            index = VectorIndex.build(vectors_ND, context.config.index.faiss, _kept(context, name))
+            keep = partial(_kept, context, name)
+            index = VectorIndex.build(vectors_ND, context.config.index.faiss, keep)
             index.save(context.output / f"{name}.faiss")
             kinds[name] = index.about
             print(f"{name}: {index.about}")
@@ -308,23 +309,19 @@ def _link(context: StageContext) -> None:
     print(f"links: {count:,} names")
 
 
-def _kept(context: StageContext, table: str) -> Keep:
-    """Keeps the parts of the index over a table in the checkpoint directory."""
-
+def _kept(context: StageContext, table: str, part: str, make: Callable[[], Bytes]) -> Bytes:
+    """A part of the index over a table, from the checkpoint directory if it is there."""
     import numpy as np
 
     from pipeline.engine.files.checkpoints import intact, save_array_checkpoint
 
-    def keep(part: str, make: Callable[[], Bytes]) -> Bytes:
-        name = f"{table}-index-{part}"
-        if finished := intact(context.checkpoint_dir, name, ".npy"):
-            found: Bytes = np.load(finished[0])
-            return found
-        made = make()
-        save_array_checkpoint(context.checkpoint_dir, name, made)
-        return made
-
-    return keep
+    name = f"{table}-index-{part}"
+    if finished := intact(context.checkpoint_dir, name, ".npy"):
+        found: Bytes = np.load(finished[0])
+        return found
+    made = make()
+    save_array_checkpoint(context.checkpoint_dir, name, made)
+    return made
 
 
 def _check_kinds(settings: config.knowledge.Index, embedder: Embedder, tables: Tables) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,11 +36,9 @@ from tasks.world import World
 if TYPE_CHECKING:
     from pipeline.core.verdicts import JudgedStep
     from pipeline.engine.context import StageContext
-    from pipeline.judges.cases import CallRecord, Case, JudgeCall
     from pipeline.judges.cases import Judge as AnyJudge
-    from pipeline.judges.judge_steps import Answerer, JudgingResult
-    from pipeline.judges.opening import PolicyAnswers
-    from pipeline.judges.search_errors import SearchErrors
+    from pipeline.judges.judge_steps import Answerer
+    from pipeline.judges.opening import Judging
     from pipeline.llm.chat import Usage
     from pipeline.llm.replies import ReplyExchange
 
@@ -154,19 +152,17 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.engine.files.shards import shard_directories
     from pipeline.llm.replies import replies_of
 
-    settings = _settings(context)
     steps = StepsOfFile(context.inputs["paths"] / FILE)
     failed_before = (context.checkpoint_dir / CALLS).exists()
     replies = replies_of(shard_directories(context), retry=failed_before)
-    answers, over, under = _opened(context, settings, replies)
+    judging, answerer = _opened(context, replies)
+    over, under = judging.judges()
     with over, under:
         counts = judge_to(
-            context.output, context.checkpoint_dir, steps, answers, over, under,
-            ceiling=settings.unknown_ceiling, progress=context.progress,
+            context.output, context.checkpoint_dir, steps, answerer, over, under,
+            ceiling=judging.settings.unknown_ceiling, progress=context.progress,
         )  # fmt: skip
-    usages = _report_usages(answers.usage, over, under)
-    total = {name: usage.total() for name, usage in usages.items()}
-    write_json(context.output / "chat.json", total)
+    write_json(context.output / "chat.json", _report(judging.usages))
     return counts
 
 
@@ -178,41 +174,35 @@ def run_shard(context: StageContext) -> dict[str, int]:
 
     steps = StepsOfFile(context.inputs["paths"] / FILE, context.shard, context.shards)
     replies = ReplyLog()
-    answers, over, under = _opened(context, _settings(context), replies)
+    judging, answerer = _opened(context, replies)
+    over, under = judging.judges()
     with over, under:
-        judge_steps(steps, answers, over, under, context.progress)
-    _report_usages(answers.usage, over, under)
+        judge_steps(steps, answerer, over, under, context.progress)
+    _report(judging.usages)
     return {"replies": replies.write(context.output)}
 
 
-def _settings(context: StageContext) -> Judges:
-    """The judges of the round, or of the evaluation for an evaluated policy."""
-    of_policy = context.stage.startswith("judge-policy")
-    judges = context.config.evaluation_judges if of_policy else context.config.judges
-    assert judges is not None  # the task has refused a configuration without them
-    return judges
-
-
-def _opened(
-    context: StageContext, settings: Judges, replies: ReplyExchange
-) -> tuple[PolicyAnswers, AnyJudge, AnyJudge]:
-    from pipeline.judges.opening import Judging, PolicyAnswers
+def _opened(context: StageContext, replies: ReplyExchange) -> tuple[Judging, Answerer]:
+    """The judges of the round, or of the evaluation for an evaluated policy, and its answers."""
+    from pipeline.judges.opening import Judging
     from pipeline.rollout.grammars import grammar
     from pipeline.rollout.policy import read_policy
 
     config, world = context.config, context.inputs.get("world")
+    of_policy = context.stage.startswith("judge-policy")
+    settings = config.evaluation_judges if of_policy else config.judges
+    assert settings is not None  # the task has refused a configuration without them
     judging = Judging(settings, context.models, replies, context.progress, world)
     adapter = read_policy(context.inputs["policy"]).adapter
     policy_grammar = grammar(config.grammar, max_steps=config.sampling.max_steps)
-    return PolicyAnswers(judging, adapter, policy_grammar), *judging.judges()
+    return judging, partial(judging.answers, adapter, policy_grammar)
 
 
-def _report_usages(policy: Usage, over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:
-    """Print the usage of each model; returns them by name."""
-    usages = {"policy": policy, **_usages(over, under)}
+def _report(usages: Mapping[str, Usage]) -> dict[str, dict[str, Any]]:
+    """Print the usage of each model; returns it as JSON values."""
     for name, usage in usages.items():
         print(f"{name}: {usage.line()}")
-    return usages
+    return {name: usage.total() for name, usage in usages.items()}
 
 
 @dataclass(frozen=True)
@@ -273,69 +263,30 @@ def judge_to(
     fails = errors.unknown_share is not None and errors.unknown_share > ceiling
     folder = checkpoint_dir if fails else output
     count = write_parquet(folder / VERDICTS, judged.verdicts(steps), Verdict)
-    write_parquet(folder / CALLS, _records(judged.calls), CallRecord)
-    statistics = _statistics(judged, steps, errors)
+    records = (
+        CallRecord(kind=case.kind, **asdict(case), **asdict(call))
+        for case, call in judged.calls.items()
+    )
+    write_parquet(folder / CALLS, records, CallRecord)
+    faults = Counter(call.fault for call in map(judged.call, steps) if call.verdict == "unknown")
+    unknown = errors.over.unknown + errors.under.unknown
+    statistics = {
+        "over": asdict(errors.over),
+        "under": asdict(errors.under),
+        "unknown": unknown,
+        "calls": dict(Counter(case.kind for case in judged.calls)),
+        "faults": dict(faults.most_common()),
+    }
     write_json(folder / "statistics.json", statistics)
     for name, value in statistics.items():
         print(f"{name}: {value}")
     for line in constant_verdicts(statistics):
         print(line)
     if fails:
-        unknown = errors.over.unknown + errors.under.unknown
-        faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())
+        reasons = ", ".join(f"{count} {fault}" for fault, count in faults.most_common())
         raise JudgeError(
-            f"{unknown} of {count} steps have no verdict ({faults}); expected at most "
+            f"{unknown} of {count} steps have no verdict ({reasons}); expected at most "
             f"{ceiling:.1%} (judges.unknown_ceiling); see {folder / CALLS}, fix the judge and "
             "rerun, which requests only the missing verdicts"
         )
-    return {"steps": count, "calls": len(judged.calls), "unknown": statistics["unknown"]}
-
-
-def _statistics(
-    judged: JudgingResult, steps: Iterable[JudgedStep], errors: SearchErrors
-) -> dict[str, Any]:
-    """Counts of verdicts by kind, and reasons of unknown verdicts."""
-    faults = Counter(call.fault for call in map(judged.call, steps) if call.verdict == "unknown")
-    return {
-        "over": asdict(errors.over),
-        "under": asdict(errors.under),
-        "unknown": errors.over.unknown + errors.under.unknown,
-        "calls": dict(Counter(case.kind for case in judged.calls)),
-        "faults": dict(faults.most_common()),
-    }
-
-
-def _records(calls: Mapping[Case, JudgeCall]) -> Iterator[CallRecord]:
-    from pipeline.judges.cases import CallRecord
-
-    for case, call in calls.items():
-        yield CallRecord(
-            key=call.key,
-            kind=case.kind,
-            verdict=call.verdict,
-            fault=call.fault,
-            model=call.model,
-            query=getattr(case, "query", None),
-            answer=getattr(case, "answer", None),
-            reasoning=getattr(case, "reasoning", None),
-            conclusion=case.conclusion,
-            prompt=call.prompt,
-            reply=call.reply,
-        )
-
-
-def _usages(over: AnyJudge, under: AnyJudge) -> dict[str, Usage]:
-    """Usage of the judges that are language models, by name."""
-    from pipeline.judges.cases import NoisyJudge
-    from pipeline.judges.llm_judge import LlmJudge
-
-    judges = {"judge": over} if over is under else {"over": over, "under": under}
-    without_noise = {
-        name: judge.inner if isinstance(judge, NoisyJudge) else judge
-        for name, judge in judges.items()
-    }
-    return {
-        name: judge.chat.usage
-        for name, judge in without_noise.items()
-        if isinstance(judge, LlmJudge)
-    }
+    return {"steps": count, "calls": len(judged.calls), "unknown": unknown}

@@ -31,7 +31,7 @@ from tasks.score import Score
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
     from pipeline.pairs.candidates import CandidateTerms
-    from pipeline.pairs.questions import QuestionPairs
+    from pipeline.pairs.questions import PairingOutcome
     from pipeline.pairs.select import Candidate
 
 
@@ -75,7 +75,7 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.engine.card import CARD
     from pipeline.engine.files.malformed import warn_of_malformed
     from pipeline.methods import method
-    from pipeline.pairs.funnel import Funnel, PairingOutcome, table
+    from pipeline.pairs.questions import Funnel, PairingOutcome, table
     from pipeline.training.export.directory import card
 
     config = context.config
@@ -83,10 +83,8 @@ def run(context: StageContext) -> dict[str, int]:
     scored = _ScoredFile(context, trained.candidate_terms)
     context.progress.start(scored.rows_to_read(), "rows read")
     funnel = Funnel()
-    outcomes = (outcome for question in scored.paired() for outcome in question.outcomes)
-    trajectories = write_parquet(
-        context.output / "funnel.parquet", funnel.counted(outcomes), PairingOutcome
-    )
+    outcomes = funnel.counted(scored.outcomes())
+    trajectories = write_parquet(context.output / "funnel.parquet", outcomes, PairingOutcome)
     kinds: Counter[PairKind] = Counter()
 
     def counted() -> Iterator[records.Pair]:
@@ -138,15 +136,16 @@ class _ScoredFile:
         passes = 2 + (self._settings.step_margin is not None)
         return passes * int(pq.read_metadata(self.source).num_rows)
 
-    def paired(self) -> Iterator[QuestionPairs]:
-        """The selected pairs and the outcomes of each question, without token ids."""
+    def outcomes(self) -> Iterator[PairingOutcome]:
+        """The pairing outcome of each trajectory."""
         from pipeline.pairs.questions import pair_questions
 
         candidates = (
             (question_id, self._candidates(trajectories))
             for question_id, trajectories in self._questions(_SELECTION_COLUMNS)
         )
-        return pair_questions(candidates, self._settings)
+        for _, outcomes in pair_questions(candidates, self._settings):
+            yield from outcomes
 
     def pairs(self) -> Iterator[records.Pair]:
         """The selected pairs, in order."""
@@ -204,10 +203,8 @@ class _ScoredFile:
         from pipeline.pairs.candidates import pair_of
 
         prompt = self._context.config.prompt.messages(chosen.question)
-        rewards = (chosen.rewards or {}, rejected.rewards or {})
-        number = self._context.round or 0
-        tools = chosen.tools or self._format.tools
-        return pair_of(chosen, rejected, kind, prompt, rewards, round=number, tools=tools)
+        number, tools = self._context.round or 0, chosen.tools or self._format.tools
+        return pair_of(chosen, rejected, kind, prompt, round=number, tools=tools)
 
 
 def candidate_of(

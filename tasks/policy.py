@@ -51,28 +51,29 @@ class UntrainedPolicy(LightTask):
     def files(self) -> dict[str, Path | str]:
         """The base model and the given adapter. Raises InputError when its directory is missing."""
         files = {"base model": model_identity(self.settings.model.base)}
-        if self.given != BASE:
-            if not Path(self.given).is_dir():
+        if self._source is not None:
+            if not self._source.is_dir():
                 raise InputError(
                     f"{self.setting} names {self.given}, and there is no such directory; name "
                     "base, or the directory of a LoRA adapter or of a policy"
                 )
-            files["adapter"] = adapter_directory(Path(self.given))
+            files["adapter"] = adapter_directory(self._source)
         return files
 
     def facts(self) -> dict[str, Any]:
-        return {} if self.given == BASE else {"adapter": Path(self.given)}
+        return {"adapter": self._source} if self._source else {}
 
     def faults(self) -> Iterator[str]:
         """Why the adapter cannot be used."""
-        if self.given != BASE:
-            yield from given_faults(self.settings, Path(self.given), self.setting)
+        return given_faults(self.settings, self._source, self.setting)
 
     def notes(self) -> Iterator[str]:
         """A sentence for an adapter of unknown grammar."""
+        return form_notes(self._source)
 
-        if self.given != BASE:
-            yield from form_notes(Path(self.given))
+    @property
+    def _source(self) -> Path | None:
+        return None if self.given == BASE else Path(self.given)
 
 
 class Start(UntrainedPolicy):
@@ -117,12 +118,10 @@ def file_name(name: str) -> str:
     return plain if plain == name else f"{plain}-{digest(name).hex()[:6]}".lstrip("-")
 
 
-def given_faults(settings: Config, source: Path, setting: str) -> Iterator[str]:
+def given_faults(settings: Config, source: Path | None, setting: str) -> Iterator[str]:
     """Why a policy of the setting cannot be used with these settings; loads no base model."""
-    # Here, because it imports the modules of training.
-
-    if local_directory(settings.model.base) is None:
-        return  # another check names it, or it is fetched first
+    if source is None or local_directory(settings.model.base) is None:
+        return  # another check names the base model, or it is fetched first
     try:
         (check_start if setting == Start.setting else check_given)(settings, source)
     except SteepError as error:

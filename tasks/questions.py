@@ -106,13 +106,9 @@ class Questions(DataTask, LightTask):
         from pipeline.knowledge.corpus.first_records import is_small
         from pipeline.knowledge.corpus.questions.load import Notes
 
-        files = [
-            (file, path)
-            for file, path in self._raw_questions()
-            if is_small(path, *map(Path, file.gold.values()))
-        ]
-        notes = Notes()
-        if len(files) < len(self._question_files):
+        files, notes = list(self._raw_questions()), Notes()
+        small = (is_small(path, *map(Path, file.gold.values())) for file, path in files)
+        if len(files) < len(self._question_files) or not all(small):
             return None, notes
         without = None if self.held_out is None else self.held_out.without
         found = read_split(self.split, files, self.settings.seed, notes, without)
@@ -184,16 +180,15 @@ class QuestionsSampling(_TrainingQuestions):
         from pipeline.methods import method
         from pipeline.methods.advice import suited_method
 
-        kind = self.settings.grammar
+        settings, kind = self.settings, self.settings.grammar
         if not questions:
             return
-        suited, why = suited_method(questions, judges=self.settings.judges is not None)
+        suited, why = suited_method(questions, judges=settings.judges is not None)
+        # Without triplets only passages make a cold start, and `init own` chooses as much.
+        by_passages = settings.start == SFT and settings.graph.source == "none"
         if kind == suited:
             yield f"data.sampling: grammar {kind} fits: {why}"
-        elif not self.settings.method.step_rewards and not (
-            # Without triplets only passages make a cold start, and `init own` chooses as much.
-            self.settings.start == SFT and self.settings.graph.source == "none"
-        ):
+        elif not settings.method.step_rewards and not by_passages:
             yield f"data.sampling: grammar is {kind}, and {suited} fits: {why}"
         if method(kind).record_needs != "evidence":
             return
@@ -202,17 +197,14 @@ class QuestionsSampling(_TrainingQuestions):
             yield (
                 f"data.sampling: {count:,} of {len(questions):,} questions have neither hops nor "
                 f"evidence, so grammar {kind} counts outcome and format alone for them; add "
-                "evidence for its process reward, or let judges decide (base: "
-                "embedded-hiprag.yaml)"
+                "evidence for its process reward, or let judges decide (base: embedded-hiprag.yaml)"
             )
-        if (count := bare["multi"]) and self.settings.pairs.terms == "all":
-            least = min(
-                self.settings.pairs.multi_process, self.settings.pairs.multi_process_relaxed
-            )
+        if (count := bare["multi"]) and settings.pairs.terms == "all":
+            least = min(settings.pairs.multi_process, settings.pairs.multi_process_relaxed)
             yield (
                 f"data.sampling: {count:,} of {len(questions):,} questions are multi-hop without "
                 f"evidence, so their process reward is at most "
-                f"{self.settings.rewards.tearag.consistency:g} and no answer reaches "
+                f"{settings.rewards.tearag.consistency:g} and no answer reaches "
                 f"pairs.multi_process ({least:g}); leave out their hop, add evidence, or "
                 "set pairs.terms to outcome-format"
             )

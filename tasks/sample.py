@@ -5,7 +5,7 @@ Input: the questions of stage ``questions-sampling``, and the policy that sample
 (trajectories by stop reason).
 
 `roll_out_policy` serves the evaluation too, so that a policy is evaluated with the settings, prompt
-and stop rules it was sampled with, `PolicyContinuations` the Monte Carlo value estimates of
+and stop rules it was sampled with, `continue_policy` the Monte Carlo value estimates of
 ProGraph-R1 (eq. 11). Finished questions are saved in batches
 of ``sampling.batch`` without emptying the engine. Every trajectory has a seed that depends on its
 question and sample only, so a rollout that was killed and continues gives the same trajectories in
@@ -19,7 +19,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -245,8 +245,6 @@ def _write(
     stops: Counter[str] = Counter()
     questions: set[str] = set()
     generated, malformed = 0, 0
-    read = _passages_with_triplets(context)
-    shown: Counter[bool] = Counter()  # passages in steps, by whether they are among these
 
     def counted() -> Iterator[Trajectory]:
         nonlocal generated, malformed
@@ -255,8 +253,6 @@ def _write(
             generated += trajectory.tokens.thinking
             stops[trajectory.stop] += 1
             malformed += trajectory.malformed_calls
-            items = (item for step in trajectory.steps for item in step.context)
-            shown.update(item.id in read for item in items if item.kind == "chunk" and read)
             yield trajectory
 
     write_parquet(context.output / FILE, counted(), Trajectory)
@@ -264,22 +260,9 @@ def _write(
     write_json(context.output / _STOPS, dict(sorted(stops.items())))
     warn_of_malformed(context, context.output / FILE)
     print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
-    answered = {}
-    if context.config.sampling.malformed_calls == "answer":
-        answered["malformed_calls"] = malformed
-    if read:
-        answered |= {"shown_passages": shown.total(), "shown_without_triplets": shown[False]}
+    answers = context.config.sampling.malformed_calls == "answer"
+    answered = {"malformed_calls": malformed} if answers else {}
     return {"questions": len(questions), "trajectories": stops.total(), **answered}
-
-
-def _passages_with_triplets(context: StageContext) -> frozenset[str]:
-    """Ids of the passages with triplets if the graph is one of candidates, else none."""
-    from pipeline.core.columns import Columns
-
-    config = context.config
-    if config.graph.scope != "candidates" or config.retrieval.over_hypergraph:
-        return frozenset()
-    return frozenset(Columns(context.inputs["graph"] / "triplets.arrow", ("chunk_id",)).column(0))
 
 
 def _recorded(path: str, policy: str, round: int | None) -> Iterator[Trajectory]:
@@ -405,32 +388,23 @@ def roll_out_policy(
     return checkpoints.read(), checkpoints.seconds
 
 
-class PolicyContinuations:
-    """Continues partial trajectories with the policy, settings and prompt that sampled them.
+def continue_policy(
+    context: StageContext, policy: Policy, trajectories: Iterable[PartialTrajectory]
+) -> Iterator[Trajectory]:
+    """Continue partial trajectories with the policy, settings and prompt that sampled them.
 
-    Each call with at least one trajectory opens the engine and the retriever, and closes them after
-    it. ``policy`` is the policy's fingerprint.
+    Yields trajectories as they finish. Without a partial trajectory neither the engine nor the
+    retriever is opened. Raises what these raise.
     """
+    from pipeline.rollout.sampler import continue_trajectories
 
-    def __init__(self, context: StageContext, policy_dir: Path) -> None:
-        from pipeline.rollout.policy import read_policy
-
-        self._context = context
-        self._policy = read_policy(policy_dir)
-        self.policy = self._policy.fingerprint
-
-    def __call__(self, trajectories: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
-        """Trajectories as they finish; raises what engines and retrievers raise."""
-        from pipeline.rollout.sampler import continue_trajectories
-
-        remaining = iter(trajectories)
-        first = next(remaining, None)
-        if first is None:
-            return
-        config = self._context.config
-        settings = rollout_settings(config, temperature=config.sampling.temperature)
-        with open_rollout(self._context, self._policy, settings) as rollout:
-            yield from continue_trajectories(rollout, itertools.chain([first], remaining))
+    remaining = iter(trajectories)
+    if (first := next(remaining, None)) is None:
+        return
+    sampling = context.config.sampling
+    settings = rollout_settings(context.config, temperature=sampling.temperature)
+    with open_rollout(context, policy, settings) as rollout:
+        yield from continue_trajectories(rollout, itertools.chain([first], remaining))
 
 
 def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
@@ -460,39 +434,39 @@ def open_rollout(
     from pipeline.rollout.sampler import Rollout
 
     with ExitStack() as stack:
-
-        def opened_retriever() -> Retriever | None:
-            retriever = open_run_retriever(context)
-            if retriever is not None:
-                stack.callback(retriever.close)
-            return retriever
-
         # Connecting to a retrieval service first reports an outage before the engine starts, which
         # takes minutes. A local retriever is opened after the engine.
         remote = context.config.retrieval.service is not None
-        retriever = opened_retriever() if remote else None
+        retriever = stack.enter_context(open_run_retriever(context)) if remote else None
         engine = context.models.policy_engine(policy.adapter)
         stack.callback(engine.close)
         yield Rollout(
             engine=engine,
             format=context.format.open(engine.tokenizer, context.config.sampling.max_steps),
-            retriever=retriever if remote else opened_retriever(),
+            retriever=retriever if remote else stack.enter_context(open_run_retriever(context)),
             settings=settings,
             policy=policy.fingerprint,
         )
 
 
-def open_run_retriever(context: StageContext) -> Retriever | None:
+@contextmanager
+def open_run_retriever(context: StageContext) -> Iterator[Retriever | None]:
     """The retriever of the configuration, in process or of a service; None for variant none."""
     config = context.config
+    retriever: Retriever
     if config.retrieval.variant == "none":
-        return None
+        yield None
+        return
     if config.retrieval.service is not None:
-        return open_remote_retriever(config, context.key)
-    from pipeline.knowledge.retrieval.factory import open_retriever
+        retriever = open_remote_retriever(config, context.key)
+    else:
+        from pipeline.knowledge.retrieval.factory import open_retriever
 
-    knowledge = [context.inputs[name] for name in ("corpus", "graph", "index")]
-    return open_retriever(config.retrieval, config.index, *knowledge, cache_dir=config.cache_dir)
+        paths = [context.inputs[name] for name in ("corpus", "graph", "index")]
+        cache = config.cache_dir
+        retriever = open_retriever(config.retrieval, config.index, *paths, cache_dir=cache)
+    with closing(retriever):
+        yield retriever
 
 
 def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriever:

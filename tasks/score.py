@@ -36,7 +36,7 @@ from pipeline.engine.stage import TRAJECTORIES, RoundTask, StageTask
 from tasks.index import knowledge
 from tasks.judge import Judge
 from tasks.policy import policy, policy_files
-from tasks.sample import LIMITS, ROLL_OUT, Sample, roll_out_models, sampled
+from tasks.sample import LIMITS, ROLL_OUT, Sample, continue_policy, roll_out_models, sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,6 @@ class Score(RoundTask, DivisibleTask):
     served = ("corpus", "index")  # scoring reads the entities of the graph itself
     reads = (
         "grammar",
-        "sampling.shards",
         "rewards",
         "retrieval.reranker",
         "index.embedder",
@@ -284,20 +283,16 @@ def with_rewards(
     judged = None if verdicts is None else [verdicts[place] for place in places]
     terms = scorer([trajectories[place] for place in places], judged)
     for place, rewards in zip(places, terms, strict=True):
-        trajectories[place].rewards = _finite(dict(rewards), trajectories[place])
+        trajectories[place].rewards = dict(rewards)
+        try:
+            json.dumps(rewards, allow_nan=False)
+        except ValueError:
+            raise InputError(
+                f"trajectory {trajectories[place].trajectory_id}: the rewards {rewards} hold a "
+                "number that is not finite; check the model that scores (rewards.reranker) and the "
+                "weights of the rewards"
+            ) from None
     return list(trajectories)
-
-
-def _finite(rewards: dict[str, Any], trajectory: Trajectory) -> dict[str, Any]:
-    try:
-        json.dumps(rewards, allow_nan=False)
-    except ValueError:
-        raise InputError(
-            f"trajectory {trajectory.trajectory_id}: the rewards {rewards} hold a number that is "
-            "not finite; check the model that scores (rewards.reranker) and the weights of the "
-            "rewards"
-        ) from None
-    return rewards
 
 
 def _join_batches(parts: Sequence[Path], output: Path, terms: type) -> dict[str, int]:
@@ -390,24 +385,25 @@ class StageInputs:
         """
         from pipeline.core.content_cache import ContentCache
         from pipeline.methods.prograph.progress import ValueEstimator
-        from tasks.sample import PolicyContinuations
+        from pipeline.rollout.policy import read_policy
 
-        context = self.context
-        resume = PolicyContinuations(context, context.inputs["policy"])
-        if other := next((one for one in trajectories if one.policy != resume.policy), None):
+        context, policy = self.context, read_policy(self.context.inputs["policy"])
+        name = policy.fingerprint
+        if other := next((one for one in trajectories if one.policy != name), None):
             raise InputError(
                 f"trajectory {other.trajectory_id} is of policy {other.policy[:12]}, and round "
-                f"{context.round} continues with {resume.policy[:12]}; name the round after the "
-                "policy that sampled it"
+                f"{context.round} continues with {name[:12]}; name the round after the policy "
+                "that sampled it"
             )
 
         def shown(partial: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
-            for number, trajectory in enumerate(resume(partial), start=1):
+            resumed = continue_policy(context, policy, partial)
+            for number, trajectory in enumerate(resumed, start=1):
                 context.progress.show(continuations=number)
                 yield trajectory
 
         cache = ContentCache(Path(context.config.cache_dir) / "progress.sqlite")
-        identity = continuation_identity(context, resume.policy)
+        identity = continuation_identity(context, name)
         estimator = ValueEstimator(shown, cache, identity, continuations, context.seed)
         values = estimator.values(trajectories)
         cost = estimator.cost

@@ -23,7 +23,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -188,6 +187,11 @@ class SftData(DivisibleTask):
         return examples * sum(answers, Work(disk=10 * ANSWER_BYTES))
 
 
+_SOURCES = {  # of the gold paragraph of a hop
+    "text": "hops with a paragraph found by text",
+    "overlap": "hops with a paragraph found by overlap",
+    "own": "hops with the question's own paragraph",
+}
 _CLOSED_BOOK_TOKENS = 32  # of an answer to a closed-book question
 _SAMPLED_COLUMNS = [
     "trajectory_id", "question_id", "dataset", "question", "answers", "answer", "output", "spans",
@@ -201,12 +205,55 @@ def run(context: StageContext) -> dict[str, int]:
     A stage that joins shards takes their replies. Raises InputError when fewer training examples
     could be built than ``sft_data.min_share``, or rejection sampling keeps none.
     """
+    from pipeline.core.record_io import write_parquet
     from pipeline.engine.files.shards import shard_directories
     from pipeline.llm.replies import replies_of
+    from pipeline.methods import method
+    from pipeline.training.sft_data.known_facts import KnownFacts, select_known_facts
+    from pipeline.training.sft_data.split import check_examples, split, supply
+    from pipeline.training.sft_data.steps import usable_hops
 
     if context.config.sft_data.rejection_sampling is not None:
         return _keep_sampled(context, context.config.sft_data.rejection_sampling)
-    return _run(context, replies_of(shard_directories(context)))
+    replies = replies_of(shard_directories(context))
+    questions, hops = _hops(context)
+    usable = usable_hops(hops)
+    settings = context.config.sft_data
+    faults: Counter[str] = Counter()
+    supporting = _supporting(context, usable, faults, replies)
+    known_facts = KnownFacts()
+    if settings.memory is not None:
+        known_facts = select_known_facts(
+            usable,
+            _ask_base_model(context, usable, replies),
+            search_share=settings.memory.searched,
+            num_closed_book=settings.memory.rehearsed,
+            seed=context.seed,
+        )
+    if settings.context == "retrieved":
+        _retrieve(context, usable)
+    trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
+    chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
+    written, turns = context.format, method(context.config.grammar).turns
+    prompt = context.config.prompt
+    done = {
+        name: list(filter(None, (_written(one, written, turns, prompt, faults) for one in part)))
+        for name, part in zip(("train", "test"), chosen, strict=True)
+    }
+    statistics = _statistics(context, trajectories, done, faults) | known_facts.statistics()
+    found: Counter[str | None] = Counter(hop.source for hop in usable)
+    statistics |= {name: found[source] for source, name in _SOURCES.items()}
+    available = supply(trajectories)
+    check_examples(len(done["train"]), available, settings, len(questions), faults)
+    if known_facts.closed_book:
+        done["train"] += known_facts.closed_book
+        random.Random(f"{context.seed}:order").shuffle(done["train"])
+    for name, examples in done.items():
+        write_parquet(context.output / f"{name}.parquet", examples, SftExample)
+    write_json(context.output / "statistics.json", statistics)
+    for name, count in statistics.items():
+        print(f"{name}: {count:,}")
+    return {name: len(part) for name, part in done.items()}
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
@@ -295,53 +342,6 @@ def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     hops = collect_hops(questions, paragraphs, facts)
     check_supply(hops, settings)
     return questions, hops
-
-
-def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
-    """Write the stage's files; returns the numbers of questions and of examples."""
-    from pipeline.core.record_io import write_parquet
-    from pipeline.methods import method
-    from pipeline.training.sft_data.known_facts import KnownFacts, select_known_facts
-    from pipeline.training.sft_data.split import check_examples, split, supply
-    from pipeline.training.sft_data.steps import usable_hops
-
-    questions, hops = _hops(context)
-    usable = usable_hops(hops)
-    settings = context.config.sft_data
-    faults: Counter[str] = Counter()
-    supporting = _supporting(context, usable, faults, replies)
-    known_facts = KnownFacts()
-    if settings.memory is not None:
-        known_facts = select_known_facts(
-            usable,
-            _ask_base_model(context, usable, replies),
-            search_share=settings.memory.searched,
-            num_closed_book=settings.memory.rehearsed,
-            seed=context.seed,
-        )
-    if settings.context == "retrieved":
-        _retrieve(context, usable)
-    trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
-    chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
-    written, turns = context.format, method(context.config.grammar).turns
-    prompt = context.config.prompt
-    done = {
-        name: list(filter(None, (_written(one, written, turns, prompt, faults) for one in part)))
-        for name, part in zip(("train", "test"), chosen, strict=True)
-    }
-    statistics = _statistics(context, trajectories, done, faults) | known_facts.statistics()
-    statistics |= _sources(usable)
-    available = supply(trajectories)
-    check_examples(len(done["train"]), available, settings, len(questions), faults)
-    if known_facts.closed_book:
-        done["train"] += known_facts.closed_book
-        random.Random(f"{context.seed}:order").shuffle(done["train"])
-    for name, examples in done.items():
-        write_parquet(context.output / f"{name}.parquet", examples, SftExample)
-    write_json(context.output / "statistics.json", statistics)
-    for name, count in statistics.items():
-        print(f"{name}: {count:,}")
-    return {name: len(part) for name, part in done.items()}
 
 
 def _evidence(
@@ -442,10 +442,10 @@ def _retrieve(context: StageContext, hops: Sequence[Hop]) -> None:
     from pipeline.training.lora import load_tokenizer, locate_base
     from tasks.sample import open_run_retriever
 
-    if (retriever := open_run_retriever(context)) is None:
-        return
     context.progress.start(None, "searches")
-    with closing(retriever):
+    with open_run_retriever(context) as retriever:
+        if retriever is None:
+            return
         found = retriever.retrieve([Query(hop.question, later=hop.number > 1) for hop in hops])
     if (limit := context.config.sampling.max_context_tokens) is not None:
         model, shown = context.config.model, context.format.grammar.observation
@@ -468,15 +468,18 @@ def _supporting(
 
     ``replies`` takes part in the requests to the models.
     """
+    from pipeline.training.sft_data.by_model import extract_triplets, rewrite, select_supporting
     from pipeline.training.sft_data.steps import supporting_facts
 
     settings = context.config.sft_data
     own = [hop for hop in hops if hop.source == "own"]
     if own and settings.triplets == "graph" and _extracts_from_own(context.config):
-        faults["rejected triplets"] += _extract_as_graph(context, own, replies)
+        with context.models.chat("graph", context.config.graph) as chat:
+            replies.attach("graph", chat)
+            faults["rejected triplets"] += extract_triplets(own, chat)
+        print(chat.usage.line())
+        write_json(context.output / "extraction_chat.json", chat.usage.total())
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
-        from pipeline.training.sft_data.by_model import extract_triplets, rewrite, select_supporting
-
         with context.models.chat("sft_data", settings) as chat:
             selected: dict[str, list[Fact]] | None = None
             chat.progress = context.progress
@@ -502,18 +505,6 @@ def _extracts_from_own(config: Config) -> bool:
     return config.graph.source == "llm" and not config.teaches_hyperedges
 
 
-def _extract_as_graph(context: StageContext, hops: Sequence[Hop], replies: ReplyExchange) -> int:
-    """Extract the hops' triplets with the model of the graph; the number of rejected triplets."""
-    from pipeline.training.sft_data.by_model import extract_triplets
-
-    with context.models.chat("graph", context.config.graph) as chat:
-        replies.attach("graph", chat)
-        rejected = extract_triplets(hops, chat)
-    print(chat.usage.line())
-    write_json(context.output / "extraction_chat.json", chat.usage.total())
-    return rejected
-
-
 def _ask_base_model(
     context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
 ) -> dict[str, str]:
@@ -532,16 +523,6 @@ def _ask_base_model(
         answers = closed_book_answers(asked, chat, written, max_tokens=_CLOSED_BOOK_TOKENS)
         print(chat.usage.line())
     return {question: answer.text for question, answer in answers.items()}
-
-
-def _sources(hops: Sequence[Hop]) -> dict[str, int]:
-    """Hops by the way in which their gold paragraph was found."""
-    found = Counter(hop.source for hop in hops)
-    return {
-        "hops with a paragraph found by text": found["text"],
-        "hops with a paragraph found by overlap": found["overlap"],
-        "hops with the question's own paragraph": found["own"],
-    }
 
 
 def _written(

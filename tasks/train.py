@@ -119,33 +119,27 @@ _METHODS = {"sigmoid": "dpo+sft", "apo_zero": "apo-zero+sft", "sft": "rejection-
 
 def run(context: StageContext) -> dict[str, int]:
     """Stage ``train``: policy ``context.round``. Returns counts of records and of tokens."""
-    from pipeline.engine.files.training_data import encode_pair_data, encode_trajectory_data
+    from pipeline.engine.files.training_data import (
+        encode_pair_data,
+        encode_trajectory_data,
+        report,
+    )
     from pipeline.engine.process.launch import launch, with_processes
+    from pipeline.training.preflight import recorded_facts
 
     objective = context.config.objective
     context, grpo = with_processes(context, objective), objective == "grpo"
     settings = context.config.trainer
-    _check_data(context)
+    questions = {
+        name: path for name, path in context.inputs.items() if name.startswith("questions-")
+    }
+    source = ("score", "trajectories.parquet") if grpo else ("pair", "pairs.parquet")
+    file = context.inputs[source[0]] / source[1]
+    report(context, recorded_facts(file, objective, settings.max_length, questions))
     (encode_trajectory_data if grpo else encode_pair_data)(context)
     if settings.processes > 1:
         return launch(context, f"{__name__}:train_round", settings, objective)
     return train_round(context)
-
-
-def _check_data(context: StageContext) -> None:
-    """Check the pairs of a round, or its trajectories for ``grpo``."""
-    from pipeline.engine.files.training_data import report
-    from pipeline.training.preflight import recorded_facts
-
-    config, objective = context.config, context.config.objective
-    questions = {
-        name: path for name, path in context.inputs.items() if name.startswith("questions-")
-    }
-    if objective == "grpo":
-        file = context.inputs["score"] / "trajectories.parquet"
-    else:
-        file = context.inputs["pair"] / "pairs.parquet"
-    report(context, recorded_facts(file, objective, config.trainer.max_length, questions))
 
 
 def train_round(context: StageContext) -> dict[str, int]:
@@ -162,15 +156,17 @@ def train_round(context: StageContext) -> dict[str, int]:
     from pipeline.training.encoded_file import EncodedFile
     from pipeline.training.grpo import grpo_trainer
     from pipeline.training.history import History
-    from pipeline.training.lineage import Lineage
-    from pipeline.training.lora import load_tokenizer
+    from pipeline.training.lineage import Lineage, check_base, read_lineage
+    from pipeline.training.lora import load_tokenizer, locate_base
     from pipeline.training.sft import sft_trainer
     from pipeline.training.trainer_args import on_main, train
 
     config, number, settings = context.config, context.round or 1, context.config.trainer
     by_grpo, chosen_alone = isinstance(settings, Grpo), config.dpo.loss == "sft"
     data = TrainingData.read(context.checkpoint_dir)
-    base, sha, parent = _parent(context)
+    base = locate_base(config.model.base)
+    sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
+    check_base(parent, sha)
     reference = _reference(context, parent, sha)
     kind: Any = EncodedTrajectory if by_grpo else EncodedSft if chosen_alone else EncodedPair
     records = EncodedFile(context.checkpoint_dir / TRAINING, kind)
@@ -181,27 +177,23 @@ def train_round(context: StageContext) -> dict[str, int]:
         "seed": context.seed, "checkpoint_dir": context.checkpoint_dir, "history": history,
         "tracking": tracking_of(context),
     }  # fmt: skip
-    of_round: dict[str, Any]
     trainer: Any
     if isinstance(settings, Grpo):
-        of_round = {"temperature": config.sampling.temperature}
+        of_round: dict[str, Any] = {"temperature": config.sampling.temperature}
         trainer = grpo_trainer(model, tokenizer, records, settings, **shared, **of_round)
     else:
-        of_round = {
-            "eta": for_round(settings.eta, number),
-            "epochs": for_round(settings.round_epochs, number),
-        }
-        trainer = (
-            sft_trainer(model, tokenizer, records, settings, **shared, number=number)
-            if reference is None
-            else dpo_trainer(
-                model, tokenizer, records, settings, **shared, number=number,
+        epochs = for_round(settings.round_epochs, number)
+        of_round = {"eta": for_round(settings.eta, number), "epochs": epochs}
+        shared["number"] = number
+        if reference is None:
+            trainer = sft_trainer(model, tokenizer, records, settings, **shared)
+        else:
+            same = reference.policy == parent.policy
+            trainer = dpo_trainer(
+                model, tokenizer, records, settings, **shared,
                 reference_name=f"{reference.base_sha} {reference.policy}",
-                reference_adapter=(
-                    None if reference.policy == parent.policy else context.inputs["sft"] / "adapter"
-                ),
-            )
-        )  # fmt: skip
+                reference_adapter=None if same else context.inputs["sft"] / "adapter",
+            )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
@@ -233,17 +225,6 @@ def _reference(context: StageContext, parent: Lineage, sha: str) -> Lineage | No
         check_base(reference, sha)
         return reference
     return None if config.dpo.loss == "sft" else parent
-
-
-def _parent(context: StageContext) -> tuple[Path, str, Lineage]:
-    """The base model's directory and hash, and the lineage of policy n - 1."""
-    from pipeline.training.lineage import check_base, read_lineage
-    from pipeline.training.lora import locate_base
-
-    base = locate_base(context.config.model.base)
-    sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
-    check_base(parent, sha)
-    return base, sha, parent
 
 
 def _previous_policy(context: StageContext, base: Path, longest: int) -> PeftModel:

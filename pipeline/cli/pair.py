@@ -227,11 +227,11 @@ def _pairs(
             yield question_id, [_candidate(view, place) for place, view in enumerate(views)]
 
     with Place(source):
-        for question in pair_questions(candidates(), thresholds):
+        for pairs, outcomes in pair_questions(candidates(), thresholds):
             if write is not None:
-                for outcome in question.outcomes:
+                for outcome in outcomes:
                     write(json_text(as_json(outcome)) + "\n")
-            for pair in question.pairs:
+            for pair in pairs:
                 chosen, rejected = by_id[pair.chosen.id], by_id[pair.rejected.id]
                 yield as_json(_whole(chosen, rejected, pair.kind, prompt)) | {
                     "chosen_total": counted_total(pair.chosen, thresholds),
@@ -242,10 +242,10 @@ def _pairs(
 def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, prompt: Prompt) -> Pair:
     """A pair with the texts, tokens and reward terms of its trajectories; the round is unknown."""
     messages = prompt.messages(chosen.question) if chosen.question else []
-    rewards, tools = (chosen.rewards, rejected.rewards), chosen.tools
+    tools = chosen.tools
     if not tools and chosen.messages:
         tools = tool_format(chosen.grammar or DEFAULT_METHOD).declared
     text = tools if isinstance(tools, str | None) else json_text(tools)
     from pipeline.pairs.candidates import pair_of  # imports numpy
 
-    return pair_of(chosen, rejected, kind, messages, rewards, round=0, tools=text)
+    return pair_of(chosen, rejected, kind, messages, round=0, tools=text)

@@ -49,7 +49,7 @@ def preview(
     """
     from pipeline.core.trajectory_file import FILE
     from pipeline.engine.job import check_output
-    from pipeline.pairs.funnel import PairingOutcome
+    from pipeline.pairs.questions import PairingOutcome
     from tasks import task_for
 
     if STDOUT in (output, funnel):

@@ -64,7 +64,7 @@ class JudgeCall:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
     """One row of ``calls.parquet``: a case with its verdict, prompt and reply."""
 
@@ -73,9 +73,9 @@ class CallRecord:
     verdict: Ruling
     fault: str
     model: str
-    query: str | None
-    answer: str | None
-    reasoning: str | None
+    query: str | None = None
+    answer: str | None = None
+    reasoning: str | None = None
     conclusion: str
     prompt: str
     reply: str

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from pathlib import Path
 
 from pipeline.closed_world.reading import Reader
 from pipeline.closed_world.world import World
-from pipeline.closed_world.write import read_world
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.content_cache import digest
 from pipeline.core.progress import Progress, counted
@@ -41,11 +39,6 @@ class ClosedWorldJudge(Judge):
         self.progress = Progress()
         self._reader = Reader(world)
         self._world = f"{world.seed} {len(world.documents)}"
-
-    @classmethod
-    def of(cls, directory: Path) -> ClosedWorldJudge:
-        """The judge of the world of the stage ``world``; raises what `read_world` raises."""
-        return cls(read_world(directory))
 
     def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:
         """One call per case, with empty prompt and reply."""

@@ -3,8 +3,8 @@
 HiPRAG (arXiv 2510.07794, 3.2). Input: steps, a function that returns the policy's closed-book
 answers, and a judge per kind. Output: the distinct judge calls, which give every step its verdict.
 A remote judge of under-search runs while the policy answers. Models in this process are loaded one
-after the other, because two rarely fit into memory. The steps are iterated several times and may be
-read from a file each time: memory holds the distinct cases with their calls.
+after the other, because two rarely fit into memory. The steps may be read from a file: memory holds
+the distinct cases with their calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class JudgingResult:
 
     def call(self, step: JudgedStep) -> JudgeCall:
         """The call that decided a step."""
-        return self.calls[_case(step, self.answers)]
+        if step.query is None:
+            return self.calls[SoundnessCase(step.reasoning, step.conclusion)]
+        answer = self.answers[step.query].text
+        return self.calls[EquivalenceCase(step.query, answer, step.conclusion)]
 
     def verdicts(self, steps: Iterable[JudgedStep]) -> Iterator[Verdict]:
         """The verdict on each of the judged steps, as they come."""
@@ -47,31 +50,30 @@ def judge_steps(
     under: Judge,
     progress: Progress | None = None,
 ) -> JudgingResult:
-    """Judge every step; ``steps`` is iterated four times. ``over`` and ``under`` may be the same.
+    """Judge every step; ``over`` and ``under`` may be the same.
 
     ``answerer`` is called at most once, with the distinct queries, and should free its model before
     it returns. ``over`` is closed before ``under`` decides, unless they are the same judge. Raises
     what the answerer and the judges raise. ``progress`` is started with the number of answers and
     distinct cases; the answerer and the judges count them.
     """
-    soundness_cases = list(
-        dict.fromkeys(
-            SoundnessCase(step.reasoning, step.conclusion) for step in steps if step.query is None
-        )
-    )
-    queries = list(dict.fromkeys(step.query for step in steps if step.query is not None))
+    distinct: dict[SoundnessCase, None] = {}
+    searched: dict[tuple[str, str], None] = {}  # query and conclusion
+    for step in steps:
+        if step.query is None:
+            distinct[SoundnessCase(step.reasoning, step.conclusion)] = None
+        else:
+            searched[step.query, step.conclusion] = None
+    soundness_cases, queries = list(distinct), list(dict.fromkeys(query for query, _ in searched))
     if progress is not None:
-        over_search = len(
-            {(step.query, step.conclusion) for step in steps if step.query is not None}
-        )
-        total = len(queries) + over_search + len(soundness_cases)
+        total = len(queries) + len(searched) + len(soundness_cases)
         progress.start(total, "answers and cases")
     with ThreadPoolExecutor(max_workers=1) as worker:
         concurrent = None if under.in_process else worker.submit(under.decide, soundness_cases)
         answers = answerer(queries) if queries else {}
         if concurrent is not None and over is under:
             concurrent.result()  # one judge decides one batch of cases at a time
-        calls = _over_search_calls(steps, answers, over)
+        calls = _over_search_calls(searched, answers, over)
         if over is not under:
             over.close()
         under_calls = under.decide(soundness_cases) if concurrent is None else concurrent.result()
@@ -80,25 +82,16 @@ def judge_steps(
 
 
 def _over_search_calls(
-    steps: Iterable[JudgedStep], answers: Mapping[str, ClosedBookAnswer], judge: Judge
+    searched: Iterable[tuple[str, str]], answers: Mapping[str, ClosedBookAnswer], judge: Judge
 ) -> dict[Case, JudgeCall]:
     """The calls on search steps; the verdict is unknown where the policy gave no answer."""
     calls: dict[Case, JudgeCall] = {}
-    to_decide: dict[Case, None] = {}
-    for step in steps:
-        if step.query is None:
-            continue
-        case, fault = _case(step, answers), answers[step.query].fault
+    to_decide = []
+    for query, conclusion in searched:
+        case, fault = EquivalenceCase(query, answers[query].text, conclusion), answers[query].fault
         if fault:
-            key = digest("no answer", step.query).hex()
-            calls[case] = JudgeCall(key, "unknown", "", fault=fault)
+            calls[case] = JudgeCall(digest("no answer", query).hex(), "unknown", "", fault=fault)
         else:
-            to_decide[case] = None
-    calls.update(zip(to_decide, judge.decide(list(to_decide)), strict=True))
+            to_decide.append(case)
+    calls.update(zip(to_decide, judge.decide(to_decide), strict=True))
     return calls
-
-
-def _case(step: JudgedStep, answers: Mapping[str, ClosedBookAnswer]) -> Case:
-    if step.query is None:
-        return SoundnessCase(step.reasoning, step.conclusion)
-    return EquivalenceCase(step.query, answers[step.query].text, step.conclusion)

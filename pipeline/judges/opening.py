@@ -6,7 +6,7 @@ Models are loaded and requests are sent only for cases without a cached answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.evaluation import JudgeModel, Judges
@@ -22,13 +22,14 @@ from pipeline.rollout.grammars import Grammar
 _TRIES = 3  # requests of a case until an endpoint gives an answer that can be parsed
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judging:
     """Opens what the settings ``judges`` name.
 
     ``world`` is the directory of the closed world, if there is one. ``replies`` takes part in the
     requests to the models: "over", "under" and "policy". ``key`` is the setting of a judge that is
-    not in the block ``judges``, for messages.
+    not in the block ``judges``, for messages. ``usages`` counts the requests to each model: of the
+    policy, and "judge" or "over" and "under".
     """
 
     settings: Judges
@@ -37,53 +38,48 @@ class Judging:
     progress: Progress
     world: Path | None = None
     key: str = ""
+    usages: dict[str, Usage] = field(default_factory=lambda: {"policy": Usage()})
+
+    def answers(
+        self, adapter: Path | None, grammar: Grammar, queries: Sequence[str]
+    ) -> Mapping[str, ClosedBookAnswer]:
+        """The answer of the policy with ``adapter`` to each query.
+
+        The model is loaded only when an answer is not cached, and freed before returning.
+        """
+        with self.models.policy_chat(adapter) as chat:
+            chat.progress = self.progress
+            self.replies.attach("policy", chat)
+            answers = closed_book_answers(queries, chat, grammar)
+        self.usages["policy"] = chat.usage
+        return answers
 
     def judges(self) -> tuple[Judge, Judge]:
         """The judges of over-search and under-search: one for both if their settings are equal."""
         over = self._judge("over", self.settings.over)
         if self.settings.under == self.settings.over:
+            if "over" in self.usages:
+                self.usages["judge"] = self.usages.pop("over")
             return over, over
         return over, self._judge("under", self.settings.under)
 
     def _judge(self, kind: str, model: JudgeModel) -> Judge:
-        judge = self._noiseless_judge(kind, model)
-        return judge if model.noisy is None else NoisyJudge(judge, model.noisy.share)
-
-    def _noiseless_judge(self, kind: str, model: JudgeModel) -> Judge:
+        if model.noisy is not None:
+            without_noise = self._judge(kind, model.model_copy(update={"noisy": None}))
+            return NoisyJudge(without_noise, model.noisy.share)
         if model.backend == "closed-world":
+            from pipeline.closed_world.write import read_world
             from pipeline.judges.closed_world import ClosedWorldJudge
 
             assert self.world is not None  # checked by the configuration
-            judge = ClosedWorldJudge.of(self.world)
+            judge = ClosedWorldJudge(read_world(self.world))
             judge.progress = self.progress
             return judge
         chat = self.models.chat(self.key or f"judges.{kind}", model)
         chat.progress = self.progress
         self.replies.attach(kind, chat)
+        self.usages[kind] = chat.usage
         if model.endpoint is not None:
             return LlmJudge(chat, model=model.endpoint.model, tries=_TRIES)
         # A second try is useless here: greedy decoding repeats its answer.
         return LlmJudge(chat, model=str(model.model), in_process=True)
-
-
-@dataclass
-class PolicyAnswers:
-    """Closed-book answers of the policy with ``adapter``; ``usage`` counts its requests."""
-
-    judging: Judging
-    adapter: Path | None
-    grammar: Grammar
-    usage: Usage = field(default_factory=Usage)
-
-    def __call__(self, queries: Sequence[str]) -> Mapping[str, ClosedBookAnswer]:
-        """The policy's answer to each query.
-
-        The model is loaded only when an answer is not cached, and freed before returning.
-        """
-        judging = self.judging
-        with judging.models.policy_chat(self.adapter) as chat:
-            chat.progress = judging.progress
-            judging.replies.attach("policy", chat)
-            answers = closed_book_answers(queries, chat, self.grammar)
-        self.usage = replace(chat.usage)
-        return answers

@@ -63,7 +63,6 @@ def pair_of(
     rejected: Any,
     kind: PairKind,
     prompt: list[Message],
-    rewards: tuple[dict[str, Any], dict[str, Any]],
     round: int,
     tools: str | None = None,
 ) -> Pair:
@@ -82,8 +81,8 @@ def pair_of(
         chosen_id=chosen.trajectory_id,
         rejected_id=rejected.trajectory_id,
         kind=kind,
-        chosen_rewards=rewards[0],
-        rejected_rewards=rewards[1],
+        chosen_rewards=chosen.rewards or {},
+        rejected_rewards=rejected.rewards or {},
         policy=chosen.policy,
         round=round,
         prompt_ids=chosen.prompt_ids,

@@ -1,35 +1,38 @@
 """Pairs of many questions, one question in memory at a time.
 
 Input: trajectories or candidates, grouped by question as the stage ``sample`` writes them. Output:
-the pairs of each question, and the pairing outcome of each of its trajectories. Memory: one
+the pairs of each question, the pairing outcome of each of its trajectories, and the rejection
+funnel: the number of trajectories of every data set with every outcome. It shows why a round has
+few pairs: no good trajectories, no bad ones, or duplicates. Memory: one
 question, and a digest of every trajectory id and question id (about 100 bytes each) to detect
 repetitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipeline.config.policy import Pairs
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError
-from pipeline.pairs.funnel import PairingOutcome
-from pipeline.pairs.select import PAPER, Candidate, CandidatePair, select
+from pipeline.pairs.select import BINS, PAPER, Bin, Candidate, CandidatePair, select
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionPairs:
-    """The pairs of one question, and the outcomes of its trajectories in their order."""
+@dataclass(slots=True)
+class PairingOutcome:
+    """The bin of one trajectory; ``partner`` is the other trajectory of its (first) pair."""
 
+    trajectory_id: str
     question_id: str
-    pairs: list[CandidatePair]
-    outcomes: list[PairingOutcome]
+    dataset: str
+    bin: Bin
+    partner: str | None = None
 
 
 def by_question(
@@ -56,8 +59,8 @@ def by_question(
 
 def pair_questions(
     questions: Iterable[tuple[str, Sequence[Candidate]]], thresholds: Pairs = PAPER
-) -> Iterator[QuestionPairs]:
-    """The pairs of each question, as it comes.
+) -> Iterator[tuple[list[CandidatePair], list[PairingOutcome]]]:
+    """The pairs of each question, and the outcomes of its trajectories in their order.
 
     Raises InputError when two trajectories share an id, or when trajectories of a question were
     scored with different rewards.
@@ -79,4 +82,39 @@ def pair_questions(
             chosen, rejected = outcomes[pair.chosen.id], outcomes[pair.rejected.id]
             chosen.partner = chosen.partner or pair.rejected.id
             rejected.partner = pair.chosen.id
-        yield QuestionPairs(question_id, selected, list(outcomes.values()))
+        yield selected, list(outcomes.values())
+
+
+class Funnel:
+    """Counts of pairing outcomes.
+
+    ``counts`` is ``{"bins": {bin: count}, "datasets": {dataset: {bin: count}}}``; every bin is
+    listed.
+    """
+
+    def __init__(self) -> None:
+        self._bins: dict[str, int] = dict.fromkeys(BINS, 0)
+        self._datasets: dict[str, dict[str, int]] = {}
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        return {"bins": self._bins, "datasets": self._datasets}
+
+    def counted(self, outcomes: Iterable[PairingOutcome]) -> Iterator[PairingOutcome]:
+        """The outcomes as they come, each counted when it is taken."""
+        for outcome in outcomes:
+            of_dataset = self._datasets.setdefault(outcome.dataset, dict.fromkeys(BINS, 0))
+            of_dataset[outcome.bin] += 1
+            self._bins[outcome.bin] += 1
+            yield outcome
+
+
+def table(counts: Mapping[str, Any]) -> str:
+    """The funnel as a Markdown table, one column per data set."""
+    names = list(counts["datasets"])
+    rows = [["bin", "meaning", *names, "all"]]
+    for name, meaning in BINS.items():
+        per_dataset = [str(counts["datasets"][dataset][name]) for dataset in names]
+        rows.append([name, meaning, *per_dataset, str(counts["bins"][name])])
+    rows.insert(1, ["---", "---", *["---:"] * (len(names) + 1)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError
@@ -147,18 +147,15 @@ def select(
     distinct = _distinct(candidates, bins)
     if True in single_number:
         return _select_by_margin(distinct, thresholds, bins), bins
-    total = {candidate.id: round(counted_total(candidate, thresholds), 9) for candidate in distinct}
-    chosen_ids = {candidate.id for candidate in distinct if is_chosen(candidate, thresholds)}
+    # Sorting keeps the order of samples where totals are equal.
+    worst_first = sorted(distinct, key=lambda one: round(counted_total(one, thresholds), 9))
     best_first = sorted(
-        (candidate for candidate in distinct if candidate.id in chosen_ids),
-        key=lambda candidate: (-total[candidate.id], candidate.sample),
+        (candidate for candidate in distinct if is_chosen(candidate, thresholds)),
+        key=lambda one: -round(counted_total(one, thresholds), 9),
     )
-    worst_first = sorted(
-        (candidate for candidate in distinct if candidate.id not in chosen_ids),
-        key=lambda candidate: (total[candidate.id], candidate.sample),
-    )
+    chosen_ids = {candidate.id for candidate in best_first}
     pairs = []
-    waiting = iter(worst_first)
+    waiting = (candidate for candidate in worst_first if candidate.id not in chosen_ids)
     for chosen in best_first:
         bins[chosen.id] = "chosen-unpaired"
         for rejected in waiting:  # from where the walk before has stopped
@@ -168,7 +165,7 @@ def select(
                 continue
             pairs.append(CandidatePair(chosen, rejected, kind))
             bins[chosen.id] = "chosen"
-            bins[rejected.id] = _REJECTED[kind]
+            bins[rejected.id] = cast(Bin, f"rejected-{kind}")
             break
     rest: Bin = "not-reached" if chosen_ids else "no-chosen"
     for candidate in distinct:
@@ -203,9 +200,7 @@ def _select_by_margin(
     right_but_worse: list[Candidate] = []
     wrong_decision: list[Candidate] = []
     wrong_only: list[Candidate] = []
-    for candidate in sorted(
-        candidates, key=lambda candidate: (round(candidate.total, 9), candidate.sample)
-    ):
+    for candidate in sorted(candidates, key=lambda candidate: round(candidate.total, 9)):
         lower = not at_least(candidate.total, best)  # a margin may be smaller than the tolerance
         qualifies = lower and at_least(best - thresholds.margin, candidate.total)
         bins[candidate.id] = "not-reached" if qualifies else "passed-over"
@@ -233,20 +228,12 @@ def _select_by_margin(
                 "margin" if _is_right(partner) else "format" if partner.format < 1 else "easy"
             )
             pairs.append(CandidatePair(candidate, partner, kind))
-            bins[partner.id] = _REJECTED[kind]
+            bins[partner.id] = cast(Bin, f"rejected-{kind}")
     return pairs
 
 
 def _is_right(candidate: Candidate) -> bool:
     return candidate.format >= 1 and candidate.outcome >= 1
-
-
-_REJECTED: dict[Kind, Bin] = {
-    "format": "rejected-format",
-    "easy": "rejected-easy",
-    "hard": "rejected-hard",
-    "margin": "rejected-margin",
-}
 
 
 def _distinct(candidates: Sequence[Candidate], bins: dict[str, Bin]) -> list[Candidate]:

@@ -40,12 +40,8 @@ def shortage(questions: Iterable[Sequence[tuple[Candidate, bool]]], thresholds: 
         return f"{counts}, of which none follows the format; train the cold start longer{remedy}"
     usable = formed if well_formed else right
     if by_terms and not any(is_chosen(one, thresholds) for one in usable):
-        reasons = [
-            reason
-            for reason in (_single(usable, thresholds), _multi(usable, thresholds))
-            if reason is not None
-        ]
-        return f"{counts}; none is good enough to be chosen: {'; '.join(reasons)}"
+        reasons = "; ".join(filter(None, (_single(usable, thresholds), _multi(usable, thresholds))))
+        return f"{counts}; none is good enough to be chosen: {reasons}"
     margin = "" if by_terms else f" by pairs.margin {thresholds.margin:g}"
     return f"{counts}; no other answer to the same questions is worse{margin}; {_MORE}"
 

@@ -49,10 +49,8 @@ def step_pairs(
         terms = _step_terms(trajectory, len(turns))
         for number, (turn, step_terms) in enumerate(zip(turns, terms, strict=True)):
             start, end = turn.tokens
-            prefix, step = (
-                tuple(trajectory.token_ids[:start]),
-                tuple(trajectory.token_ids[start:end]),
-            )
+            prefix = tuple(trajectory.token_ids[:start])
+            step = tuple(trajectory.token_ids[start:end])
             occurrence = _Occurrence(trajectory, number, step_terms)
             steps_by_prefix.setdefault(prefix, {}).setdefault(step, []).append(occurrence)
     pairs = []

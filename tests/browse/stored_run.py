@@ -34,7 +34,7 @@ from pipeline.look.browse.app import create_app
 from pipeline.look.browse.asking import Desk
 from pipeline.look.browse.site import RunEntry, Site
 from pipeline.look.report.html_pages import BROWSER_LINKS
-from pipeline.pairs.funnel import PairingOutcome
+from pipeline.pairs.questions import PairingOutcome
 from tasks.judge import CALLS, VERDICTS
 from tests.smallest import write_paired, write_scored
 from tests.stages.fabricated_run import preference_pair, trajectory
@@ -187,8 +187,9 @@ def _judged(store: Path, number: int, name: str, records: Sequence[Trajectory]) 
     write_parquet(directory / VERDICTS, verdicts, Verdict)
     calls = [
         CallRecord(
-            verdict.key, "over", verdict.verdict, "", "a judge", "Where is Vell?", "Ostar", None,
-            "Ostar.", f"Is this needed? {HOSTILE}", f"The verdict is {verdict.verdict}.",
+            key=verdict.key, kind="over", verdict=verdict.verdict, fault="", model="a judge",
+            query="Where is Vell?", answer="Ostar", conclusion="Ostar.",
+            prompt=f"Is this needed? {HOSTILE}", reply=f"The verdict is {verdict.verdict}.",
         )
         for verdict in verdicts
     ]  # fmt: skip

@@ -126,7 +126,7 @@ def conversation_pair(tokenizer: Any, number: int) -> Pair:
                 token_ids=built.token_ids, token_spans=built.token_spans,
             )
         )  # fmt: skip
-    return pair_of(*sides, "easy", [], ({}, {}), round=1, tools=json.dumps([SEARCH]))
+    return pair_of(*sides, "easy", [], round=1, tools=json.dumps([SEARCH]))
 
 
 def test_exported_conversations_have_calls_and_tools_that_a_template_writes(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,44 +11,33 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, SoundnessCase
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.endpoint import EndpointChat
-from tests.llm.fake_endpoint import FakeEndpoint, Response, Script, completion, refusal
+from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
 
 TRUE, FALSE = "<answer>True</answer>", "<answer>False</answer>"
 
 
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script], FakeEndpoint]]:
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    servers = []
-
-    def start(script: Script) -> FakeEndpoint:
-        servers.append(FakeEndpoint(script))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.__exit__()
 
 
 def decide(
-    folder: Path, server: FakeEndpoint, *cases: Case, tries: int = 3, **changes
+    folder: Path, server: FakeEndpoint, *cases: Case, tries: int = 3, retries: int = 3
 ) -> list[JudgeCall]:
-    settings = {"retries": 3, **changes}
-    endpoint = Endpoint(base_url=server.url, model="judge-1", **settings)
+    endpoint = Endpoint(base_url=server.url, model="judge-1", retries=retries)
     cache = ContentCache(folder / "chat.sqlite")
     chat = EndpointChat(endpoint, cache, block="judges.over")
     with LlmJudge(chat, model="judge-1", max_tokens=16, tries=tries) as judge:
         return judge.decide(cases)
 
 
-def test_a_case_is_requested_once_over_all_runs_and_kept_verbatim(tmp_path: Path, serve):
-    server = serve(lambda text, before: TRUE if "Ann" in text else FALSE)
+def test_a_case_is_requested_once_over_all_runs_and_kept_verbatim(tmp_path: Path):
     asked_twice = EquivalenceCase("Who?", "Ann", "Ann.")
     cases = [asked_twice, SoundnessCase("I know.", "Bo."), asked_twice]
-    first = decide(tmp_path, server, *cases)
+    with FakeEndpoint(lambda text, before: TRUE if "Ann" in text else FALSE) as server:
+        first = decide(tmp_path, server, *cases)
+        assert decide(tmp_path, server, *cases) == first
     assert [call.verdict for call in first] == ["yes", "yes", "yes"]  # Bo is not sound
-    assert server.request_counts.total() == 2
-    assert decide(tmp_path, server, *cases) == first
     assert server.request_counts.total() == 2
     assert {call.model for call in first} == {"judge-1"}
     assert json.loads(first[0].prompt) in [request["messages"] for request in server.requests]
@@ -78,7 +66,7 @@ def truth(text: str) -> str:
     return TRUE if fraction("truth", text) < 0.5 else FALSE
 
 
-def test_with_3_of_10_calls_failing_verdicts_are_correct_or_unknown(tmp_path: Path, serve):
+def test_with_3_of_10_calls_failing_verdicts_are_correct_or_unknown(tmp_path: Path):
     """Failures are outages, unreadable answers and truncated ones; six of 60 cases never succeed.
 
     A timeout is handled like an outage (`test_endpoint`), but its test would depend on the clock.
@@ -92,18 +80,20 @@ def test_with_3_of_10_calls_failing_verdicts_are_correct_or_unknown(tmp_path: Pa
             return kinds[int(fraction(text, before, "kind") * len(kinds))]
         return truth(text)
 
-    server = serve(script)
     cases = [EquivalenceCase("Who?", "Ann", f"case {number}") for number in range(60)]
-    calls = decide(tmp_path, server, *cases, tries=6, retries=6)
+    with FakeEndpoint(script) as server:
+        calls = decide(tmp_path, server, *cases, tries=6, retries=6)
+        requests = server.request_counts.total()
+        # A rerun requests only the lost cases.
+        server.request_counts.clear()
+        again = decide(tmp_path, server, *cases, tries=1)
+    assert [call.verdict for call in again] == [call.verdict for call in calls]
+    assert len(server.request_counts) == lost
+    assert requests - (len(cases) - lost) > 30, (
+        "too few calls failed for this test to mean anything"
+    )
     for number, call in enumerate(calls):
         message = json.loads(call.prompt)[1]["content"]
         correct = "yes" if truth(message) == TRUE else "no"
         assert call.verdict == ("unknown" if number < lost else correct)
         assert bool(call.fault) == (call.verdict == "unknown")
-    failed = server.request_counts.total() - (len(cases) - lost)
-    assert failed > 30, "too few calls failed for this test to mean anything"
-    # A rerun requests only the lost cases.
-    server.request_counts.clear()
-    again = decide(tmp_path, server, *cases, tries=1)
-    assert [call.verdict for call in again] == [call.verdict for call in calls]
-    assert len(server.request_counts) == lost

@@ -1,10 +1,10 @@
 """The LLM judge behind vLLM's OpenAI server, with a model too small to give readable verdicts.
 
-All tests of this file share one server, because starting it takes seconds.
+Without structured outputs this model never writes an answer tag.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,16 +23,8 @@ CASES = [
     EquivalenceCase("Who directed the film?", "Ann Lee", "The film was directed by Bo Ray."),
     SoundnessCase("I know that Ann Lee was born in Rome.", "Ann Lee was born in Rome."),
 ]
-# vLLM's extension for structured outputs; without it the small model never writes an answer tag.
+# vLLM's extension for structured outputs
 STRUCTURED = {"structured_outputs": {"choice": ["<answer>True</answer>", "<answer>False</answer>"]}}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    pytest.importorskip("vllm", reason="vLLM is not installed")
-    with VllmServer(tmp_path_factory.mktemp("vllm")) as server:
-        server.wait()
-        yield server
 
 
 def decide(
@@ -44,28 +36,20 @@ def decide(
         return judge.decide(cases), chat.usage
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_a_server_are_read_counted_and_cached(tmp_path, monkeypatch):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-def test_unreadable_answers_of_a_model_give_unknown_verdicts(tmp_path, server):
-    calls, usage = decide(tmp_path, server, CASES)
-    assert [call.verdict for call in calls] == ["unknown"] * 3
-    assert all(call.fault in ("answer not readable", "answer cut off") for call in calls)
-    assert all(json.loads(call.reply)["model"] == NAME for call in calls)
-    assert usage.tries == 6  # unreadable answers are requested twice here
-    assert usage.prompt_tokens > 6 * 50
-    assert 0 < usage.completion_tokens <= 6 * 24
-
-
-def test_verdicts_of_a_server_are_cached(tmp_path, server):
-    calls, usage = decide(tmp_path, server, CASES, extra=STRUCTURED)
+    with VllmServer(tmp_path) as server:
+        server.wait()
+        unread, of_both_tries = decide(tmp_path, server, CASES)
+        calls, usage = decide(tmp_path, server, CASES, extra=STRUCTURED)
+        again, reuse = decide(tmp_path, server, CASES, extra=STRUCTURED)
+    assert [call.verdict for call in unread] == ["unknown"] * 3
+    assert of_both_tries.prompt_tokens > 6 * 50
+    assert 0 < of_both_tries.completion_tokens <= 6 * 24
     assert all(call.verdict in ("yes", "no") for call in calls)
     for call, case in zip(calls, CASES, strict=True):
         answer = json.loads(call.reply)["choices"][0]["message"]["content"]
         assert call.verdict == case.ruling("True" in answer)
-    assert usage.tries == 3
-    again, usage = decide(tmp_path, server, CASES, extra=STRUCTURED)
     assert again == calls
-    assert (usage.tries, usage.reused) == (0, 3)
+    assert (usage.tries, reuse.tries, reuse.reused) == (3, 0, 3)

@@ -172,30 +172,6 @@ def test_terms_that_do_not_count_are_in_no_sum_and_no_condition(
     assert named(*TABLE_8, terms=counted)[0] == expected
 
 
-def test_ties_are_broken_by_sample_index_in_any_input_order() -> None:
-    expected = [("good2", "bad0", "easy"), ("good3", "bad1", "easy")]
-    candidates = [
-        candidate("good3", 1, 1.0, 0.8),
-        candidate("bad1", 1, 0.0, 0.3),
-        candidate("good2", 1, 1.0, 0.8),
-        candidate("bad0", 1, 0.0, 0.1 + 0.2),  # 0.30000000000000004 is no difference
-    ]
-    assert named(*candidates)[0] == expected
-    assert named(*reversed(candidates))[0] == expected
-
-
-def test_identical_outputs_count_once() -> None:
-    twin = candidate("bad0", 0, 0, 0)
-    pairs, bins = named(
-        candidate("good2", 1, 1.0, 0.8),
-        candidate("good3", 1, 1.0, 0.8),
-        twin,
-        replace(twin, id="bad1", sample=1),
-    )
-    assert pairs == [("good2", "bad0", "format")]
-    assert bins["bad1"] == "duplicate"
-
-
 SCORES = st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.7, 0.8, 1.0])
 CANDIDATES = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 1.0]), SCORES, SCORES, st.integers(0, 9), st.booleans()),
@@ -220,8 +196,10 @@ def test_every_trajectory_is_in_one_bin_and_in_at_most_one_pair(
     assert set(bins.values()) <= BINS.keys()
     used = [side.id for pair in pairs for side in (pair.chosen, pair.rejected)]
     assert len(used) == len(set(used))
+    outputs = [side.output for pair in pairs for side in (pair.chosen, pair.rejected)]
+    assert len(outputs) == len(set(outputs))
+    assert select(candidates[::-1], Pairs(terms=counted)) == (pairs, bins)
     for pair in pairs:
         assert bins[pair.chosen.id] == "chosen"
         assert bins[pair.rejected.id] == f"rejected-{pair.kind}"
-        assert pair.chosen.output != pair.rejected.output
         assert not pair.rejected.broken

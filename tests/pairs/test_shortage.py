@@ -50,11 +50,10 @@ GOOD: dict[str, Any] = {"well_formed": 1.0, "outcome": 1.0, "process": 0.1}
             3,
             "3 right answers; no other answer to the same questions is worse",
         ),
-        ({"reward": 1.0}, 3, "no other answer to the same questions is worse by pairs.margin"),
         (
             {"reward": 1.0},
             0,
-            "3 trajectories, 3 right answers; no other answer to the same questions is worse by",
+            "3 right answers; no other answer to the same questions is worse by pairs.margin",
         ),
         (
             {"reward": 1.0, "well_formed": 0.0},

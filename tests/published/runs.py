@@ -21,7 +21,7 @@ from pipeline.llm.tokenizer import model_tokenizer
 from pipeline.rollout.conversations.chat_template import ChatTemplate
 from pipeline.rollout.conversations.steps import tool_format
 from tests.llm.fake_endpoint import FakeEndpoint
-from tests.published import encoders, lessons
+from tests.published import lessons
 from tests.published.data_files import write_data
 from tests.published.language_models import (
     TOKENIZERS,
@@ -32,6 +32,7 @@ from tests.published.language_models import (
     write_untied,
 )
 from tests.published.replacements import HELPER, JUDGE, Places, models_of, stand_in
+from tests.retrieval.small_encoders import write_bi_encoder, write_cross_encoder
 
 STEPS = 160  # of training; after fewer, facts are forgotten and most trajectories are malformed
 # The configuration from which a language model learns the policy's prompt and grammar.
@@ -81,11 +82,10 @@ def _write_model(models: Path, name: str, data: Path, method: str) -> None:
     if (models / name).is_dir():
         return
     partial = models.with_name(f"partial-{name}")
-    texts = [passage.text for passage in lessons.read_passages(data)]
     if name in ("e5", "bge"):
-        encoders.write_bi_encoder(partial, texts, "mean" if name == "e5" else "cls")
+        write_bi_encoder(partial)
     elif name == "reranker":
-        encoders.write_reranker(partial, texts)
+        write_cross_encoder(partial, max_position_embeddings=514)
     elif name == "qwen2.5":
         _write_model(models, "qwen2.5-tied", data, method)
         write_untied(models / "qwen2.5-tied", partial)

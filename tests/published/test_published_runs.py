@@ -9,7 +9,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from pipeline.core.records import SftExample
 from pipeline.core.shipped import CONFIGURATIONS
 from tests.llm.marked_processes import left_after, marked
 from tests.published.lessons import REWRITTEN
-from tests.published.replacements import MODELS, PUBLISHED, stand_in
+from tests.published.replacements import MODELS, PUBLISHED
 from tests.published.runs import PLACES, StandInRun, StandIns, method_of, write_stand_ins
 
 MARK = "STEEP_TEST_STAND_IN_RUN"
@@ -103,9 +102,6 @@ def test_the_configuration_runs_whole_on_stand_ins(
     kind = method_of(name)
     if kind == "tearag":
         assert run.counts("graph")["triplets"] > 0
-        if settings.graph.scope == "candidates":
-            counts = run.counts("sample")
-            assert 0 <= counts["shown_without_triplets"] < counts["shown_passages"]
         examples = read_records(run.output("sft-data", "train.parquet"), SftExample)
         # The rewriter knows nearly all of the questions.
         texts = [f"{example.completion}{example.messages}" for example in examples]
@@ -134,27 +130,13 @@ def test_engine_processes_sample_as_one_process_does(new_run: Callable[[str], St
     assert run.output("sample", "trajectories.parquet").read_bytes() == sampled
 
 
-KEPT = (
-    *("prompt.*", "grammar", "objective", "corpus.*", "data.*", "lora.*", "pairs.*", "*.dtype"),
-    *("*.learning_rate", "*.weight_decay", "*.beta", "*.eta", "*.epsilon", "*epochs", "seed"),
-    *("retrieval.variant", "retrieval.top_k", "retrieval.tau", "retrieval.alpha"),
-    *("sampling.temperature", "sampling.max_steps", "*.max_model_len", "*.adapters"),
-    *("*.quantization", "*.gradient_checkpointing", "*.gpu_memory_utilization", "*engine.kind"),
-)
-
-
 def test_every_published_configuration_has_a_stand_in_run() -> None:
     files = {path.stem for path in CONFIGURATIONS.glob("*.yaml")}
     assert {name for name in files if not name.startswith(OTHERS)} == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_thresholds_losses_prompts_and_number_formats_are_the_published_ones(
-    name: str, tmp_path: Path
-) -> None:
-    """And no model or address of the published run is left."""
-    changed = stand_in(name, PLACES)
-    assert [key for key in changed if any(fnmatchcase(key, kept) for kept in KEPT)] == []
+def test_no_model_or_address_of_the_published_run_is_left(name: str, tmp_path: Path) -> None:
     run = StandInRun(name, StandIns(Path("/data"), PLACES.models), tmp_path)
     settings = config.load(run.write_configuration(PLACES.endpoint), data="/data")
     values = [str(value) for _, value in leaves(settings.model_dump(mode="json"))]

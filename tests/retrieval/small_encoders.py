@@ -32,11 +32,7 @@ def _tokenizer(directory: Path) -> int:
 def _config(directory: Path, **more):
     from transformers import BertConfig
 
-    return BertConfig(
-        vocab_size=_tokenizer(directory),
-        **_SIZES,
-        **more,
-    )
+    return BertConfig(vocab_size=_tokenizer(directory), **_SIZES | more)
 
 
 def write_bi_encoder(directory: Path, seed: int = 0, kind: str = "bert") -> Path:
@@ -58,13 +54,13 @@ def write_bi_encoder(directory: Path, seed: int = 0, kind: str = "bert") -> Path
     return directory
 
 
-def write_cross_encoder(directory: Path, seed: int = 0, labels: int = 1) -> Path:
+def write_cross_encoder(directory: Path, seed: int = 0, labels: int = 1, **more: int) -> Path:
     """A BERT that gives one logit, or ``labels``, for a pair of texts."""
     import torch
     from transformers import BertForSequenceClassification
 
     torch.manual_seed(seed)
-    model = BertForSequenceClassification(_config(directory, num_labels=labels))
+    model = BertForSequenceClassification(_config(directory, num_labels=labels, **more))
     model.save_pretrained(directory)
     return directory
 

@@ -89,7 +89,7 @@ def test_a_malformed_row_of_a_named_file_costs_itself_and_a_broken_file_all(
 ) -> None:
     named = "corpus.files=[{path: docs/lines.jsonl}]"
     assert run(in_folder(tmp_path, named))["documents"] == 2
-    assert "1 malformed row left out (skipped.json); the first: docs/lines.jsonl: line 2" in (
+    assert "1 malformed rows left out (skipped.json); the first: docs/lines.jsonl: line 2" in (
         capsys.readouterr().out
     )
     with pytest.raises(InputError, match=r"lines\.jsonl:2: not valid JSON"):

@@ -16,3 +16,10 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.setenv("KILL", str(tmp_path / "kill"))
     monkeypatch.setenv("RELEASE", str(tmp_path / "release"))
     return tmp_path
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """An empty working directory, where no stage has an output."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -21,10 +21,15 @@ def opened(config: str, names: Sequence[str], overrides: Sequence[str] = ()) -> 
     return distinct(stages(config, names, overrides))
 
 
+def by_label(*overrides: str, config: str = "embedded") -> dict[str, StageTask]:
+    """All stages of a run that has no output yet, in running order, by label."""
+    return {stage.label: stage for stage in walk(Report(config=config, overrides=overrides))}
+
+
 def fingerprints(*overrides: str, config: str = "embedded") -> dict[str, str]:
-    """The fingerprints of all stages of a run by label."""
-    report = Report(config=config, overrides=overrides)
-    return {stage.label: stage.key.fingerprint for stage in walk(report)}
+    """The fingerprints of these stages."""
+    stages = by_label(*overrides, config=config)
+    return {label: stage.key.fingerprint for label, stage in stages.items()}
 
 
 def changed(*overrides: str, common: Sequence[str] = ("shards=1",)) -> set[str]:

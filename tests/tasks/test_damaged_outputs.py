@@ -86,7 +86,6 @@ def test_a_flipped_byte_stops_a_stage_that_trains(workspace, first):
 
 DAMAGED_MANIFESTS = {
     "empty": "",
-    "half": '{"fingerprint": "0", "ke',
     "list": "[]",
     "no counts": '{"fingerprint": "0", "key": {}}',
     "no files": {"files": None},
@@ -111,11 +110,6 @@ def test_a_damaged_manifest_is_a_sentence_everywhere(workspace, first, text):
     assert "not a manifest" in verify(task(Second, workspace))[0].damage[0]
     with pytest.raises(StoreError, match=r"first is damaged .* not a manifest"):
         run(task(Second, workspace))
-
-
-def test_a_manifest_may_lack_what_has_a_default(workspace, first):
-    assert "execution" not in json.loads((first / "manifest.json").read_text())
-    assert why(task(First, workspace)) == ["first: done; nothing would run"]
 
 
 def test_an_output_in_the_place_of_another_is_noticed(workspace, first):

@@ -6,11 +6,9 @@ import sys
 
 import pytest
 
-from pipeline.core.atomic import write_json
 from pipeline.engine.run import RunFailed, run
-from pipeline.engine.stage import Outputs, walk
+from pipeline.engine.stage import walk
 from pipeline.engine.status import status, why
-from pipeline.engine.store import content_key
 from tasks import task_for
 from tests.tasks.counting_tasks import (
     FollowsAll,
@@ -94,25 +92,11 @@ def test_checkpoints_from_inputs_with_another_content_are_not_used(workspace, mo
 
 def test_a_run_of_many_rounds_needs_no_deep_recursion(workspace, monkeypatch):
     monkeypatch.chdir(workspace)
-    assert len(list(walk(task_for("train", "embedded", ("rounds=100",), round=100)))) == 410
-    report = task_for("report", "embedded", ("rounds=12",))
-    read = dict[str, set[str]]()
-    for one in walk(report):
-        for name, needed in one.inputs.items():
-            patterns = one.input_files.get(name, ("*",))
-            read.setdefault(needed.task_id, set()).update(p.replace("*", "x") for p in patterns)
-    for one in walk(report):
-        contents = Outputs().contents(one)
-        files = {key: {"size": 1, "sha256": "0" * 64} for key in read.get(one.task_id, {"x"})}
-        manifest = {"fingerprint": one.key.fingerprint, "key": one.key.values(), "files": files}
-        manifest |= {"contents": contents, "content_key": content_key(one.key, contents)}
-        write_json(one.store.directory(one.key) / "manifest.json", manifest | {"counts": {"a": 1}})
+    last = task_for("train", "embedded", ("rounds=100",), round=100)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 100)
     try:
-        assert report.complete()
-        for stage in ("sample", "score", "pair", "train"):
-            shutil.rmtree(report.store.root / stage)
-        assert not task_for("train", "embedded", ("rounds=12",), round=12).complete()
+        assert not last.complete()
+        assert len(list(walk(last))) == 410
     finally:
         sys.setrecursionlimit(limit)

@@ -8,19 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.engine.run import walk
 from pipeline.engine.stage import StageTask
-from tasks import task_for
 from tests.tasks import declared
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def stages(*overrides: str, config: str = "embedded") -> dict[str, StageTask]:
-    return {task.label: task for task in walk(task_for("report", config, ("shards=1", *overrides)))}
+    return declared.by_label("shards=1", *overrides, config=config)
 
 
 def changed(*overrides: str) -> set[str]:

@@ -171,22 +171,16 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
     run: StageTask, overrides: tuple[str, ...]
 ) -> None:
     before = executions(run)
-    with pytest.raises(StoreError, match=r"train-2 is not complete; .*steep run train --round 2"):
-        evaluate(run, ["2"])
-    with pytest.raises(InputError, match="policy 3, and rounds is 2"):
-        evaluate(run, ["3"])
-    with pytest.raises(
-        InputError, match=r"expected the number of a policy \(0: SFT\), base, RUN:NUMBER"
+    semantic = ("retrieval.variant=semantic", "index.faiss=hnsw")
+    for more, names, error, words in (
+        ((), ["2"], StoreError, r"train-2 is not complete; .*steep run train --round 2"),
+        ((), ["3"], InputError, "policy 3, and rounds is 2"),
+        ((), ["nothing"], InputError, r"expected the number of a policy \(0: SFT\), base, RUN:N"),
+        (semantic, ["base"], StoreError, r"^index of .* is not complete.*`steep run index "),
+        (("sft.epochs=7",), (), StoreError, r"no policy of .* is trained; .*steep run sft"),
     ):
-        evaluate(run, ["nothing"])
-    unindexed = task_for(
-        "evaluate", "embedded", (*overrides, "retrieval.variant=semantic", "index.faiss=hnsw")
-    )
-    with pytest.raises(StoreError, match=r"^index of .* is not complete.*`steep run index "):
-        evaluate(unindexed, ["base"])
-    untrained = task_for("evaluate", "embedded", (*overrides, "sft.epochs=7"))
-    with pytest.raises(StoreError, match=r"no policy of .* is trained; .*steep run sft"):
-        evaluate(untrained)
+        with pytest.raises(error, match=words):
+            evaluate(task_for("evaluate", "embedded", (*overrides, *more)), names)
     assert executions(run) == before
 
 

@@ -1,6 +1,8 @@
 """Execution settings of a finished run: nothing reruns when one changes, and the difference is told."""
 
 import json
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -52,10 +54,7 @@ def changed(settings: Config, name: str) -> str:
         override = f"{name}={json.dumps(other)}"
         dumped = settings.model_dump(mode="json")
         *parents, last = name.split(".")
-        node = dumped
-        for parent in parents:
-            node = node[parent]
-        node[last] = other
+        reduce(getitem, parents, dumped)[last] = other
         try:
             if Config.model_validate(dumped) != settings:
                 return override

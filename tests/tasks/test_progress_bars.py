@@ -85,26 +85,28 @@ def test_a_line_on_the_run_is_printed_every_five_percent(capfd):
     ]
 
 
+def begin(stage):
+    path = stage.store.progress_file(stage.key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ProgressFile(path).start(10, "items")
+
+
 def test_a_stage_on_a_machine_whose_clock_is_behind_is_shown(workspace, monkeypatch):
     stage = task(First, workspace)
     running = RunningStages([stage])
-    path = stage.store.progress_file(stage.key)
-    path.parent.mkdir(parents=True)
     with monkeypatch.context() as behind:
         behind.setattr(time, "time", lambda: 1e9)
-        ProgressFile(path).start(10, "items")
+        begin(stage)
     assert [label for label, _ in running()] == ["first"]
 
 
 def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):
     stages = [task(First, workspace), task(Waits, workspace)]
     for stage in stages:
-        path = stage.store.progress_file(stage.key)
-        path.parent.mkdir(parents=True)
-        ProgressFile(path).start(10, "items")
+        begin(stage)
     assert RunningStages(stages)() == []  # written before
     running = RunningStages(stages)
-    ProgressFile(stages[0].store.progress_file(stages[0].key)).start(10, "items")
+    begin(stages[0])
     code = (
         "import sys; from pathlib import Path; from pipeline.engine.progress import ProgressFile; "
         "ProgressFile(Path(sys.argv[1])).start(10, 'items')"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import InputError
 from pipeline.engine.fingerprint import content_of
 from pipeline.engine.stage import StageTask
 from tasks import task_for
@@ -129,12 +128,3 @@ def test_a_check_before_a_run_says_which_questions_repeat_held_out_ones(
     text = "\n".join(task("questions-sampling", configuration, *overrides).notes())
     assert all(line in text for line in lines), text
     assert ("repeat one of data.test; left out" in text) == any("repeat" in one for one in lines)
-
-
-def test_a_check_refuses_questions_that_all_repeat_held_out_ones(configuration: Path) -> None:
-    same = "[{dataset: nq, path: train.jsonl}]"
-    sampling = task(
-        "questions-sampling", configuration, f"data.sampling={same}", f"data.test={same}"
-    )
-    with pytest.raises(InputError, match="every question repeats"):
-        list(sampling.notes())

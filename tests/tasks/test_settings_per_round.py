@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
+from pipeline.engine.resolved import keep_dtypes, write_resolved
 from pipeline.engine.run import run, walk
-from pipeline.engine.stage import RoundTask, left_by
+from pipeline.engine.stage import RoundTask, left_by, resolved
 from tasks import task_for
-from tests.cli.malformed_inputs import finished
 from tests.tasks.counting_tasks import ROOT, Counting, task
 from tests.tasks.declared import changed
 
@@ -36,10 +36,8 @@ FROM_PAIR_2 = {"pair-2", "train-2", "sample-3", "score-3", "pair-3", "train-3"} 
 }  # fmt: skip
 
 
-def test_the_stages_of_a_run_before_the_change_keep_their_fingerprints(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("elsewhere")
+def test_the_stages_of_a_run_before_the_change_keep_their_fingerprints() -> None:
     assert changed("per_round={}") == changed("per_round.2={}") == set()
     assert changed(THRESHOLD) == FROM_PAIR_2
     assert changed("per_round.2.dpo.eta=[9]") == FROM_PAIR_2 - {"pair-2"}
@@ -61,36 +59,26 @@ def test_a_judge_runs_in_the_rounds_whose_reward_counts_it() -> None:
     assert [stage.label for stage in walk(report) if stage.stage.startswith("judge")] == ["judge-2"]
 
 
-WORLD = "data.closed_world={documents: 300, musique_train: 9, musique_sampling: 3, musique_dev: 3, musique_test: 3, hotpotqa_sampling: 3, hotpotqa_dev: 3, hotpotqa_test: 3, wiki2_test: 3, nq_sampling: 3, nq_dev: 3, nq_test: 3}"
-
-
 def test_a_run_writes_its_configuration_which_gives_the_same_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Relative directories stay relative; a second run leaves the file as it is."""
-    overrides = (WORLD, THRESHOLD, "runs_dir=./out", "graph.endpoint={base_url: http://x/v1, "
-                 "model: m, api_key_env: STEEP_TEST_KEY}")  # fmt: skip
-    options = [part for override in overrides for part in ("--set", override)]
+    endpoint = "{base_url: http://x/v1, model: m, api_key_env: STEEP_TEST_KEY}"
     monkeypatch.chdir(tmp_path)
-    with monkeypatch.context() as own:
-        own.setenv("STEEP_TEST_KEY", "sk-secret")
-        printed = finished("run", "world", *options)
-    file = Path("out/embedded/config.yaml")
+    monkeypatch.setenv("STEEP_TEST_KEY", "sk-secret")
+    report = task_for(
+        "report", "embedded", (THRESHOLD, "runs_dir=./out", f"graph.endpoint={endpoint}")
+    )
+    keep_dtypes(resolved(report))
+    file = write_resolved(report.settings)
     assert "sk-secret" not in file.read_text()
-    assert "(kept in out/embedded/dtypes.json)\n" in printed
-    kept = json.loads(file.with_name("dtypes.json").read_text())
-    types = tuple(f"{name}={dtype}" for name, dtype in kept.items())  # for auto
-    assert load(file) == load("embedded", (*overrides, *types))
+    again = task_for("report", str(file))
+    assert {one.label: one.key for one in walk(again)} == {
+        one.label: one.key for one in walk(report)
+    }
     written = file.stat().st_mtime_ns
-    rows = [
-        json.loads(finished("status", "--json", *arguments))
-        for arguments in (options, ["--config", file])
-    ]
-    assert rows[0] == rows[1]
-    finished("run", "world", "--config", file)
+    write_resolved(again.settings)
     assert file.stat().st_mtime_ns == written
-    finished("run", "world", *options, "--set", "seed=7")
-    assert load(file).seed == 7
 
 
 def test_a_configuration_is_read_again_by_a_process_that_has_read_it(

@@ -2,12 +2,13 @@
 
 import pytest
 
-from pipeline.engine.run import RunFailed, run, walk
+from pipeline.engine.run import RunFailed, run
 from pipeline.engine.shards import DivisibleTask, ShardTask
 from pipeline.engine.status import status, why
 from pipeline.engine.store import read_manifest
 from tasks import task_for
-from tests.tasks.counting_tasks import ROOT, Numbers, executions, task
+from tests.tasks.counting_tasks import Numbers, executions, task
+from tests.tasks.declared import by_label
 
 WORKED = ["work 0", "work 1", "work 2"]
 
@@ -60,11 +61,6 @@ def test_a_killed_shard_continues_and_the_others_are_not_run_again(workspace):
     assert lines.count("numbers") == 1
 
 
-def keys(config, *overrides):
-    report = task_for("report", str(ROOT / f"configs/{config}.yaml"), overrides)
-    return {stage.label: stage for stage in walk(report)}
-
-
 @pytest.mark.parametrize(
     ("config", "divided"),
     [
@@ -76,12 +72,8 @@ def keys(config, *overrides):
         ),
     ],
 )
-def test_every_stage_with_a_model_is_divided_and_no_fingerprint_changes(
-    config, divided, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(ROOT)
-    place = f"runs_dir={tmp_path}"
-    plain, sharded = keys(config, place, "shards=1"), keys(config, place, "shards=3")
+def test_every_stage_with_a_model_is_divided_and_no_fingerprint_changes(config, divided, elsewhere):
+    plain, sharded = (by_label(f"shards={count}", config=config) for count in (1, 3))
     shards = {label for label, stage in sharded.items() if isinstance(stage, ShardTask)}
     assert {label: stage.key for label, stage in plain.items()} == {
         label: sharded[label].key for label in sharded.keys() - shards

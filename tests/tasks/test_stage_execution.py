@@ -69,15 +69,14 @@ def test_only_a_forced_stage_or_one_with_changed_settings_and_what_follows_is_ru
     assert run(task(Second, workspace, "pairs.easy_outcome=0.4")) == directory
     assert executions(workspace) == before
     assert why(task(Second, workspace)) == ["second: done; nothing would run"]
-    run(task(Second, workspace, "retrieval.tau=0.3"))
-    assert executions(workspace).count("first") == 1
-    assert executions(workspace).count("second") == 2
-    run(task(Second, workspace, "retrieval.top_k=6"))
-    assert executions(workspace).count("first") == 2
-    assert executions(workspace).count("second") == 3
-    run(task(Second, workspace), force=True, workers=2)
-    assert executions(workspace).count("first") == 2
-    assert executions(workspace).count("second") == 4
+    for more, force, first, second in (
+        (("retrieval.tau=0.3",), False, 1, 2),
+        (("retrieval.top_k=6",), False, 2, 3),
+        ((), True, 2, 4),
+    ):
+        run(task(Second, workspace, *more), force=force, workers=2)
+        counts = [executions(workspace).count(name) for name in ("first", "second")]
+        assert counts == [first, second]
 
 
 def test_the_manifest_records_key_counts_versions_and_warnings_which_end_the_stages_line(

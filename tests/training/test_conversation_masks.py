@@ -34,7 +34,7 @@ def test_sides_of_a_pair_train_the_turns_and_their_ends(mode: str, real_data: Pa
     rejected = rolled(real_data, mode, call(mode, "c"), f"Answer: y{control}")
     rejected = replace(rejected, trajectory_id="q/1@0123456789ab")
     prompt = [Message("system", "S"), Message("user", "Who?")]
-    pair = pair_of(chosen, rejected, "easy", prompt, ({}, {}), round=1, tools="[]")
+    pair = pair_of(chosen, rejected, "easy", prompt, round=1, tools="[]")
     [encoded] = encode_pairs(tokenizer, [pair])
     for mask, trajectory in ((encoded.chosen_mask, chosen), (encoded.rejected_mask, rejected)):
         assert mask == [
@@ -48,14 +48,14 @@ def test_sides_of_a_pair_train_the_turns_and_their_ends(mode: str, real_data: Pa
     with pytest.raises(TrainingError, match="control token"):
         encode_pairs(
             tokenizer,
-            [pair_of(rejected, chosen, "easy", prompt, ({}, {}), round=1, tools="[]")],
+            [pair_of(rejected, chosen, "easy", prompt, round=1, tools="[]")],
         )
 
 
 def test_the_texts_of_a_pair_are_compared_with_its_ids(real_data: Path) -> None:
     tokenizer = opened(real_data, "qwen2.5").tokenizer
     sides = [rolled(real_data, "qwen2.5", f"So.{call('', 'a')}", f"Answer: {n}") for n in "xy"]
-    pair = pair_of(*sides, "easy", [], ({}, {}), round=1, tools="[]")
+    pair = pair_of(*sides, "easy", [], round=1, tools="[]")
     assert [message.role for message in pair.prompt] == ["system", "user"]
     [one, *_] = pair.chosen[0].tool_calls or []
     assert (one.function.name, json.loads(one.function.arguments)["query"]) == ("search", "a")
@@ -76,7 +76,7 @@ def test_a_rejected_side_may_end_in_the_middle_of_a_turn(real_data: Path) -> Non
     turns = (call("", "a"), "Answer: " + "word " * 90)
     rejected = rolled(real_data, "qwen2.5", *turns, max_segment_tokens=80)
     assert (rejected.stop, rejected.answer, rejected.format_ok) == ("max_tokens", None, False)
-    pair = pair_of(chosen, rejected, "format", [], ({}, {}), round=1, tools="[]")
+    pair = pair_of(chosen, rejected, "format", [], round=1, tools="[]")
     [encoded] = encode_pairs(opened(real_data, "qwen2.5").tokenizer, [pair])
     assert sum(encoded.rejected_mask) == rejected.tokens.thinking
     assert pair.rejected[-1].content.startswith("Answer: word word")
@@ -90,7 +90,7 @@ def test_a_step_pair_of_conversations_trains_its_last_turn(real_data: Path) -> N
         steps = [{"total": 1.0}, {"total": 1.0 - number}, {"total": 1.0}]
         sides.append(replace(one, trajectory_id=f"q/{number}", rewards={"steps": steps}))
     [(chosen, rejected)] = step_pairs(sides, 0.5)
-    pair = pair_of(chosen, rejected, "step", [], ({}, {}), round=1, tools="[]")
+    pair = pair_of(chosen, rejected, "step", [], round=1, tools="[]")
     assert [message.role for message in pair.rejected] == ["assistant", "tool", "assistant"]
     [encoded] = encode_pairs(tokenizer, [pair])
     trained = [*compress(encoded.rejected_ids, encoded.rejected_mask)]

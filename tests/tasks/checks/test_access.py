@@ -34,15 +34,13 @@ class _Hub(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         allowed = self.headers.get("Authorization") == "Bearer hf_accepted"
+        status, name, value = 200, "ETag", '"1"'
         if GATED in self.path and not allowed:
-            self.send_response(403)
-            self.send_header("X-Error-Code", "GatedRepo")
+            status, name, value = 403, "X-Error-Code", "GatedRepo"
         elif UNKNOWN in self.path:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-        else:
-            self.send_response(200)
-            self.send_header("ETag", '"1"')
+            status, name, value = 404, "X-Error-Code", "RepoNotFound"
+        self.send_response(status)
+        self.send_header(name, value)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

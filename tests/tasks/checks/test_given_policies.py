@@ -93,9 +93,8 @@ def test_an_adapter_of_the_shape_of_lora_is_a_start(
         (None, {"r": 3}, {}, "does not fit model.base"),
         (None, {"rank_pattern": {"x": "8"}}, {}, "is {'x': '8'}; expected whole numbers"),
         (None, {}, {"grammar": "search-r1", "format": "tags"}, "grammar search-r1 in format tags"),
-        (None, {}, {"grammar": "tearag", "format": "tools"}, "grammar tearag in format tools"),
     ],
-    ids=["truncated", "another rank", "rank as text", "another grammar", "another format"],
+    ids=["truncated", "another rank", "rank as text", "another grammar"],
 )
 def test_a_start_that_does_not_fit_is_known_before_the_run(
     base: Path, adapter: Path, tmp_path: Path, kept: int | None, changed: Settings,

