@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
-from pipeline.engine.resolved import keep_dtypes, write_resolved
-from pipeline.engine.run import run, walk
+from pipeline.engine.run import keep_dtypes, run, walk, write_resolved
 from pipeline.engine.stage import RoundTask, left_by, resolved
 from tasks import task_for
 from tests.tasks.counting_tasks import ROOT, Counting, task

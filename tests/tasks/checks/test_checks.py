@@ -154,23 +154,18 @@ ALTERNATING = (
 )
 
 
-TEMPLATES = [
-    ("{{ messages[0].content }}", "leaves out the user message"),
-    ("{{ messages", "fails"),
-    (WITHOUT_SYSTEM, "System role not supported"),
-    (IGNORES_SYSTEM, "leaves out the system message"),
-    ("{{ messages[0]['content'] | nonsense }}", "fails"),
-    ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", None),
-    ("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}{{ eos_token }}", None),
-]
-
-
 @pytest.mark.parametrize(
-    ("place", "template", "words"),
+    ("template", "words"),
     [
-        *(("chat_template.jinja", *row) for row in TEMPLATES),
-        ("tokenizer_config.json", *TEMPLATES[0]),
-        ("the setting", *TEMPLATES[2]),
+        ("{{ messages[0].content }}", "leaves out the user message"),
+        (WITHOUT_SYSTEM, "System role not supported"),
+        (IGNORES_SYSTEM, "leaves out the system message"),
+        ("{{ messages[0]['content'] | nonsense }}", "fails"),
+        (
+            "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}",
+            None,
+        ),
+        ("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}{{ eos_token }}", None),
     ],
 )
 def test_a_template_that_refuses_the_prompt_is_a_fault_wherever_it_stands(
