@@ -282,7 +282,6 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
 def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     """The questions and the hops of each. Raises InputError when they are too few."""
     from pipeline.knowledge.graph.locate import Locator
-    from pipeline.training.sft_data.paragraphs import Paragraphs
     from pipeline.training.sft_data.split import check_supply
     from pipeline.training.sft_data.steps import collect_hops
 
@@ -293,8 +292,8 @@ def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     settings = context.config.sft_data
     passages = not context.config.method.sft_shows_retrieved_kinds  # which need no triplets
     own = passages or settings.triplets == "llm" or _extracts_from_own(context.config)
-    paragraphs = Paragraphs(Locator(chunks), context.config.corpus.chunk_words, own=own)
-    hops = collect_hops(questions, paragraphs, facts)
+    own_words = context.config.corpus.chunk_words if own else None
+    hops = collect_hops(questions, Locator(chunks), facts, own_words)
     check_supply(hops, settings)
     return questions, hops
 

@@ -310,6 +310,7 @@ def _text(tokenizer: Tokenizer, ids: list[int], spans: Sequence[Span]) -> str:
     return "".join(decode(tokenizer, ids[start:end]) for start, end, _ in spans)
 
 
+@dataclass
 class WithinLength:
     """The records of at most ``max_length`` tokens.
 
@@ -319,11 +320,10 @@ class WithinLength:
     when all were too long.
     """
 
-    def __init__(self, max_length: int, over_long: Literal["refuse", "drop"], block: str) -> None:
-        self.max_length = max_length
-        self.over_long = over_long
-        self.block = block
-        self.dropped = 0
+    max_length: int
+    over_long: Literal["refuse", "drop"]
+    block: str
+    dropped: int = 0
 
     def __call__(self, records: Iterable[E]) -> Iterator[E]:
         """Yield the records that are short enough."""
@@ -351,6 +351,7 @@ class WithinLength:
             )
 
 
+@dataclass
 class Distinct:
     """The pairs whose sides differ.
 
@@ -358,9 +359,8 @@ class Distinct:
     raised for such a pair when ``over_long`` (the setting for unusable records) is "refuse".
     """
 
-    def __init__(self, over_long: Literal["refuse", "drop"]) -> None:
-        self.over_long = over_long
-        self.dropped = 0
+    over_long: Literal["refuse", "drop"]
+    dropped: int = 0
 
     def __call__(self, records: Iterable[EncodedPair]) -> Iterator[EncodedPair]:
         """Yield the pairs whose sides differ."""

@@ -240,7 +240,7 @@ def report(context: StageContext, facts: DataFacts) -> None:
     print("checks of the training data:")
     for line in table(checks):
         print(line)
-    faults = [check.fault for check in checks if check.verdict == "FAULT"]
+    faults = [check.fault for check in checks if not check.passed]
     verdict = f"{len(faults)} of {len(checks)} are beyond a limit" if faults else "no faults"
     print(f"verdict: {verdict}", flush=True)
     if faults:
