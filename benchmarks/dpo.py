@@ -32,16 +32,10 @@ from benchmarks.gpu_check.training import in_file
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
 from pipeline.config import Dpo, Lora, for_round, load
-from pipeline.training.collate import StepSortedSampler
+from pipeline.training.collate import StepSortedSampler, padding_id
 from pipeline.training.dpo import COLUMNS, dpo_trainer
 from pipeline.training.encode import EncodedPair, encode_pairs
-from pipeline.training.lora import (
-    continue_adapter,
-    load_base,
-    load_tokenizer,
-    locate_base,
-    padding_id,
-)
+from pipeline.training.lora import continue_adapter, load_base, load_tokenizer, locate_base
 from pipeline.training.trainer_args import Training, shared_arguments, train
 
 CLOSE = 1e-4  # of a loss

@@ -81,7 +81,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
     from pipeline.training.change import trained_weights
     from pipeline.training.encode import EncodedSft
     from pipeline.training.encoded_file import EncodedFile
-    from pipeline.training.lora import load_base, load_tokenizer, locate_base, new_adapter
+    from pipeline.training.lora import load_base, load_tokenizer, new_adapter
     from pipeline.training.sft import heldout_loss, sft_trainer
     from pipeline.training.trainer_args import train
 
@@ -89,7 +89,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
     data = TrainingData.read(context.checkpoint_dir)
     examples = EncodedFile(context.checkpoint_dir / TRAINING, EncodedSft)
     held_out = EncodedFile(context.checkpoint_dir / HELDOUT, EncodedSft)
-    base = locate_base(config.model.base)
+    base = Path(data.base)
     tokenizer = load_tokenizer(base, config.model)
     base_model = load_base(base, settings, "sft", longest=max(examples.lengths))
     model = new_adapter(base_model, config.lora, context.seed)

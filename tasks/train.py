@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Dpo, Grpo, for_round
+from pipeline.core.model_files import UNTRAINED
 from pipeline.engine.fingerprint import base_model_files
 from pipeline.engine.opened import Opened, Work, training
 from pipeline.engine.plan.clock import Clock
@@ -139,7 +140,6 @@ def train_round(context: StageContext) -> dict[str, int]:
     with too few positions, when the stop rule applies, and when nothing is trained.
     """
     from pipeline.engine.files.training_data import TRAINING, TrainingData
-    from pipeline.rollout.policy import read_policy
     from pipeline.training.advantages import EncodedTrajectory
     from pipeline.training.change import trained_weights
     from pipeline.training.dpo import dpo_trainer
@@ -147,13 +147,7 @@ def train_round(context: StageContext) -> dict[str, int]:
     from pipeline.training.encoded_file import EncodedFile
     from pipeline.training.grpo import grpo_trainer
     from pipeline.training.lineage import read_lineage
-    from pipeline.training.lora import (
-        continue_adapter,
-        load_base,
-        load_tokenizer,
-        locate_base,
-        new_adapter,
-    )
+    from pipeline.training.lora import continue_adapter, load_base, load_tokenizer, new_adapter
     from pipeline.training.sft import sft_trainer
     from pipeline.training.trainer_args import train
 
@@ -162,13 +156,12 @@ def train_round(context: StageContext) -> dict[str, int]:
     data = TrainingData.read(context.checkpoint_dir)
     kind: Any = EncodedTrajectory if by_grpo else EncodedSft if chosen_alone else EncodedPair
     records = EncodedFile(context.checkpoint_dir / TRAINING, kind)
-    base, parent = locate_base(config.model.base), read_lineage(context.inputs["policy"])
+    base, parent = Path(data.base), read_lineage(context.inputs["policy"])
     base_model = load_base(base, settings, config.objective, longest=max(records.lengths))
-    adapter = read_policy(context.inputs["policy"]).adapter
     model = (
         new_adapter(base_model, config.lora, context.seed)
-        if adapter is None  # the base model (``start``)
-        else continue_adapter(base_model, adapter, config.lora)
+        if parent.method == UNTRAINED  # the base model (``start``)
+        else continue_adapter(base_model, context.inputs["policy"] / "adapter", config.lora)
     )
     tokenizer = load_tokenizer(base, config.model)
     before, training = trained_weights(model), training_of(context)

@@ -13,6 +13,8 @@ never a file path).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -24,10 +26,11 @@ from pipeline.config.policy import Dpo
 from pipeline.core.atomic import save_array
 from pipeline.core.progress import Progress
 from pipeline.llm.tokenizer import Tokenizer
+from pipeline.training.collate import padding_id
 from pipeline.training.encode import EncodedPair
 from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.history import DROP
-from pipeline.training.lora import load_weights, padding_id
+from pipeline.training.lora import load_weights
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
 from pipeline.training.trainer_args import Training, build_trainer, on_main, shared_arguments
@@ -139,8 +142,15 @@ def dpo_trainer(
         disable_dropout=False,
     )
     assert settings.loss != "sft", "pipeline.training.sft trains the chosen sides alone"
+    loss = partial(
+        preference_loss,
+        beta=settings.beta,
+        eta=for_round(settings.eta, number),
+        eta_of=settings.eta_of,
+        kind=settings.loss,
+    )
     trainer: DpoTrainer = build_trainer(
-        _recorded_ids_trainer(for_round(settings.eta, number), settings.eta_of, settings.loss),
+        _preference_trainer(loss),
         arguments, model, tokenizer, pairs, COLUMNS, settings, "dpo", training,
         data_collator=RecordedIdsCollator(pad_token_id=padding_id(tokenizer)),
     )  # fmt: skip
@@ -178,13 +188,11 @@ def pair_reference_logps(
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 
-def _recorded_ids_trainer(
-    eta: float, eta_of: Literal["sum", "mean"], kind: PreferenceKind
-) -> TrainerClass:
+def _preference_trainer(loss_of: Callable[..., PreferenceLoss]) -> TrainerClass:
     from pipeline.training.recorded_ids import RecordedIdsTrainer
 
     class PreferenceTrainer(RecordedIdsTrainer):
-        """A trainer with the loss of `preference_loss`, which logs its terms."""
+        """A trainer with the loss ``loss_of``, which logs its terms."""
 
         def _compute_loss(
             self, model: PeftModel, inputs: Batch, return_outputs: bool
@@ -197,14 +205,10 @@ def _recorded_ids_trainer(
             step = self.step_counts
             of_pairs = 1.0 if step is None else step.share_of_records(pairs)
             mask_2BT = inputs["completion_mask"][:, 1:]
-            loss = preference_loss(
+            loss = loss_of(
                 recorder.last.log_probs,
                 mask_2BT,
                 (inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]),
-                beta=self.beta,
-                eta=eta,
-                eta_of=eta_of,
-                kind=kind,
                 pair_share=of_pairs,
                 token_share=1.0 if step is None else step.share_of_tokens(chosen_tokens),
             )

@@ -33,9 +33,9 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.advantages import EncodedTrajectory
-from pipeline.training.collate import trajectory_collator
+from pipeline.training.collate import padding_id, trajectory_collator
 from pipeline.training.encoded_file import EncodedFile
-from pipeline.training.lora import is_quantized, padding_id
+from pipeline.training.lora import is_quantized
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
 from pipeline.training.trainer_args import Training, build_trainer, shared_arguments

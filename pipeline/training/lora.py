@@ -72,12 +72,6 @@ def load_tokenizer(directory: Path, model: Model) -> Tokenizer:
     return loaded
 
 
-def padding_id(tokenizer: Tokenizer) -> int:
-    """The padding id of a tokenizer that `load_tokenizer` returned."""
-    assert tokenizer.pad_token_id is not None
-    return tokenizer.pad_token_id
-
-
 def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     """The device to train on, checked against the requirements of the settings.
 

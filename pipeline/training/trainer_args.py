@@ -1,9 +1,8 @@
 """Trainers that SFT, DPO and GRPO share, their arguments, and resumable training.
 
 Input: a configuration block (``sft``, ``dpo`` or ``grpo``). Output: a trainer of TRL. Its arguments
-override TRL's defaults that would change results silently:
-truncation at 1,024 tokens, bf16 autocast on every device, removal of unknown columns, and filtering
-of NaN losses.
+override TRL's defaults that would change results silently: truncation at 1,024 tokens, bf16
+autocast on every device, removal of unknown columns, and filtering of NaN losses.
 """
 
 from __future__ import annotations

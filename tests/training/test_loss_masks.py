@@ -101,22 +101,15 @@ def test_labels_decode_to_the_model_text(parts):
     assert trained == written + "<|im_end|>"
 
 
-@pytest.mark.parametrize(
-    ("completion", "spans", "message"),
-    [
-        (
-            None,
-            [(0, 2, "model"), (3, 30, "model")],
-            r"example e3: span \[3, 30\) should start at 2",
-        ),
-        ("a<|im_end|>", [(0, 11, "model")], r"control token <\|im_end\|> at token 1 of 2"),
-    ],
-)
-def test_a_gap_and_an_end_inside_a_completion_are_refused(tokenizer, completion, spans, message):
-    record = example(3)
-    broken = dataclasses.replace(record, completion=completion or record.completion, spans=spans)
-    with pytest.raises(TrainingError, match=message):
-        encode_sft(tokenizer, [broken])
+def test_a_gap_and_an_end_inside_a_completion_are_refused(tokenizer):
+    gap = {"spans": [(0, 2, "model"), (3, 30, "model")]}
+    end = {"completion": "a<|im_end|>", "spans": [(0, 11, "model")]}
+    for changes, message in (
+        (gap, r"record 1, example e3: span \[3, 30\) should start at 2"),
+        (end, r"control token <\|im_end\|> at token 1 of 2"),
+    ):
+        with pytest.raises(TrainingError, match=message):
+            encode_sft(tokenizer, [dataclasses.replace(example(3), **changes)])
 
 
 def test_a_control_token_in_an_observation_is_encoded_as_plain_text(tokenizer):
@@ -254,10 +247,7 @@ def test_pairs_whose_ids_spans_and_texts_disagree_are_refused(tokenizer):
     refused = [
         (two_ends, "expected exactly one"),
         ({"rejected_ids": [A, *good.rejected_ids[1:]]}, "pair c2 > r2: rejected: ids decode to"),
-        (
-            {"rejected_ids": [10**9, *good.rejected_ids[1:]]},
-            "token 0 has the id 1000000000; expected 0 to 258",
-        ),
+        ({"rejected_ids": [259, *good.rejected_ids[1:]]}, "id 259; expected 0 to 258; build the"),
         ({"chosen_ids": []}, "record 1, pair c2 > r2: chosen: no token ids"),
         ({"prompt_ids": []}, "record 1, pair c2 > r2: prompt: no token ids"),
         ({"rejected_spans": [(0, 3, "model")]}, "rejected: spans end at 3"),
