@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Dpo, Grpo, for_round
+from pipeline.config import Grpo, for_round
 from pipeline.core.model_files import UNTRAINED
 from pipeline.engine.fingerprint import base_model_files
 from pipeline.engine.opened import Opened, Work, training
@@ -28,7 +28,6 @@ from tasks.sft import Sft, training_of, write_policy
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
-    from pipeline.training.lineage import Lineage
 
 _SHARED = ("objective", "lora", "model", "seed")
 
@@ -146,7 +145,7 @@ def train_round(context: StageContext) -> dict[str, int]:
     from pipeline.training.encode import EncodedPair, EncodedSft
     from pipeline.training.encoded_file import EncodedFile
     from pipeline.training.grpo import grpo_trainer
-    from pipeline.training.lineage import read_lineage
+    from pipeline.training.lineage import read_lineage, reference_of
     from pipeline.training.lora import continue_adapter, load_base, load_tokenizer, new_adapter
     from pipeline.training.sft import sft_trainer
     from pipeline.training.trainer_args import train
@@ -157,6 +156,7 @@ def train_round(context: StageContext) -> dict[str, int]:
     kind: Any = EncodedTrajectory if by_grpo else EncodedSft if chosen_alone else EncodedPair
     records = EncodedFile(context.checkpoint_dir / TRAINING, kind)
     base, parent = Path(data.base), read_lineage(context.inputs["policy"])
+    reference = reference_of(settings, parent, context.inputs)
     base_model = load_base(base, settings, config.objective, longest=max(records.lengths))
     model = (
         new_adapter(base_model, config.lora, context.seed)
@@ -165,7 +165,6 @@ def train_round(context: StageContext) -> dict[str, int]:
     )
     tokenizer = load_tokenizer(base, config.model)
     before, training = trained_weights(model), training_of(context)
-    reference = _reference(settings, parent, context.inputs)
     of_round: dict[str, Any]
     trainer: Any
     if isinstance(settings, Grpo):
@@ -201,16 +200,3 @@ def train_round(context: StageContext) -> dict[str, int]:
         },
     )  # fmt: skip
     return data.counts
-
-
-def _reference(settings: Dpo | Grpo, parent: Lineage, inputs: Mapping[str, Path]) -> Lineage | None:
-    """The lineage of the reference policy; None for a loss without one."""
-    from pipeline.training.lineage import check_base, read_lineage
-
-    if isinstance(settings, Grpo):
-        return parent if settings.beta else None
-    if settings.reference == "sft":
-        reference = read_lineage(inputs["sft"])
-        check_base(reference, parent.base_sha)
-        return reference
-    return None if settings.loss == "sft" else parent

@@ -18,7 +18,6 @@ from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode
 
 _IDS = 2**31  # ids are stored in 32 bits
-WRITERS: tuple[Writer, ...] = ("model", "observation")
 
 
 @contextmanager
@@ -57,7 +56,8 @@ def check_mask(
     end-of-turn token must be left out of ``ids``. Raises TrainingError naming the first piece that
     differs.
     """
-    for writer in WRITERS:
+    writers: tuple[Writer, ...] = ("model", "observation")
+    for writer in writers:
         decoded_pieces = [decode(tokenizer, ids) for ids in pieces(list(ids), token_spans, writer)]
         text_pieces = pieces(text, spans, writer)
         if len(decoded_pieces) != len(text_pieces):

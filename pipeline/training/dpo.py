@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     import torch
 
 COLUMNS = ["prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask"]
-PreferenceKind: TypeAlias = Literal["sigmoid", "apo_zero"]  # TRL's names of loss types
 
 
 class PreferenceLoss(NamedTuple):
@@ -65,7 +64,7 @@ def preference_loss(
     beta: float,
     eta: float,
     eta_of: Literal["sum", "mean"],
-    kind: PreferenceKind = "sigmoid",
+    kind: Literal["sigmoid", "apo_zero"] = "sigmoid",
     pair_share: float = 1.0,
     token_share: float = 1.0,
 ) -> PreferenceLoss:
