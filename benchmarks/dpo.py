@@ -32,18 +32,11 @@ from benchmarks.gpu_check.training import in_file
 from benchmarks.timing import Row, alternate
 from pipeline.api import Run
 from pipeline.config import Dpo, Lora, for_round, load
-from pipeline.training.collate import StepSortedSampler
+from pipeline.training.collate import StepSortedSampler, padding_id
 from pipeline.training.dpo import COLUMNS, dpo_trainer
 from pipeline.training.encode import EncodedPair, encode_pairs
-from pipeline.training.history import History
-from pipeline.training.lora import (
-    continue_adapter,
-    load_base,
-    load_tokenizer,
-    locate_base,
-    padding_id,
-)
-from pipeline.training.trainer_args import shared_arguments, train
+from pipeline.training.lora import continue_adapter, load_base, load_tokenizer, locate_base
+from pipeline.training.trainer_args import Training, shared_arguments, train
 
 CLOSE = 1e-4  # of a loss
 _STEP, _PER_DEVICE, _RANKS = 16, 2, 8  # TeaRAG's DPO, 5.1.3
@@ -69,14 +62,14 @@ class Work:
 def ours(work: Work) -> list[float]:
     """Train as the stage does; returns the loss of every optimizer step."""
     with tempfile.TemporaryDirectory(prefix="dpo-") as name:
-        history = History()
+        training = Training(0, Path(name))
         trainer = dpo_trainer(
             continue_adapter(load_base(work.base, work.settings, "dpo"), work.adapter, work.lora),
-            work.tokenizer, in_file(Path(name), work.pairs), work.settings, number=1, seed=0,
-            checkpoint_dir=Path(name), history=history, reference_name="r",
+            work.tokenizer, in_file(Path(name), work.pairs), work.settings, training,
+            number=1, reference_name="r",
         )  # fmt: skip
-        train(trainer, history, Path(name))
-        return [row["loss"] for row in history.rows]
+        train(trainer, training)
+        return [row["loss"] for row in training.history.rows]
 
 
 def plain_trl(work: Work) -> list[float]:
@@ -93,13 +86,13 @@ def plain_trl(work: Work) -> list[float]:
 
     settings, folder = work.settings, Path(tempfile.mkdtemp(prefix="dpo-"))
     try:
-        arguments = shared_arguments(
-            settings, "dpo", epochs=1, records=len(work.pairs), seed=0, checkpoint_dir=folder
-        )
+        training = Training(0, folder)
+        arguments = shared_arguments(settings, "dpo", training, epochs=1, records=len(work.pairs))
         trainer = RecordedIds(
             model=continue_adapter(load_base(work.base, settings, "dpo"), work.adapter, work.lora),
             args=DPOConfig(
                 **{**arguments, "save_strategy": "no"},
+                max_length=None,
                 beta=settings.beta,
                 loss_type=["sigmoid", "sft"],
                 loss_weights=[1.0, for_round(settings.eta, 1)],

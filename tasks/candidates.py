@@ -123,7 +123,6 @@ def _searches(context: StageContext) -> list[str]:
 def _queries(context: StageContext) -> tuple[list[str], list[str]]:
     """Distinct queries, and the ids of the gold chunks of the cold start."""
     from pipeline.knowledge.graph.locate import Locator
-    from pipeline.training.sft_data.paragraphs import Paragraphs
     from pipeline.training.sft_data.steps import collect_hops
 
     queries: dict[str, None] = {}
@@ -137,7 +136,7 @@ def _queries(context: StageContext) -> tuple[list[str], list[str]]:
             if not (teaches and question.decomposition):
                 queries[question.question] = None
         locator = Locator(titled_chunks(taught, context.inputs["corpus"]))
-        for hops in collect_hops(taught, Paragraphs(locator, 0, own=False), ()):
+        for hops in collect_hops(taught, locator, (), None):
             queries |= {hop.question: None for hop in hops}
             gold |= {chunk.id for hop in hops for chunk in hop.chunks}
     return list(queries), list(gold)

@@ -407,12 +407,11 @@ def supply_notes(config: Config, questions: Sequence[Question], *, whole: bool) 
     split and the stage would refuse it.
     """
     from pipeline.knowledge.graph.locate import Locator
-    from pipeline.training.sft_data.paragraphs import Paragraphs
     from pipeline.training.sft_data.split import check_supply, count_faults
     from pipeline.training.sft_data.steps import collect_hops, gold_sentence, usable_hops
 
     settings, words = config.sft_data, config.corpus.chunk_words
-    hops = collect_hops(questions, Paragraphs(Locator([]), words, own=True), ())
+    hops = collect_hops(questions, Locator([]), (), words)
     graph = config.graph.source != "none" or settings.triplets == "llm"
     for hop in [] if graph or config.teaches_hyperedges else usable_hops(hops):
         if not config.method.sft_shows_retrieved_kinds:

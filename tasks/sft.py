@@ -6,7 +6,6 @@ Input: the examples of stage ``sft-data``. Output: ``adapter/``, ``lineage.json`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +18,12 @@ from pipeline.engine.stage import StageTask
 from tasks.sft_data import SftData
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    import torch
+
     from pipeline.engine.context import StageContext
     from pipeline.llm.tokenizer import Tokenizer
-    from pipeline.training.history import History
-    from pipeline.training.lineage import Lineage
-    from pipeline.training.trackers import Tracking
-    from pipeline.training.trl_types import PeftModel, TrlTrainer
+    from pipeline.training.trainer_args import Training
+    from pipeline.training.trl_types import TrlTrainer
 
 
 class Sft(StageTask):
@@ -80,88 +78,81 @@ def train_sft(context: StageContext) -> dict[str, int]:
     Raises TrainingError when the base model has too few positions and when nothing is trained.
     """
     from pipeline.engine.files.training_data import HELDOUT, TRAINING, TrainingData
-    from pipeline.training.change import trained_weights, training_record
+    from pipeline.training.change import trained_weights
     from pipeline.training.encode import EncodedSft
     from pipeline.training.encoded_file import EncodedFile
-    from pipeline.training.history import History
-    from pipeline.training.lineage import Lineage
-    from pipeline.training.lora import (
-        check_positions,
-        load_base,
-        load_tokenizer,
-        locate_base,
-        new_adapter,
-    )
+    from pipeline.training.lora import load_base, load_tokenizer, new_adapter
     from pipeline.training.sft import heldout_loss, sft_trainer
-    from pipeline.training.trainer_args import on_main, train
+    from pipeline.training.trainer_args import train
 
     config, settings = context.config, context.config.sft
     data = TrainingData.read(context.checkpoint_dir)
     examples = EncodedFile(context.checkpoint_dir / TRAINING, EncodedSft)
     held_out = EncodedFile(context.checkpoint_dir / HELDOUT, EncodedSft)
-    base = locate_base(config.model.base)
+    base = Path(data.base)
     tokenizer = load_tokenizer(base, config.model)
-    base_model = load_base(base, settings, "sft")
-    check_positions(base_model, max(examples.lengths), "sft")
+    base_model = load_base(base, settings, "sft", longest=max(examples.lengths))
     model = new_adapter(base_model, config.lora, context.seed)
-    before, history = trained_weights(model), History(context.progress)
-    trainer = sft_trainer(
-        model, tokenizer, examples, settings,
-        seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
-        tracking=tracking_of(context),
-    )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir)
-    lineage = Lineage(
-        policy="", base=config.model.base, base_sha=model_hash(base), parent=None, reference=None,
-        round=0, method="sft", seed=context.seed, counts=data.counts,
+    before, training = trained_weights(model), training_of(context)
+    trainer = sft_trainer(model, tokenizer, examples, settings, training)
+    train(trainer, training)
+    write_policy(
+        context, trainer, tokenizer, before, training, test=heldout_loss(trainer, held_out),
+        base_sha=model_hash(base), parent=None, reference=None, method="sft", counts=data.counts,
         settings={**settings.deciding(), "lora": config.lora.model_dump()},
-        training=training_record(before, trained_policy(trainer), history, "sft"),
-        **written_form(config, tokenizer),
     )  # fmt: skip
-    test = heldout_loss(trainer, held_out)
-    on_main(trainer, lambda: write_policy(context, trainer, history, lineage, test))
     return data.counts
 
 
-def tracking_of(context: StageContext) -> Tracking:
-    """The trackers of a training, with the stage and its round as its name."""
+def training_of(context: StageContext) -> Training:
+    """The training of a stage, whose trackers know it by the stage and its round."""
+    from pipeline.training.history import History
     from pipeline.training.trackers import Tracking
+    from pipeline.training.trainer_args import Training
 
     label = context.stage if context.round is None else f"{context.stage}-{context.round}"
     config = context.config
-    return Tracking(config.trackers, config.name, label, config.run_dir / "trackers")
-
-
-def trained_policy(trainer: TrlTrainer) -> PeftModel:
-    """The model with its adapter, without the wrapper of several processes."""
-    return trainer.accelerator.unwrap_model(trainer.model)
+    tracking = Tracking(config.trackers, config.name, label, config.run_dir / "trackers")
+    return Training(context.seed, context.checkpoint_dir, History(context.progress), tracking)
 
 
 def write_policy(
     context: StageContext,
     trainer: TrlTrainer,
-    history: History,
-    lineage: Lineage,
-    test: dict[str, float],
+    tokenizer: Tokenizer,
+    before: Mapping[str, torch.Tensor],
+    training: Training,
+    test: dict[str, float] | None = None,
+    **origin: Any,
 ) -> None:
-    """Write the adapter, its lineage and the history; ``test`` has the losses of held-out data."""
-    from pipeline.training.lineage import policy_fingerprint
-    from pipeline.training.lora import save_adapter
+    """Write the adapter, its lineage and the history, in the main process.
 
-    adapter = context.output / "adapter"
-    save_adapter(trained_policy(trainer), adapter)
-    policy = policy_fingerprint(adapter, lineage.base_sha)
-    replace(lineage, policy=policy).write(context.output)
-    history.write(context.output / "log.json", training=lineage.training, test=test)
-    print(f"{history.steps:,} steps, mean loss {history.mean_loss():.4f}; {history.line()}")
-    print(f"policy {policy}: {lineage.training}; held out: {test or 'nothing'}")
-
-
-def written_form(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a policy is trained to write, and in which chat template, for its lineage."""
+    ``before`` are the weights of the parent, ``test`` the losses of held-out data, and ``origin``
+    fields of the lineage. Raises TrainingError when nothing was trained.
+    """
     from pipeline.rollout.conversations.chat_template import ChatTemplate
+    from pipeline.training.change import training_record
+    from pipeline.training.lineage import Lineage, policy_fingerprint
+    from pipeline.training.lora import save_adapter
+    from pipeline.training.trainer_args import on_main
 
-    template = ChatTemplate(tokenizer, thinking=config.model.thinking)
-    return {
-        "chat_template": template.identity, "grammar": config.grammar, "format": config.format
-    }  # fmt: skip
+    config, history, test = context.config, training.history, test or {}
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    block = "sft" if context.round is None else config.objective
+    record = training_record(before, model, history, block)
+
+    def write() -> None:
+        adapter = context.output / "adapter"
+        save_adapter(model, adapter)
+        lineage = Lineage(
+            policy=policy_fingerprint(adapter, origin["base_sha"]), base=config.model.base,
+            round=context.round or 0, seed=context.seed, training=record,
+            chat_template=ChatTemplate(tokenizer, thinking=config.model.thinking).identity,
+            grammar=config.grammar, format=config.format, **origin,
+        )  # fmt: skip
+        lineage.write(context.output)
+        history.write(context.output / "log.json", training=record, test=test)
+        print(f"{history.steps:,} steps, mean loss {history.mean_loss():.4f}; {history.line()}")
+        print(f"policy {lineage.policy}: {record}; held out: {test or 'nothing'}")
+
+    on_main(trainer, write)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Config
 from pipeline.config.policy import RejectionSampling
+from pipeline.config.policy import SftData as SftDataSettings
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
 from pipeline.core.formats import DEFAULT_FORMAT
@@ -187,11 +188,6 @@ class SftData(DivisibleTask):
         return examples * sum(answers, Work(disk=10 * ANSWER_BYTES))
 
 
-_SOURCES = {  # of the gold paragraph of a hop
-    "text": "hops with a paragraph found by text",
-    "overlap": "hops with a paragraph found by overlap",
-    "own": "hops with the question's own paragraph",
-}
 _CLOSED_BOOK_TOKENS = 32  # of an answer to a closed-book question
 _SAMPLED_COLUMNS = [
     "trajectory_id", "question_id", "dataset", "question", "answers", "answer", "output", "spans",
@@ -210,15 +206,14 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.llm.replies import replies_of
     from pipeline.methods import method
     from pipeline.training.sft_data.known_facts import KnownFacts, select_known_facts
-    from pipeline.training.sft_data.split import check_examples, split, supply
+    from pipeline.training.sft_data.split import check_examples, count_faults, split, supply
     from pipeline.training.sft_data.steps import usable_hops
 
-    if context.config.sft_data.rejection_sampling is not None:
-        return _keep_sampled(context, context.config.sft_data.rejection_sampling)
-    replies = replies_of(shard_directories(context))
-    questions, hops = _hops(context)
-    usable = usable_hops(hops)
     settings = context.config.sft_data
+    if settings.rejection_sampling is not None:
+        return _keep_sampled(context, settings.rejection_sampling)
+    questions, hops = _hops(context)
+    usable, replies = usable_hops(hops), replies_of(shard_directories(context))
     faults: Counter[str] = Counter()
     supporting = _supporting(context, usable, faults, replies)
     known_facts = KnownFacts()
@@ -232,7 +227,8 @@ def run(context: StageContext) -> dict[str, int]:
         )
     if settings.context == "retrieved":
         _retrieve(context, usable)
-    trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
+    trajectories = _trajectories(context, questions, hops, supporting, known_facts.from_memory)
+    faults.update(count_faults(hops))
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     written, turns = context.format, method(context.config.grammar).turns
     prompt = context.config.prompt
@@ -240,9 +236,7 @@ def run(context: StageContext) -> dict[str, int]:
         name: list(filter(None, (_written(one, written, turns, prompt, faults) for one in part)))
         for name, part in zip(("train", "test"), chosen, strict=True)
     }
-    statistics = _statistics(context, trajectories, done, faults) | known_facts.statistics()
-    found: Counter[str | None] = Counter(hop.source for hop in usable)
-    statistics |= {name: found[source] for source, name in _SOURCES.items()}
+    statistics = _statistics(settings, usable, trajectories, done, faults, known_facts)
     available = supply(trajectories)
     check_examples(len(done["train"]), available, settings, len(questions), faults)
     if known_facts.closed_book:
@@ -327,7 +321,6 @@ def _keep_sampled(context: StageContext, settings: RejectionSampling) -> dict[st
 def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     """The questions and the hops of each. Raises InputError when they are too few."""
     from pipeline.knowledge.graph.locate import Locator
-    from pipeline.training.sft_data.paragraphs import Paragraphs
     from pipeline.training.sft_data.split import check_supply
     from pipeline.training.sft_data.steps import collect_hops
 
@@ -338,8 +331,8 @@ def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
     settings = context.config.sft_data
     passages = not context.config.method.sft_shows_retrieved_kinds  # which need no triplets
     own = passages or settings.triplets == "llm" or _extracts_from_own(context.config)
-    paragraphs = Paragraphs(Locator(chunks), context.config.corpus.chunk_words, own=own)
-    hops = collect_hops(questions, paragraphs, facts)
+    own_words = context.config.corpus.chunk_words if own else None
+    hops = collect_hops(questions, Locator(chunks), facts, own_words)
     check_supply(hops, settings)
     return questions, hops
 
@@ -382,53 +375,41 @@ def _trajectories(
     questions: Sequence[Question],
     per_question: Sequence[list[Hop]],
     supporting: Mapping[str, list[Fact]],
-    known_facts: KnownFacts,
-    faults: Counter[str],
+    from_memory: Set[str],
 ) -> list[SupervisedTrajectory]:
-    from pipeline.training.sft_data.split import SupervisedTrajectory, count_faults
-
-    trajectories = []
-    context.progress.start(len(questions), "questions")
-    for question, hops in zip(counted(questions, context.progress), per_question, strict=True):
-        if not hops:
-            continue
-        steps = tuple(
-            _step(context, hop, hops, supporting[hop.id], known_facts)
-            if hop.fault is None
-            else None
-            for hop in hops
-        )
-        answers = tuple(hop.answer for hop in hops)
-        text = question.question
-        trajectories.append(
-            SupervisedTrajectory(question.question_id, text, question.answers[0], steps, answers)
-        )
-    faults.update(count_faults(per_question))
-    return trajectories
-
-
-def _step(
-    context: StageContext,
-    hop: Hop,
-    hops: Sequence[Hop],
-    supporting: Sequence[Fact],
-    known_facts: KnownFacts,
-) -> Step | None:
-    """The cold-start step of a hop, as the configured method builds it."""
+    """A trajectory for each question with hops, of steps as the configured method builds them."""
     from pipeline.methods import method
+    from pipeline.training.sft_data.split import SupervisedTrajectory
     from pipeline.training.sft_data.steps import StepOptions
 
-    settings = context.config.sft_data
-    rng = random.Random(f"{context.seed}:{hop.id}")
-    others = [other for other in hops if other is not hop]
-    options = StepOptions(
-        others=others,
-        other_paragraph=settings.other_paragraph,
-        other_facts=settings.other_triplets,
-        kinds=context.config.retrieval.shows,
-        from_memory=hop.id in known_facts.from_memory,
-    )
-    return method(context.config.grammar).build_step(hop, supporting, rng, options)
+    config, build_step = context.config, method(context.config.grammar).build_step
+
+    def step(hop: Hop, hops: Sequence[Hop]) -> Step | None:
+        if hop.fault is not None:
+            return None
+        options = StepOptions(
+            others=[other for other in hops if other is not hop],
+            other_paragraph=config.sft_data.other_paragraph,
+            other_facts=config.sft_data.other_triplets,
+            kinds=config.retrieval.shows,
+            from_memory=hop.id in from_memory,
+        )
+        rng = random.Random(f"{context.seed}:{hop.id}")
+        return build_step(hop, supporting[hop.id], rng, options)
+
+    context.progress.start(len(questions), "questions")
+    asked = zip(counted(questions, context.progress), per_question, strict=True)
+    return [
+        SupervisedTrajectory(
+            question.question_id,
+            question.question,
+            question.answers[0],
+            tuple(step(hop, hops) for hop in hops),
+            tuple(hop.answer for hop in hops),
+        )
+        for question, hops in asked
+        if hops
+    ]
 
 
 def _retrieve(context: StageContext, hops: Sequence[Hop]) -> None:
@@ -542,12 +523,13 @@ def _written(
 
 
 def _statistics(
-    context: StageContext,
+    settings: SftDataSettings,
+    usable: Sequence[Hop],
     trajectories: Sequence[SupervisedTrajectory],
     done: dict[str, list[SftExample]],
     faults: Counter[str],
+    known_facts: KnownFacts,
 ) -> dict[str, int]:
-    settings = context.config.sft_data
     requested = {"train": settings.sizes, "test": settings.test_sizes}
     complete = sum(trajectory.complete for trajectory in trajectories)
     counts = {"questions": len(trajectories), "complete questions": complete}
@@ -557,4 +539,11 @@ def _statistics(
             counts[f"{name} {hops}-hop"] = taken[hops]
             counts[f"{name} {hops}-hop asked for"] = requested[name].get(hops, 0)
     counts.update({f"left out: {reason}": count for reason, count in sorted(faults.items())})
-    return counts
+    found = Counter(hop.source for hop in usable)
+    return {
+        **counts,
+        **known_facts.statistics(),
+        "hops with a paragraph found by text": found["text"],
+        "hops with a paragraph found by overlap": found["overlap"],
+        "hops with the question's own paragraph": found["own"],
+    }

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Grpo, for_round
-from pipeline.core.model_files import model_hash
+from pipeline.core.model_files import UNTRAINED
 from pipeline.engine.fingerprint import base_model_files
 from pipeline.engine.opened import Opened, Work, training
 from pipeline.engine.plan.clock import Clock
@@ -24,12 +24,10 @@ from tasks.pair import Pair
 from tasks.policy import ADAPTER, policy, policy_files
 from tasks.questions import questions
 from tasks.score import Score
-from tasks.sft import Sft, tracking_of, trained_policy, write_policy, written_form
+from tasks.sft import Sft, training_of, write_policy
 
 if TYPE_CHECKING:
     from pipeline.engine.context import StageContext
-    from pipeline.training.lineage import Lineage
-    from pipeline.training.trl_types import PeftModel
 
 _SHARED = ("objective", "lora", "model", "seed")
 
@@ -119,23 +117,15 @@ _METHODS = {"sigmoid": "dpo+sft", "apo_zero": "apo-zero+sft", "sft": "rejection-
 
 def run(context: StageContext) -> dict[str, int]:
     """Stage ``train``: policy ``context.round``. Returns counts of records and of tokens."""
-    from pipeline.engine.files.training_data import (
-        encode_pair_data,
-        encode_trajectory_data,
-        report,
-    )
+    from pipeline.engine.files.training_data import encode_pair_data, encode_trajectory_data, report
     from pipeline.engine.process.launch import launch, with_processes
     from pipeline.training.preflight import recorded_facts
 
     objective = context.config.objective
     context, grpo = with_processes(context, objective), objective == "grpo"
-    settings = context.config.trainer
-    questions = {
-        name: path for name, path in context.inputs.items() if name.startswith("questions-")
-    }
-    source = ("score", "trajectories.parquet") if grpo else ("pair", "pairs.parquet")
-    file = context.inputs[source[0]] / source[1]
-    report(context, recorded_facts(file, objective, settings.max_length, questions))
+    settings, inputs = context.config.trainer, context.inputs
+    file = inputs["score"] / "trajectories.parquet" if grpo else inputs["pair"] / "pairs.parquet"
+    report(context, recorded_facts(file, objective, settings.max_length, inputs))
     (encode_trajectory_data if grpo else encode_pair_data)(context)
     if settings.processes > 1:
         return launch(context, f"{__name__}:train_round", settings, objective)
@@ -150,92 +140,63 @@ def train_round(context: StageContext) -> dict[str, int]:
     """
     from pipeline.engine.files.training_data import TRAINING, TrainingData
     from pipeline.training.advantages import EncodedTrajectory
-    from pipeline.training.change import trained_weights, training_record
+    from pipeline.training.change import trained_weights
     from pipeline.training.dpo import dpo_trainer
     from pipeline.training.encode import EncodedPair, EncodedSft
     from pipeline.training.encoded_file import EncodedFile
     from pipeline.training.grpo import grpo_trainer
-    from pipeline.training.history import History
-    from pipeline.training.lineage import Lineage, check_base, read_lineage
-    from pipeline.training.lora import load_tokenizer, locate_base
+    from pipeline.training.lineage import read_lineage, reference_of
+    from pipeline.training.lora import continue_adapter, load_base, load_tokenizer, new_adapter
     from pipeline.training.sft import sft_trainer
-    from pipeline.training.trainer_args import on_main, train
+    from pipeline.training.trainer_args import train
 
     config, number, settings = context.config, context.round or 1, context.config.trainer
     by_grpo, chosen_alone = isinstance(settings, Grpo), config.dpo.loss == "sft"
     data = TrainingData.read(context.checkpoint_dir)
-    base = locate_base(config.model.base)
-    sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
-    check_base(parent, sha)
-    reference = _reference(context, parent, sha)
     kind: Any = EncodedTrajectory if by_grpo else EncodedSft if chosen_alone else EncodedPair
     records = EncodedFile(context.checkpoint_dir / TRAINING, kind)
-    model = _previous_policy(context, base, max(records.lengths))
+    base, parent = Path(data.base), read_lineage(context.inputs["policy"])
+    reference = reference_of(settings, parent, context.inputs)
+    base_model = load_base(base, settings, config.objective, longest=max(records.lengths))
+    model = (
+        new_adapter(base_model, config.lora, context.seed)
+        if parent.method == UNTRAINED  # the base model (``start``)
+        else continue_adapter(base_model, context.inputs["policy"] / "adapter", config.lora)
+    )
     tokenizer = load_tokenizer(base, config.model)
-    before, history = trained_weights(model), History(context.progress)
-    shared: dict[str, Any] = {
-        "seed": context.seed, "checkpoint_dir": context.checkpoint_dir, "history": history,
-        "tracking": tracking_of(context),
-    }  # fmt: skip
+    before, training = trained_weights(model), training_of(context)
+    of_round: dict[str, Any]
     trainer: Any
     if isinstance(settings, Grpo):
-        of_round: dict[str, Any] = {"temperature": config.sampling.temperature}
-        trainer = grpo_trainer(model, tokenizer, records, settings, **shared, **of_round)
+        of_round = {"temperature": config.sampling.temperature}
+        trainer = grpo_trainer(model, tokenizer, records, settings, training, **of_round)
     else:
-        epochs = for_round(settings.round_epochs, number)
-        of_round = {"eta": for_round(settings.eta, number), "epochs": epochs}
-        shared["number"] = number
-        if reference is None:
-            trainer = sft_trainer(model, tokenizer, records, settings, **shared)
-        else:
-            same = reference.policy == parent.policy
-            trainer = dpo_trainer(
-                model, tokenizer, records, settings, **shared,
+        of_round = {
+            "eta": for_round(settings.eta, number),
+            "epochs": for_round(settings.round_epochs, number),
+        }
+        trainer = (
+            sft_trainer(model, tokenizer, records, settings, training, number)
+            if reference is None
+            else dpo_trainer(
+                model, tokenizer, records, settings, training, number=number,
                 reference_name=f"{reference.base_sha} {reference.policy}",
-                reference_adapter=None if same else context.inputs["sft"] / "adapter",
-            )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir)
-    lineage = Lineage(
-        policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
-        reference=None if reference is None else reference.policy, round=number,
-        method="grpo" if by_grpo else _METHODS[config.dpo.loss], seed=context.seed,
-        counts=data.counts,
+                reference_adapter=(
+                    None if reference.policy == parent.policy else context.inputs["sft"] / "adapter"
+                ),
+            )
+        )  # fmt: skip
+    train(trainer, training)
+    write_policy(
+        context, trainer, tokenizer, before, training,
+        base_sha=parent.base_sha, parent=parent.policy,
+        reference=None if reference is None else reference.policy,
+        method="grpo" if by_grpo else _METHODS[config.dpo.loss], counts=data.counts,
         settings={
             **settings.deciding(),
             **of_round,
             "lora": config.lora.model_dump(),
             "paths_from" if by_grpo else "pairs_from": data.policies,
         },
-        training=training_record(before, trained_policy(trainer), history, config.objective),
-        **written_form(config, tokenizer),
     )  # fmt: skip
-    on_main(trainer, lambda: write_policy(context, trainer, history, lineage, {}))
     return data.counts
-
-
-def _reference(context: StageContext, parent: Lineage, sha: str) -> Lineage | None:
-    """The lineage of the reference policy; None for a loss without one."""
-    from pipeline.training.lineage import check_base, read_lineage
-
-    config = context.config
-    if config.grpo is not None and config.objective == "grpo":
-        return parent if config.grpo.beta else None
-    if config.dpo.reference == "sft":
-        reference = read_lineage(context.inputs["sft"])
-        check_base(reference, sha)
-        return reference
-    return None if config.dpo.loss == "sft" else parent
-
-
-def _previous_policy(context: StageContext, base: Path, longest: int) -> PeftModel:
-    """Policy n - 1 with a trainable adapter; ``longest`` is the length of the longest sequence."""
-    from pipeline.rollout.policy import read_policy
-    from pipeline.training.lora import check_positions, continue_adapter, load_base, new_adapter
-
-    config = context.config
-    model = load_base(base, config.trainer, config.objective)
-    check_positions(model, longest, config.objective)
-    adapter = read_policy(context.inputs["policy"]).adapter
-    if adapter is None:  # the base model (``start``)
-        return new_adapter(model, config.lora, context.seed)
-    return continue_adapter(model, adapter, config.lora)

@@ -20,8 +20,8 @@ from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
 from pipeline.llm.open_engine import open_engine
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.grpo import token_reference_logps
-from pipeline.training.history import History
 from pipeline.training.lora import continue_adapter, load_base, save_adapter
+from pipeline.training.trainer_args import Training
 
 _Compared = list[tuple[list[int], GenerationResult]]  # prompts, and the engine's output
 
@@ -142,5 +142,5 @@ def _trainer_logps(
     folder = Path(mkdtemp(prefix="gpu-check-"))
     policy = _policy(directory, adapter, settings)
     records = in_file(folder, trajectories)
-    trainer = trainer_of(policy, records, settings, History(), folder)
+    trainer = trainer_of(policy, records, settings, Training(0, folder))
     return np.concatenate(token_reference_logps(trainer, records, adapter="default"))

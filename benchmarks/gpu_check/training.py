@@ -15,7 +15,6 @@ from tempfile import mkdtemp
 from typing import Any
 from unittest.mock import patch
 
-import pipeline.training.dpo as dpo_module
 from benchmarks.gpu_check.figures import Figures, Place, add_peak, reset_peak, synchronize
 from benchmarks.gpu_check.models import (
     BF16_NATS,
@@ -37,7 +36,7 @@ from pipeline.training.kept_activations import keep_what_fits
 from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.sft import sft_trainer
-from pipeline.training.trainer_args import train
+from pipeline.training.trainer_args import Training, train
 
 LORA = Lora(r=8, alpha=32, dropout=0.1)
 STEPS = 3  # the first also compiles and allocates, so times exclude it
@@ -106,12 +105,12 @@ def dpo_mixed(place: Place, figures: Figures) -> None:
     passes = {
         "packed": (install_lean_forward, keep_what_fits),
         "packed, all layers run again": (install_lean_forward, lambda *_: None),
-        "padded": (lambda _: False, keep_what_fits),
+        "padded": (lambda *_: False, keep_what_fits),
     }
     for name, (install, keep) in passes.items():
         reset_peak()
         with (
-            patch.object(dpo_module, "install_lean_forward", install),
+            patch.object(trainer_args, "install_lean_forward", install),
             patch.object(trainer_args, "keep_what_fits", keep),
         ):
             history, seconds = _trained(new_policy(shape, place, 0.0), records, settings)
@@ -182,21 +181,16 @@ def in_file(folder: Path, records: Sequence[Any]) -> EncodedFile[Any]:
 
 
 def trainer_of(
-    policy: Any,
-    records: EncodedFile[Any],
-    settings: Sft | Dpo | Grpo,
-    history: History,
-    folder: Path,
+    policy: Any, records: EncodedFile[Any], settings: Sft | Dpo | Grpo, training: Training
 ) -> Any:
     """The trainer of the stage with these settings."""
     tokenizer = tokenizer_of(policy.config.vocab_size)
-    common: dict[str, Any] = {"seed": 0, "checkpoint_dir": folder, "history": history}
     if isinstance(settings, Sft):
-        return sft_trainer(policy, tokenizer, records, settings, **common)
+        return sft_trainer(policy, tokenizer, records, settings, training)
     if isinstance(settings, Grpo):
-        return grpo_trainer(policy, tokenizer, records, settings, temperature=1.0, **common)
+        return grpo_trainer(policy, tokenizer, records, settings, training, temperature=1.0)
     return dpo_trainer(
-        policy, tokenizer, records, settings, number=1, reference_name="random", **common
+        policy, tokenizer, records, settings, training, number=1, reference_name="random"
     )
 
 
@@ -290,9 +284,10 @@ def _trained(
             synchronize()
             seconds.append(time.perf_counter() - self.start)
 
-    history, folder = History(), Path(mkdtemp(prefix="gpu-check-"))
-    trainer = trainer_of(policy, in_file(folder, records), settings, history, folder)
+    folder = Path(mkdtemp(prefix="gpu-check-"))
+    training = Training(0, folder)
+    trainer = trainer_of(policy, in_file(folder, records), settings, training)
     change(trainer)
     trainer.add_callback(Clock())
-    train(trainer, history, folder)
-    return history, seconds
+    train(trainer, training)
+    return training.history, seconds

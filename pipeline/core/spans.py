@@ -69,6 +69,11 @@ def cover_error(spans: Sequence[Span], length: int) -> str | None:
     return None if position == length else f"spans end at {position}, expected {length}"
 
 
+def written_mask(spans: Sequence[Span]) -> list[int]:
+    """1 on every position that the model wrote, 0 on the others."""
+    return [int(writer == "model") for start, end, writer in spans for _ in range(start, end)]
+
+
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
     """The length of the longest common start of two texts or two lists."""
     pairs = enumerate(zip(one, other, strict=False))

@@ -27,7 +27,7 @@ from pipeline.core.records import Trajectory
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import mismatch
 from pipeline.rollout.turns import turns_of
-from pipeline.training.checks import check_control_tokens, check_ids, checked_ids
+from pipeline.training.checks import check_control_tokens, check_ids, checked_ids, of_record
 
 Per = Literal["step", "trajectory"]
 LARGEST_LOGPROB = 1e-3  # nats: above 0 by rounding only
@@ -74,7 +74,8 @@ def standardized_rewards(trajectories: Iterable[Trajectory], per: Per) -> list[l
     for position, trajectory in enumerate(trajectories):
         written = any(writer == "model" for *_, writer in trajectory.token_spans)
         used = trajectory.rewards is not None and written
-        values.append(_rewards(trajectory, per, position + 1) if used else [])
+        with of_record(f"record {position + 1}, trajectory {trajectory.trajectory_id}"):
+            values.append(_rewards(trajectory, per) if used else [])
         questions.setdefault(trajectory.question_id, []).append(position)
     for positions in questions.values():
         rewards = np.concatenate([values[position] for position in positions])
@@ -105,39 +106,35 @@ def encode_trajectories(
         zip(trajectories, advantages, strict=True), start=1
     ):
         if turn_advantages:
-            name = f"record {number}, trajectory {trajectory.trajectory_id}"
-            yield _encoded(tokenizer, trajectory, turn_advantages, vocabulary, name)
+            with of_record(f"record {number}, trajectory {trajectory.trajectory_id}"):
+                encoded = _encoded(tokenizer, trajectory, turn_advantages, vocabulary)
+            yield encoded
 
 
-def _rewards(trajectory: Trajectory, per: Per, number: int) -> list[float]:
+def _rewards(trajectory: Trajectory, per: Per) -> list[float]:
     """The reward of each turn, or a single reward for all turns.
 
     Raises TrainingError when the trajectory lacks the rewards that ``per`` needs, or one is not
-    finite; ``number`` is its number in the file.
+    finite.
     """
     terms = trajectory.rewards or {}
-    name = f"record {number}, trajectory {trajectory.trajectory_id}"
     if per == "trajectory":
         if not isinstance(terms.get("total"), int | float):
-            raise TrainingError(f"{name} has no total reward; score it again")
-        return _finite([float(terms["total"])], name)
-    steps, turns = terms.get("steps", []), len(turns_of(trajectory))
-    try:
-        totals = [float(step["total"]) for step in steps]
-    except (TypeError, KeyError):
-        totals = []
-    if len(totals) != turns:
-        raise TrainingError(
-            f"{name} has {len(totals)} step rewards for {turns} turns; score it with "
-            "grammar prograph, or set grpo.per: trajectory"
-        )
-    return _finite(totals, name)
-
-
-def _finite(rewards: list[float], name: str) -> list[float]:
-    for reward in rewards:
-        if not math.isfinite(reward):
-            raise TrainingError(f"{name} has the reward {reward}; score it again")
+            raise TrainingError("no total reward; score it again")
+        rewards = [float(terms["total"])]
+    else:
+        try:
+            rewards = [float(step["total"]) for step in terms.get("steps", [])]
+        except (TypeError, KeyError):
+            rewards = []
+        turns = len(turns_of(trajectory))
+        if len(rewards) != turns:
+            raise TrainingError(
+                f"{len(rewards)} step rewards for {turns} turns; score it with grammar prograph, "
+                "or set grpo.per: trajectory"
+            )
+    if not all(map(math.isfinite, rewards)):
+        raise TrainingError(f"expected finite rewards, and found {rewards}; score it again")
     return rewards
 
 
@@ -146,18 +143,17 @@ def _encoded(
     trajectory: Trajectory,
     turn_advantages: Sequence[float],
     vocabulary: int | None,
-    name: str,
 ) -> EncodedTrajectory:
-    ids = trajectory.token_ids
-    check_ids(trajectory.prompt_ids, vocabulary, f"{name}: prompt", "sample it again")
-    check_ids(ids, vocabulary, name, "sample it again")
+    ids, remedy = trajectory.token_ids, "sample it again"
+    with of_record("prompt"):
+        check_ids(trajectory.prompt_ids, vocabulary, remedy)
+    check_ids(ids, vocabulary, remedy)
     problem = mismatch(tokenizer, trajectory.output, trajectory.spans, ids, trajectory.token_spans)
     if problem is not None:
-        raise TrainingError(f"{name}: {problem}; sample it again")
+        raise TrainingError(f"{problem}; {remedy}")
     if len(trajectory.logprobs) != len(ids):
         raise TrainingError(
-            f"{name}: {len(trajectory.logprobs)} log-probabilities for {len(ids)} ids; sample it "
-            "again"
+            f"{len(trajectory.logprobs)} log-probabilities for {len(ids)} ids; {remedy}"
         )
     mask, old_logprobs, advantages = [0] * len(ids), [0.0] * len(ids), [0.0] * len(ids)
     turns = turns_of(trajectory)
@@ -166,19 +162,14 @@ def _encoded(
     for turn, advantage in zip(turns, turn_advantages, strict=True):
         for at in range(*turn.tokens):
             logprob = trajectory.logprobs[at]
-            if logprob is None:
+            if logprob is None or not -math.inf < logprob <= LARGEST_LOGPROB:
                 raise TrainingError(
-                    f"{name}: token {at} is model-written but has no log-probability; sample it "
-                    "again"
-                )
-            if not -math.inf < logprob <= LARGEST_LOGPROB:
-                raise TrainingError(
-                    f"{name}: token {at} has the log-probability {logprob}; expected a finite "
-                    "number of at most 0; sample it again"
+                    f"token {at} is model-written and has the log-probability {logprob}; expected "
+                    f"a finite number of at most 0; {remedy}"
                 )
             mask[at], old_logprobs[at], advantages[at] = 1, logprob, advantage
     checked = checked_ids(ids, trajectory.token_spans, sampled=True)
-    check_control_tokens(tokenizer, trajectory.prompt_ids, checked, name)
+    check_control_tokens(tokenizer, trajectory.prompt_ids, checked)
     return EncodedTrajectory(
         trajectory.trajectory_id, trajectory.question_id, trajectory.prompt_ids, ids,
         mask, old_logprobs, advantages,

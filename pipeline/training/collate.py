@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.trl_types import Batch, Collator, DatasetRow
 
 if TYPE_CHECKING:
@@ -110,6 +111,12 @@ def accumulation_steps(batch_size: int, per_device: int, processes: int, block: 
             f"{concurrent}; change one of them"
         )
     return batch_size // concurrent
+
+
+def padding_id(tokenizer: Tokenizer) -> int:
+    """The padding id of a tokenizer of `pipeline.training.lora.load_tokenizer`."""
+    assert tokenizer.pad_token_id is not None
+    return tokenizer.pad_token_id
 
 
 def trajectory_collator(pad_token_id: int) -> Collator:

@@ -13,8 +13,10 @@ never a file path).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +26,14 @@ from pipeline.config.policy import Dpo
 from pipeline.core.atomic import save_array
 from pipeline.core.progress import Progress
 from pipeline.llm.tokenizer import Tokenizer
+from pipeline.training.collate import padding_id
 from pipeline.training.encode import EncodedPair
 from pipeline.training.encoded_file import EncodedFile
-from pipeline.training.history import DROP, History, history_callback
-from pipeline.training.lean_forward import install_lean_forward
-from pipeline.training.lora import load_weights, padding_id
+from pipeline.training.history import DROP
+from pipeline.training.lora import load_weights
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
-from pipeline.training.trackers import Tracking
-from pipeline.training.trainer_args import check_processes, on_main, shared_arguments, sorted_steps
+from pipeline.training.trainer_args import Training, build_trainer, on_main, shared_arguments
 from pipeline.training.trl_types import (
     Batch,
     DpoTrainer,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     import torch
 
 COLUMNS = ["prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask"]
-PreferenceKind: TypeAlias = Literal["sigmoid", "apo_zero"]  # TRL's names of loss types
 
 
 class PreferenceLoss(NamedTuple):
@@ -64,7 +64,7 @@ def preference_loss(
     beta: float,
     eta: float,
     eta_of: Literal["sum", "mean"],
-    kind: PreferenceKind = "sigmoid",
+    kind: Literal["sigmoid", "apo_zero"] = "sigmoid",
     pair_share: float = 1.0,
     token_share: float = 1.0,
 ) -> PreferenceLoss:
@@ -116,57 +116,50 @@ def dpo_trainer(
     tokenizer: Tokenizer,
     pairs: EncodedFile[EncodedPair],
     settings: Dpo,
+    training: Training,
     *,
     number: int,
-    seed: int,
-    checkpoint_dir: Path,
-    history: History,
     reference_name: str,
     reference_adapter: Path | None = None,
-    tracking: Tracking | None = None,
 ) -> DpoTrainer:
     """TRL's DPOTrainer for round ``number`` (from 1), with the reference in its dataset.
 
     ``model`` is policy n - 1 as a PEFT model with a trainable adapter. The reference is the same
     policy unless ``reference_adapter`` names another adapter over the same base. Its
     log-probabilities become columns of the dataset. ``reference_name`` identifies the reference's
-    content. ``checkpoint_dir`` stores checkpoints and log-probabilities. Raises ConfigError for
-    batch sizes that do not divide, DependencyError for a missing device, and TrainingError for a
-    wrong number of processes.
+    content. Raises what `shared_arguments` and `build_trainer` raise.
     """
     from trl import DPOConfig
 
     from pipeline.training.recorded_ids import RecordedIdsCollator
 
-    eta = for_round(settings.eta, number)
+    epochs = for_round(settings.round_epochs, number)
     arguments = DPOConfig(
-        **shared_arguments(
-            settings, "dpo", epochs=for_round(settings.round_epochs, number),
-            records=len(pairs), seed=seed, checkpoint_dir=checkpoint_dir, tracking=tracking,
-        ),
+        **shared_arguments(settings, "dpo", training, epochs=epochs, records=len(pairs)),
+        max_length=None,
         beta=settings.beta,
         disable_dropout=False,
-    )  # fmt: skip
-    check_processes(arguments, settings, "dpo")
-    assert settings.loss != "sft", "pipeline.training.sft trains the chosen sides alone"
-    trainer_class = _recorded_ids_trainer(eta, settings.eta_of, settings.loss)
-    trainer: DpoTrainer = sorted_steps(trainer_class, pairs, settings, seed)(
-        model=model,
-        args=arguments,
-        train_dataset=pairs.dataset.select_columns(COLUMNS),
-        data_collator=RecordedIdsCollator(pad_token_id=padding_id(tokenizer)),
-        processing_class=tokenizer,
-        callbacks=[history_callback(history)],
     )
-    install_lean_forward(trainer)
+    assert settings.loss != "sft", "pipeline.training.sft trains the chosen sides alone"
+    loss = partial(
+        preference_loss,
+        beta=settings.beta,
+        eta=for_round(settings.eta, number),
+        eta_of=settings.eta_of,
+        kind=settings.loss,
+    )
+    trainer: DpoTrainer = build_trainer(
+        _preference_trainer(loss),
+        arguments, model, tokenizer, pairs, COLUMNS, settings, "dpo", training,
+        data_collator=RecordedIdsCollator(pad_token_id=padding_id(tokenizer)),
+    )  # fmt: skip
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if reference_adapter is not None:
         load_weights(policy, reference_adapter, REFERENCE)
-    stored = checkpoint_dir / f"reference-{_content_name(reference_name, pairs)}.npy"
-    found_P2 = _stored_logps(stored, len(pairs))
-    logps_P2 = (
-        pair_reference_logps(trainer, pairs, history.progress) if found_P2 is None else found_P2
-    )
+    stored = training.checkpoint_dir / f"reference-{_content_name(reference_name, pairs)}.npy"
+    logps_P2 = _stored_logps(stored, len(pairs))
+    if logps_P2 is None:
+        logps_P2 = pair_reference_logps(trainer, pairs, training.history.progress)
     on_main(trainer, lambda: save_array(stored, logps_P2))
     policy.delete_adapter(REFERENCE)
     trainer.train_dataset = trainer.train_dataset.add_column(
@@ -194,13 +187,11 @@ def pair_reference_logps(
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 
-def _recorded_ids_trainer(
-    eta: float, eta_of: Literal["sum", "mean"], kind: PreferenceKind
-) -> TrainerClass:
+def _preference_trainer(loss_of: Callable[..., PreferenceLoss]) -> TrainerClass:
     from pipeline.training.recorded_ids import RecordedIdsTrainer
 
     class PreferenceTrainer(RecordedIdsTrainer):
-        """A trainer with the loss of `preference_loss`, which logs its terms."""
+        """A trainer with the loss ``loss_of``, which logs its terms."""
 
         def _compute_loss(
             self, model: PeftModel, inputs: Batch, return_outputs: bool
@@ -213,14 +204,10 @@ def _recorded_ids_trainer(
             step = self.step_counts
             of_pairs = 1.0 if step is None else step.share_of_records(pairs)
             mask_2BT = inputs["completion_mask"][:, 1:]
-            loss = preference_loss(
+            loss = loss_of(
                 recorder.last.log_probs,
                 mask_2BT,
                 (inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]),
-                beta=self.beta,
-                eta=eta,
-                eta_of=eta_of,
-                kind=kind,
                 pair_share=of_pairs,
                 token_share=1.0 if step is None else step.share_of_tokens(chosen_tokens),
             )

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from pipeline.core.errors import Place, TrainingError
+from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import parse_json
 from pipeline.core.record_io import as_json
 from pipeline.core.records import ChatMessage, Pair, SftExample, Span, Writer
-from pipeline.core.spans import cover_error, extend, pieces
+from pipeline.core.spans import cover_error, extend, pieces, written_mask
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.llm.tokens import control_ids, decode, plain_ids, prompt_text
 from pipeline.rollout.conversations.chat_template import ChatTemplate
@@ -29,10 +29,10 @@ from pipeline.training.checks import (
     check_control_tokens,
     check_ids,
     check_mask,
-    check_prompt,
+    check_text,
     check_turns,
     checked_ids,
-    difference,
+    of_record,
     same_text,
 )
 
@@ -137,37 +137,30 @@ def encode_sft(
         for tools in {example.tools for example in examples if example.messages}
     }
 
-    def encoded(example: SftExample, name: str) -> EncodedSft:
-        if example.token_ids:
-            return _as_sampled(tokenizer, example, vocabulary, name)
-        if example.messages:
-            made = _from_messages(templates[example.tools], example, name)
-        else:
-            made = _from_text(tokenizer, example, name)
-        check_ids(made.input_ids, vocabulary, name, _RESIZE)
-        return made
-
     made: list[EncodedSft] = []
     for number, example in enumerate(examples, start=first):
-        name = f"record {number}, example {example.example_id}"
-        with Place(name):
-            made.append(encoded(example, name))
+        with of_record(f"record {number}, example {example.example_id}"):
+            if example.token_ids:
+                made.append(_as_sampled(tokenizer, example, vocabulary))
+                continue
+            if example.messages:
+                made.append(_from_messages(templates[example.tools], example))
+            else:
+                made.append(_from_text(tokenizer, example))
+            check_ids(made[-1].input_ids, vocabulary, _RESIZE)
     return made
 
 
-def _as_sampled(
-    tokenizer: Tokenizer, example: SftExample, vocabulary: int | None, name: str
-) -> EncodedSft:
+def _as_sampled(tokenizer: Tokenizer, example: SftExample, vocabulary: int | None) -> EncodedSft:
     prompt, ids = example.prompt_ids, example.token_ids
-    check_ids(prompt, vocabulary, f"{name}: prompt", _REBUILD)
-    mask = _mask(
-        tokenizer, prompt, ids, example.token_spans, example.completion, vocabulary, name,
-        remedy=_REBUILD,
-    )  # fmt: skip
+    with of_record("prompt"):
+        check_ids(prompt, vocabulary, _REBUILD)
+    check_ids(ids, vocabulary, _REBUILD)
+    mask = _mask(tokenizer, prompt, ids, example.token_spans, example.completion, _REBUILD)
     return EncodedSft.masked(example.example_id, prompt, ids, mask)
 
 
-def _from_messages(template: ChatTemplate, example: SftExample, name: str) -> EncodedSft:
+def _from_messages(template: ChatTemplate, example: SftExample) -> EncodedSft:
     """Every turn of the assistant and the token that ends it are trained."""
     built = template.build([as_json(one) for one in (*example.prompt, *example.messages)])
     ids, spans = built.token_ids, built.token_spans
@@ -175,19 +168,19 @@ def _from_messages(template: ChatTemplate, example: SftExample, name: str) -> En
         assert template.tokenizer.eos_token_id is not None
         ids, spans = [*ids, template.tokenizer.eos_token_id], extend(spans, 1, "model")
     mask = _mask(
-        template.tokenizer, built.prompt_ids, ids, spans, "", None, name,
-        remedy=_REBUILD, turns=example.messages,
-    )  # fmt: skip
+        template.tokenizer, built.prompt_ids, ids, spans, "", _REBUILD, turns=example.messages
+    )
     return EncodedSft.masked(example.example_id, built.prompt_ids, ids, mask)
 
 
-def _from_text(tokenizer: Tokenizer, example: SftExample, name: str) -> EncodedSft:
+def _from_text(tokenizer: Tokenizer, example: SftExample) -> EncodedSft:
     problem = cover_error(example.spans, len(example.completion))
     if problem is not None:
-        raise TrainingError(f"{name}: {problem}; {_REBUILD}")
+        raise TrainingError(f"{problem}; {_REBUILD}")
     text = prompt_text(tokenizer, example.prompt)
     [prompt] = _ids(tokenizer, [text])
-    check_prompt(tokenizer, prompt, text, name)
+    remedy = "the tokenizer does not reproduce the prompt; set model.base to another model"
+    check_text(decode(tokenizer, prompt), text, "prompt: ids", remedy)
     written = pieces(example.completion, example.spans, "model")
     observed = pieces(example.completion, example.spans, "observation")
     parts: dict[Writer, Iterator[list[int]]] = {
@@ -195,17 +188,14 @@ def _from_text(tokenizer: Tokenizer, example: SftExample, name: str) -> EncodedS
         "observation": iter(plain_ids(tokenizer, observed)),
     }
     ids: list[int] = []
-    mask: list[int] = []
     token_spans: list[Span] = []
     for _, _, writer in example.spans:
         part = next(parts[writer])
         token_spans.append((len(ids), len(ids) + len(part), writer))
         ids += part
-        mask += [int(writer == "model")] * len(part)
-    check_control_tokens(tokenizer, prompt, ids, name)
-    check_mask(tokenizer, ids, token_spans, example.completion, example.spans, name)
-    if not any(mask):
-        raise TrainingError(f"{name}: no token is model-written; {_REBUILD}")
+    check_control_tokens(tokenizer, prompt, ids)
+    check_mask(tokenizer, ids, token_spans, example.completion, example.spans)
+    mask = _written(token_spans, _REBUILD)
     eos = tokenizer.eos_token_id
     assert eos is not None  # check_control_tokens refuses such a tokenizer
     return EncodedSft.masked(example.example_id, prompt, [*ids, eos], [*mask, 1])
@@ -229,11 +219,13 @@ def encode_pairs(
     A pair is left out whose chosen trajectory is malformed by such a token, as ``pairs.terms:
     outcome`` may choose it: it would teach the policy to open and close turns.
     """
-    return [
-        _encode_pair(tokenizer, pair, vocabulary, f"record {number}, pair")
-        for number, pair in enumerate(pairs, start=first)
-        if pair.chosen_rewards.get("format") != 0 or not _writes_control_tokens(tokenizer, pair)
-    ]
+    made: list[EncodedPair] = []
+    for number, pair in enumerate(pairs, start=first):
+        if pair.chosen_rewards.get("format") == 0 and _writes_control_tokens(tokenizer, pair):
+            continue
+        with of_record(f"record {number}, pair {pair.chosen_id} > {pair.rejected_id}"):
+            made.append(_encode_pair(tokenizer, pair, vocabulary))
+    return made
 
 
 def _writes_control_tokens(tokenizer: Tokenizer, pair: Pair) -> bool:
@@ -246,31 +238,23 @@ def _writes_control_tokens(tokenizer: Tokenizer, pair: Pair) -> bool:
     return not control_ids(tokenizer).isdisjoint(written)
 
 
-def _encode_pair(
-    tokenizer: Tokenizer, pair: Pair, vocabulary: int | None, name: str
-) -> EncodedPair:
-    name = f"{name} {pair.chosen_id} > {pair.rejected_id}"
-    check_ids(pair.prompt_ids, vocabulary, f"{name}: prompt", _REPAIR)
-    sides = {
-        "chosen": (pair.chosen_ids, pair.chosen_spans, pair.chosen),
-        "rejected": (pair.rejected_ids, pair.rejected_spans, pair.rejected),
-    }
-    chosen_mask, rejected_mask = (
-        _mask(
-            tokenizer, pair.prompt_ids, ids, spans, _text_of(messages), vocabulary,
-            f"{name}: {side}",
-            remedy=_REPAIR, sampled=side == "rejected", turns=messages if pair.tools else (),
-        )
-        for side, (ids, spans, messages) in sides.items()
-    )  # fmt: skip
-    return EncodedPair(
-        f"{pair.chosen_id}>{pair.rejected_id}",
-        pair.prompt_ids,
-        pair.chosen_ids,
-        pair.rejected_ids,
-        chosen_mask,
-        rejected_mask,
-    )
+def _encode_pair(tokenizer: Tokenizer, pair: Pair, vocabulary: int | None) -> EncodedPair:
+    with of_record("prompt"):
+        check_ids(pair.prompt_ids, vocabulary, _REPAIR)
+    masks: list[list[int]] = []
+    for side, ids, spans, messages in (
+        ("chosen", pair.chosen_ids, pair.chosen_spans, pair.chosen),
+        ("rejected", pair.rejected_ids, pair.rejected_spans, pair.rejected),
+    ):
+        with of_record(side):
+            check_ids(ids, vocabulary, _REPAIR)
+            mask = _mask(
+                tokenizer, pair.prompt_ids, ids, spans, _text_of(messages), _REPAIR,
+                sampled=side == "rejected", turns=messages if pair.tools else (),
+            )  # fmt: skip
+            masks.append(mask)
+    name = f"{pair.chosen_id}>{pair.rejected_id}"
+    return EncodedPair(name, pair.prompt_ids, pair.chosen_ids, pair.rejected_ids, *masks)
 
 
 def _text_of(messages: Sequence[ChatMessage]) -> str:
@@ -283,10 +267,8 @@ def _mask(
     ids: list[int],
     spans: Sequence[Span],
     recorded: str,
-    vocabulary: int | None,
-    name: str,
-    *,
     remedy: str,
+    *,
     sampled: bool = False,
     turns: Sequence[ChatMessage] = (),
 ) -> list[int]:
@@ -295,25 +277,24 @@ def _mask(
     With ``sampled``, the policy may have written control tokens. The ids of a conversation are
     checked against the texts of its ``turns`` instead.
     """
-    check_ids(ids, vocabulary, name, remedy)
     problem = cover_error(spans, len(ids))
     if problem is not None:
-        raise TrainingError(f"{name}: {problem}; {remedy}")
-    mask = [0] * len(ids)
-    for start, end, writer in spans:
-        if writer == "model":
-            mask[start:end] = [1] * (end - start)
-    if not any(mask):
-        raise TrainingError(f"{name}: no token is model-written; {remedy}")
+        raise TrainingError(f"{problem}; {remedy}")
+    mask = _written(spans, remedy)
     body = _without_closing(tokenizer, ids, spans, recorded)
-    checked = checked_ids(body, spans, sampled=sampled)
-    check_control_tokens(tokenizer, prompt_ids, checked, name)
+    check_control_tokens(tokenizer, prompt_ids, checked_ids(body, spans, sampled=sampled))
     if turns:
-        check_turns(tokenizer, ids, spans, turns, name)
-        return mask
-    text = _text(tokenizer, body, spans)
-    if not same_text(text, recorded):
-        raise TrainingError(f"{name}: {difference(text, recorded)}; {remedy}")
+        check_turns(tokenizer, ids, spans, turns)
+    else:
+        check_text(_text(tokenizer, body, spans), recorded, "ids", remedy)
+    return mask
+
+
+def _written(spans: Sequence[Span], remedy: str) -> list[int]:
+    """The mask of spans. Raises TrainingError where the model wrote none."""
+    mask = written_mask(spans)
+    if not any(mask):
+        raise TrainingError(f"no token is model-written; {remedy}")
     return mask
 
 
@@ -329,6 +310,7 @@ def _text(tokenizer: Tokenizer, ids: list[int], spans: Sequence[Span]) -> str:
     return "".join(decode(tokenizer, ids[start:end]) for start, end, _ in spans)
 
 
+@dataclass
 class WithinLength:
     """The records of at most ``max_length`` tokens.
 
@@ -338,11 +320,10 @@ class WithinLength:
     when all were too long.
     """
 
-    def __init__(self, max_length: int, over_long: Literal["refuse", "drop"], block: str) -> None:
-        self.max_length = max_length
-        self.over_long = over_long
-        self.block = block
-        self.dropped = 0
+    max_length: int
+    over_long: Literal["refuse", "drop"]
+    block: str
+    dropped: int = 0
 
     def __call__(self, records: Iterable[E]) -> Iterator[E]:
         """Yield the records that are short enough."""
@@ -370,6 +351,7 @@ class WithinLength:
             )
 
 
+@dataclass
 class Distinct:
     """The pairs whose sides differ.
 
@@ -377,9 +359,8 @@ class Distinct:
     raised for such a pair when ``over_long`` (the setting for unusable records) is "refuse".
     """
 
-    def __init__(self, over_long: Literal["refuse", "drop"]) -> None:
-        self.over_long = over_long
-        self.dropped = 0
+    over_long: Literal["refuse", "drop"]
+    dropped: int = 0
 
     def __call__(self, records: Iterable[EncodedPair]) -> Iterator[EncodedPair]:
         """Yield the pairs whose sides differ."""

@@ -15,16 +15,15 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from pipeline.core.atomic import replacing
-from pipeline.training.encode import Encoded
+from pipeline.training.encode import E, Encoded
 from pipeline.training.trl_types import Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-E = TypeVar("E", bound=Encoded)
 _LENGTH, _TOKENS = "length", "tokens"
 _ROWS = 256  # rows of a record batch: the writer holds one batch
 

@@ -23,7 +23,6 @@ first step. Departure from eq. 16: nothing corrects for sampling from the other 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,15 +33,12 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.advantages import EncodedTrajectory
-from pipeline.training.collate import trajectory_collator
+from pipeline.training.collate import padding_id, trajectory_collator
 from pipeline.training.encoded_file import EncodedFile
-from pipeline.training.history import History, history_callback
-from pipeline.training.lean_forward import install_lean_forward
-from pipeline.training.lora import is_quantized, padding_id
+from pipeline.training.lora import is_quantized
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
-from pipeline.training.trackers import Tracking
-from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
+from pipeline.training.trainer_args import Training, build_trainer, shared_arguments
 from pipeline.training.trl_types import Batch, FusedOutput, GrpoTrainer, PeftModel, TrainerClass
 
 if TYPE_CHECKING:
@@ -56,12 +52,9 @@ def grpo_trainer(
     tokenizer: Tokenizer,
     trajectories: EncodedFile[EncodedTrajectory],
     settings: Grpo,
+    training: Training,
     *,
     temperature: float,
-    seed: int,
-    checkpoint_dir: Path,
-    history: History,
-    tracking: Tracking | None = None,
 ) -> GrpoTrainer:
     """TRL's GRPOTrainer over cached trajectories, with reference log-probabilities in its dataset.
 
@@ -76,18 +69,9 @@ def grpo_trainer(
             f"sampling.temperature is {temperature:g}; grpo needs trajectories that were sampled "
             "at a temperature above 0; raise sampling.temperature"
         )
-    shared = shared_arguments(
-        settings,
-        "grpo",
-        epochs=settings.epochs,
-        records=len(trajectories),
-        seed=seed,
-        checkpoint_dir=checkpoint_dir,
-        tracking=tracking,
-    )
-    del shared["max_length"]  # GRPOConfig has no such field
+    epochs, records = settings.epochs, len(trajectories)
     arguments = GRPOConfig(
-        **shared,
+        **shared_arguments(settings, "grpo", training, epochs=epochs, records=records),
         loss_type="grpo",
         beta=settings.beta,
         epsilon=settings.epsilon,
@@ -96,33 +80,25 @@ def grpo_trainer(
         num_generations=settings.batch_size,  # TRL checks divisibility; nothing is generated
         disable_dropout=False,
     )
-    check_processes(arguments, settings, "grpo")
-    # The advantages of a question sum to zero. Within one optimizer step they cancel on the tokens
-    # that its trajectories share.
-    questions = list(trajectories.dataset["question"])
-    trainer_class = sorted_steps(_cached_batch_trainer(), trajectories, settings, seed, questions)
-    trainer: GrpoTrainer = trainer_class(
-        model=model,
+    trainer: GrpoTrainer = build_trainer(
+        _cached_batch_trainer(),
+        arguments, model, tokenizer, trajectories, COLUMNS, settings, "grpo", training,
+        # The advantages of a question sum to zero. Within one optimizer step they cancel on the
+        # tokens that its trajectories share.
+        groups=list(trajectories.dataset["question"]),
+        temperature=temperature,
         reward_funcs=_no_reward,
-        args=arguments,
-        train_dataset=trajectories.dataset.select_columns(COLUMNS),
-        processing_class=tokenizer,
-        callbacks=[history_callback(history)],
-    )
+    )  # fmt: skip
     trainer.data_collator = trajectory_collator(padding_id(tokenizer))
-    install_lean_forward(trainer, temperature=temperature)
     policy = trainer.accelerator.unwrap_model(trainer.model)
     columns: dict[str, list[NDArray[np.float32]]] = {}
+    progress = training.history.progress
     if settings.beta:
-        columns["reference"] = token_reference_logps(
-            trainer, trajectories, progress=history.progress
-        )
+        columns["reference"] = token_reference_logps(trainer, trajectories, REFERENCE, progress)
         policy.delete_adapter(REFERENCE)
     if is_quantized(policy):
-        columns["old_logprobs"] = (
-            columns["reference"]
-            if settings.beta
-            else token_reference_logps(trainer, trajectories, "default", history.progress)
+        columns["old_logprobs"] = columns.get("reference") or token_reference_logps(
+            trainer, trajectories, "default", progress
         )
         trainer.train_dataset = trainer.train_dataset.remove_columns(["old_logprobs"])
     for name, logps in columns.items():

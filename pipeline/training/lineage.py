@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.policy import Dpo, Grpo
 from pipeline.core.atomic import write_json
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError, Place, TrainingError
@@ -107,6 +108,23 @@ def check_base(lineage: Lineage, base_sha: str) -> None:
             f"policy {lineage.policy} was trained over base {lineage.base} with content "
             f"{lineage.base_sha}; model.base now has content {base_sha}; train SFT again"
         )
+
+
+def reference_of(
+    settings: Dpo | Grpo, parent: Lineage, inputs: Mapping[str, Path]
+) -> Lineage | None:
+    """The reference policy of a round that continues ``parent``; None for a loss without one.
+
+    ``inputs`` are the directories of the round's policies. Raises TrainingError when the SFT policy
+    has another base than the parent.
+    """
+    if isinstance(settings, Grpo):
+        return parent if settings.beta else None
+    if settings.reference == "sft":
+        reference = read_lineage(inputs["sft"])
+        check_base(reference, parent.base_sha)
+        return reference
+    return None if settings.loss == "sft" else parent
 
 
 def policy_fingerprint(

@@ -72,12 +72,6 @@ def load_tokenizer(directory: Path, model: Model) -> Tokenizer:
     return loaded
 
 
-def padding_id(tokenizer: Tokenizer) -> int:
-    """The padding id of a tokenizer that `load_tokenizer` returned."""
-    assert tokenizer.pad_token_id is not None
-    return tokenizer.pad_token_id
-
-
 def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     """The device to train on, checked against the requirements of the settings.
 
@@ -99,12 +93,13 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     return device
 
 
-def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
+def load_base(directory: Path, settings: Trainer, block: str, longest: int = 0) -> CausalModel:
     """The base model, in 4 or 8 bit with ``settings.quantization``; PEFT freezes it later.
 
     With a GPU, each tensor goes from its file to the GPU of this process, so that several processes
     do not hold the model in RAM at the same time. Raises DependencyError when a weight is missing
-    or does not load, or the device is missing.
+    or does not load, or the device is missing, TrainingError when it has fewer positions than the
+    ``longest`` sequence has tokens.
     """
     import torch
     from safetensors import SafetensorError
@@ -124,6 +119,8 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
         raise DependencyError(
             f"{directory}: the model cannot be loaded: {model_problem(error)}"
         ) from None
+    if longest:
+        check_positions(model, longest, block)
     return model if settings.quantization == "none" else prepare_quantized(model, settings)
 
 
@@ -187,7 +184,7 @@ def new_adapter(model: CausalModel, lora: Lora, seed: int) -> PeftModel:
     Raises ConfigError when one of ``lora.targets`` does not exist in the model or cannot be
     trained.
     """
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig
     from transformers import set_seed
 
     set_seed(seed)
@@ -198,26 +195,29 @@ def new_adapter(model: CausalModel, lora: Lora, seed: int) -> PeftModel:
         target_modules=list(lora.targets),
         task_type="CAUSAL_LM",
     )
+    return _adapted(model, settings, lora)
+
+
+def _adapted(model: CausalModel, settings: LoraConfig, lora: Lora) -> PeftModel:
+    """``model`` with an adapter of these settings. Raises ConfigError for ``lora.targets``.
+
+    The output embeddings take no adapter, because TRL multiplies by their own weight.
+    """
+    from peft import get_peft_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     try:
-        adapted: PeftModel = get_peft_model(model, settings)
+        policy: PeftModel = get_peft_model(model, settings)
     except ValueError as error:
         reason = model_problem(error).partition("(")[0].partition(". ")[0].strip()
         raise _untrainable(model, lora, f"PEFT refuses it ({reason})") from None
-    found = adapted.base_model.targeted_module_names
+    found = policy.base_model.targeted_module_names
     for target in lora.targets:
         if not any(name == target or name.endswith(f".{target}") for name in found):
             raise _untrainable(model, lora, f"the base model has no module {target}")
-    _refuse_head(adapted, lora)
-    return adapted
-
-
-def _refuse_head(policy: PeftModel, lora: Lora) -> None:
-    """Raise ConfigError for LoRA on the output embeddings: TRL multiplies by their own weight."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    model = policy.get_base_model()
-    if isinstance(model.get_output_embeddings(), BaseTunerLayer):
+    if isinstance(policy.get_base_model().get_output_embeddings(), BaseTunerLayer):
         raise _untrainable(model, lora, "an adapter of the output embeddings is never trained")
+    return policy
 
 
 def _untrainable(model: CausalModel, lora: Lora, problem: str) -> ConfigError:
@@ -247,20 +247,11 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
     Raises InputError when the adapter is missing or damaged, ConfigError when its shape differs
     from ``lora``.
     """
-    from peft import PeftModel as LoadedPeftModel
-
     saved = check_shape(adapter, lora)
-    adapter_tensors(adapter)
     saved.lora_dropout = lora.dropout
     saved.inference_mode = False
-    try:
-        policy: PeftModel = LoadedPeftModel.from_pretrained(
-            model, adapter, config=saved, is_trainable=True
-        )
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise does_not_fit(adapter, error) from None
-    _refuse_head(policy, lora)
-    load_weights(policy, adapter, "default")  # tells what PEFT has ignored, unlike from_pretrained
+    policy = _adapted(model, saved, lora)
+    load_weights(policy, adapter, "default")  # tells what PEFT ignores, unlike from_pretrained
     return policy
 
 

@@ -42,11 +42,6 @@ class Check:
     remedy: str
 
     @property
-    def verdict(self) -> Literal["ok", "FAULT"]:
-        """The verdict on the data."""
-        return "ok" if self.passed else "FAULT"
-
-    @property
     def fault(self) -> str:
         """The sentence for data beyond the limit."""
         return f"{self.name}: {self.found}; {self.remedy}"
@@ -151,7 +146,7 @@ def table(checks: Iterable[Check]) -> list[str]:
     """The checks as aligned lines: verdict, name, figures, and the remedy of a fault."""
     lines = []
     for check in checks:
-        lines.append(f"{check.verdict:<6} {check.name:<32} {check.found}")
+        lines.append(f"{'ok' if check.passed else 'FAULT':<6} {check.name:<32} {check.found}")
         if not check.passed:
             lines.append(f"{'':<6} {'':<32} {check.remedy}")
     return lines

@@ -12,16 +12,11 @@ the gradient, and it makes the learning rate independent of trajectory lengths.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pipeline.config.policy import Dpo, Sft
 from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.encode import EncodedSft
 from pipeline.training.encoded_file import EncodedFile
-from pipeline.training.history import History, history_callback
-from pipeline.training.lean_forward import install_lean_forward
-from pipeline.training.trackers import Tracking
-from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
+from pipeline.training.trainer_args import Training, build_trainer, shared_arguments
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
 COLUMNS = ["input_ids", "labels"]
@@ -32,40 +27,26 @@ def sft_trainer(
     tokenizer: Tokenizer,
     examples: EncodedFile[EncodedSft],
     settings: Sft | Dpo,
-    *,
+    training: Training,
     number: int = 0,
-    seed: int,
-    checkpoint_dir: Path,
-    history: History,
-    tracking: Tracking | None = None,
 ) -> TrlTrainer:
     """TRL's SFTTrainer over prepared ids and labels.
 
-    ``model`` is a PEFT model with a trainable adapter; ``checkpoint_dir`` stores checkpoints.
-    ``settings`` are those of policy 0, or those of round ``number`` (from 1) with loss "sft".
-    Raises ConfigError for batch sizes that do not divide, DependencyError for a missing device, and
-    TrainingError for a wrong number of processes.
+    ``model`` is a PEFT model with a trainable adapter. ``settings`` are those of policy 0, or those
+    of round ``number`` (from 1) with loss "sft". Raises what `shared_arguments` and
+    `build_trainer` raise.
     """
     from trl import SFTConfig, SFTTrainer
 
-    block = "dpo" if number else "sft"
+    block, epochs = "dpo" if number else "sft", settings.passes(number)
     arguments = SFTConfig(
-        **shared_arguments(
-            settings, block, epochs=settings.passes(number), records=len(examples), seed=seed,
-            checkpoint_dir=checkpoint_dir, tracking=tracking,
-        ),
+        **shared_arguments(settings, block, training, epochs=epochs, records=len(examples)),
+        max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
-    )  # fmt: skip
-    check_processes(arguments, settings, block)
-    trainer: TrlTrainer = sorted_steps(SFTTrainer, examples, settings, seed)(
-        model=model,
-        args=arguments,
-        train_dataset=examples.dataset.select_columns(COLUMNS),
-        processing_class=tokenizer,
-        callbacks=[history_callback(history)],
     )
-    install_lean_forward(trainer)
-    return trainer
+    return build_trainer(
+        SFTTrainer, arguments, model, tokenizer, examples, COLUMNS, settings, block, training
+    )
 
 
 def heldout_loss(trainer: TrlTrainer, examples: EncodedFile[EncodedSft]) -> dict[str, float]:

@@ -1,9 +1,8 @@
-"""Trainer arguments that SFT, DPO and GRPO share, and resumable training.
+"""Trainers that SFT, DPO and GRPO share, their arguments, and resumable training.
 
-Input: a configuration block (``sft``, ``dpo`` or ``grpo``). Output: keyword arguments for TRL's
-configuration of that trainer. They override TRL's defaults that would change results silently:
-truncation at 1,024 tokens, bf16 autocast on every device, removal of unknown columns, and filtering
-of NaN losses.
+Input: a configuration block (``sft``, ``dpo`` or ``grpo``). Output: a trainer of TRL. Its arguments
+override TRL's defaults that would change results silently: truncation at 1,024 tokens, bf16
+autocast on every device, removal of unknown columns, and filtering of NaN losses.
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.policy import Trainer
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.input_files import read_json
+from pipeline.llm.tokenizer import Tokenizer
 from pipeline.training.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -26,8 +27,9 @@ from pipeline.training.checkpoints import (
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.encode import E
 from pipeline.training.encoded_file import EncodedFile
-from pipeline.training.history import History
+from pipeline.training.history import History, history_callback
 from pipeline.training.kept_activations import keep_what_fits
+from pipeline.training.lean_forward import install_lean_forward
 from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
@@ -35,22 +37,27 @@ from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArgumen
 CHECKPOINTS_PER_RUN = 10  # at least, so that a killed run loses at most a tenth of its steps
 
 
+@dataclass
+class Training:
+    """A training run besides its data and settings.
+
+    Checkpoints, and log-probabilities of the reference, are stored below ``checkpoint_dir``.
+    """
+
+    seed: int
+    checkpoint_dir: Path
+    history: History = field(default_factory=History)
+    tracking: Tracking | None = None
+
+
 def shared_arguments(
-    settings: Trainer,
-    block: str,
-    *,
-    epochs: float,
-    records: int,
-    seed: int,
-    checkpoint_dir: Path,
-    tracking: Tracking | None = None,
+    settings: Trainer, block: str, training: Training, *, epochs: float, records: int
 ) -> dict[str, object]:
     """Keyword arguments for SFTConfig, DPOConfig and GRPOConfig.
 
-    ``records`` is the number of training records; checkpoints are written below ``checkpoint_dir``.
-    Raises ConfigError when the batch sizes do not divide or the environment asks for a sharded
-    model, DependencyError for a missing device or tracker, and TrainingError when there is no
-    optimizer step.
+    ``records`` is the number of training records. Raises ConfigError when the batch sizes do not
+    divide or the environment asks for a sharded model, DependencyError for a missing device or
+    tracker, and TrainingError when there is no optimizer step.
     """
     refuse_sharding()
     device = pick_device(settings, block)
@@ -62,7 +69,7 @@ def shared_arguments(
     # Every checkpoint closes a logged row, so that a continued run logs the same rows.
     save_steps = max(1, steps // CHECKPOINTS_PER_RUN // logging_steps) * logging_steps
     return {
-        "output_dir": str(checkpoint_dir / CHECKPOINTS),
+        "output_dir": str(training.checkpoint_dir / CHECKPOINTS),
         "per_device_train_batch_size": settings.per_device_batch_size,
         # Held-out losses are means over batches, so they would depend on the size of a batch.
         "per_device_eval_batch_size": 1,
@@ -79,13 +86,12 @@ def shared_arguments(
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": device == "cuda",
         "remove_unused_columns": False,
-        "max_length": None,  # records that are too long were rejected or dropped before
-        "seed": seed,
-        "data_seed": seed,
+        "seed": training.seed,
+        "data_seed": training.seed,
         "logging_steps": logging_steps,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
-        **reporting(tracking, checkpoint_dir),
+        **reporting(training.tracking, training.checkpoint_dir),
         "save_strategy": "steps",
         "save_steps": save_steps,
         "save_total_limit": None,  # `pipeline.training.checkpoints` deletes old ones
@@ -134,17 +140,43 @@ def warmup_steps(ratio: float, steps: int) -> int:
     return 0 if share < 1 else min(math.ceil(share), steps - 1)
 
 
-def check_processes(arguments: TrainingArguments, settings: Trainer, block: str) -> None:
-    """Raise TrainingError when the number of processes differs from ``settings.processes``.
+def build_trainer(
+    trainer_class: TrainerClass,
+    arguments: TrainingArguments,
+    model: PeftModel,
+    tokenizer: Tokenizer,
+    records: EncodedFile[E],
+    columns: list[str],
+    settings: Trainer,
+    block: str,
+    training: Training,
+    *,
+    groups: Sequence[str] = (),
+    temperature: float = 1.0,
+    **others: object,
+) -> TrlTrainer:
+    """A trainer over ``columns`` of encoded records, with the lean forward pass.
 
-    The batch size was divided by that number, so a launcher that starts fewer processes would
-    silently train with a smaller batch.
+    ``groups`` are names of ``records`` that belong together (`StepSortedSampler`), ``others``
+    arguments of ``trainer_class``. Raises TrainingError when the number of processes differs from
+    ``settings.processes``: the batch size was divided by that number, so a launcher that starts
+    fewer processes would silently train with a smaller batch.
     """
     if arguments.world_size != settings.processes:
         raise TrainingError(
             f"{block}.processes is {settings.processes}, but {arguments.world_size} joined; start "
             "the stage with steep, which launches the processes"
         )
+    trainer: TrlTrainer = sorted_steps(trainer_class, records, settings, training.seed, groups)(
+        model=model,
+        args=arguments,
+        train_dataset=records.dataset.select_columns(columns),
+        processing_class=tokenizer,
+        callbacks=[history_callback(training.history)],
+        **others,
+    )
+    install_lean_forward(trainer, temperature)
+    return trainer
 
 
 def sorted_steps(
@@ -185,19 +217,13 @@ def sorted_steps(
     return StepSorted
 
 
-def train(
-    trainer: TrlTrainer,
-    history: History,
-    checkpoint_dir: Path,
-) -> None:
-    """Train from the last complete checkpoint in ``checkpoint_dir``, or from the beginning.
-
-    ``history`` belongs to the trainer's `pipeline.training.history.history_callback`.
-    """
+def train(trainer: TrlTrainer, training: Training) -> None:
+    """Train from the last complete checkpoint, or from the beginning; ``trainer`` logs there."""
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
     guard_trackers(trainer)
+    history, checkpoint_dir = training.history, training.checkpoint_dir
     trainer.add_callback(checkpoint_callback(checkpoint_dir))
     checkpoint = last_checkpoint(checkpoint_dir)
     if trainer.is_world_process_zero():

@@ -18,14 +18,20 @@ from tests.llm.small_models import TEMPLATE, small_adapter, small_model
 SETTINGS = {"grammar": "tearag", "questions": "nq", "retrieval": "ppr", "format": "tags"}
 
 
+def trained(
+    base: str, directory: Path, adapter: Path, template: str | None = None, rows: Any = ()
+) -> Any:
+    lineage = Lineage("p", base, "0", None, None, 0, "sft", {}, 0, {})
+    return TrainedPolicy("p", base, directory, adapter, lineage, template, SETTINGS, rows)
+
+
 def test_the_card_has_both_averages_and_says_which_is_which(tmp_path: Path) -> None:
     row = {"split": "test", "n": 51, "format_ok": 1, "steps": 2}
     rows = [
         row | {"dataset": dataset, "em": em, "f1": em + 0.1}
         for dataset, em in (("nq", 0.3), ("all-questions", 0.25), ("all", 0.2))
     ]
-    lineage = Lineage("p", "org/base", "0", None, None, 0, "sft", {}, 0, {})
-    policy = TrainedPolicy("p", "org/base", tmp_path, tmp_path, lineage, None, SETTINGS, rows)
+    policy = trained("org/base", tmp_path, tmp_path, rows=rows)
     card = ModelCard(model_card(policy, merged=False))
     found = {
         (one.dataset_name, one.metric_type): one.metric_value for one in card.data.eval_results
@@ -45,11 +51,9 @@ def test_an_exported_policy_has_the_template_of_the_settings_alone(tmp_path: Pat
     tokenizer.chat_template = {"default": TEMPLATE, "tool_use": f"base{TEMPLATE}"}
     tokenizer.save_pretrained(base)
     adapter = small_adapter(base, tmp_path / "adapter")
-    lineage = Lineage("p", str(base), "0", None, None, 0, "sft", {}, 0, {})
     for template, expected in (("{{ 1 }}", "{{ 1 }}"), (None, tokenizer.chat_template)):
-        policy = TrainedPolicy("p", str(base), base, adapter, lineage, template, SETTINGS, [])
         output = tmp_path / f"merged-{template}"
-        export_merged(policy, output, "float32")
+        export_merged(trained(str(base), base, adapter, template), output, "float32")
         assert model_tokenizer(output).chat_template == expected
 
 
@@ -68,8 +72,7 @@ def test_the_licence_is_that_of_the_base_models_card(
     readme: bytes, expected: str, tmp_path: Path
 ) -> None:
     (tmp_path / "README.md").write_bytes(readme)
-    lineage = Lineage("p", "org/base", "0", None, None, 0, "sft", {}, 0, {})
-    policy = TrainedPolicy("p", "org/base", tmp_path, tmp_path, lineage, None, SETTINGS, [])
+    policy = trained("org/base", tmp_path, tmp_path)
     if expected.endswith("."):
         assert expected in model_card(policy, merged=False)
         return

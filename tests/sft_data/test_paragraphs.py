@@ -11,7 +11,7 @@ from pipeline.knowledge.corpus.questions.load import read_questions
 from pipeline.knowledge.corpus.questions.passages import gold_passages
 from pipeline.knowledge.graph.locate import Locator
 from pipeline.training.sft_data.mentions import mention
-from pipeline.training.sft_data.paragraphs import MIN_OVERLAP, Paragraphs, own_chunks
+from pipeline.training.sft_data.paragraphs import MIN_OVERLAP, find_paragraph, own_chunks
 
 # An article in blocks of eight words, and a paragraph that begins inside the second of them.
 ARTICLE = (
@@ -28,34 +28,25 @@ def blocks(title: str, text: str, size: int = 8) -> list[Chunk]:
     return [Chunk(f"{title}-{n}", title, part, title) for n, part in enumerate(parts)]
 
 
-def paragraphs(*chunks: Chunk, own: bool = True) -> Paragraphs:
-    return Paragraphs(Locator(chunks), 8, own=own)
+def found(text: str, answer: str, *chunks: Chunk) -> tuple[list[Chunk], str | None]:
+    return find_paragraph(Locator(chunks), 8, "Emma", text, answer)
 
 
 def test_chunks_that_are_part_of_the_paragraph_come_first() -> None:
     chunks = blocks("Emma", ARTICLE)
-    placed = paragraphs(*chunks).place("Emma", ARTICLE, "Rome")
-    assert placed is not None
-    assert (placed.source, placed.chunks) == ("text", chunks)
+    assert found(ARTICLE, "Rome", *chunks) == (chunks, "text")
 
 
 def test_paragraph_cut_elsewhere_is_the_fewest_blocks_that_hold_its_words() -> None:
     chunks = blocks("Emma", ARTICLE)
-    placed = paragraphs(*chunks).place("Emma", PARAGRAPH, "Rome")
-    assert placed is not None
-    assert placed.source == "overlap"
-    assert [chunk.id for chunk in placed.chunks] == ["Emma-1", "Emma-2", "Emma-3"]
+    assert found(PARAGRAPH, "Rome", *chunks) == (chunks[1:4], "overlap")
 
 
 def test_blocks_without_the_answer_of_the_paragraph_are_refused() -> None:
     text = "Ann Lee directed Emma after a play and won a prize for it in Rome"
     without = Chunk("c", "Emma", text.replace("Rome", "Oslo"), "d")
-    (placed,) = (paragraphs(without).place("Emma", text, answer) for answer in ("Rome",))
-    assert placed is not None
-    assert placed.source == "own"
-    placed = paragraphs(without).place("Emma", text, "Ann Lee")
-    assert placed is not None
-    assert (placed.source, placed.chunks) == ("overlap", [without])
+    assert found(text, "Rome", without)[1] == "own"
+    assert found(text, "Ann Lee", without) == ([without], "overlap")
 
 
 def test_own_paragraph_is_cut_as_the_corpus_is_and_named_by_its_content() -> None:
@@ -80,7 +71,6 @@ def test_real_wikipedia_passages_stand_for_paragraphs_of_musique(real_data: Path
         for document in read_documents(real_data / name, "questions", "musique")
     ]  # fmt: skip
     locator = Locator(list(chunk_documents(documents, 100)))
-    paragraphs = Paragraphs(locator, 100, own=True)
     rows = list(read_questions(real_data / "musique/prunerag_musique_249.jsonl", "musique"))
     hops = {
         (passage.title, passage.text, answer)
@@ -91,11 +81,10 @@ def test_real_wikipedia_passages_stand_for_paragraphs_of_musique(real_data: Path
     }
     sources = Counter[str]()
     for title, text, answer in hops:
-        placed = paragraphs.place(title, text, answer)
-        assert placed is not None
-        sources[placed.source] += 1
-        if placed.source == "overlap":
-            joined = " ".join(chunk.text for chunk in placed.chunks)
+        chunks, source = find_paragraph(locator, 100, title, text, answer)
+        sources[str(source)] += 1
+        if source == "overlap":
+            joined = " ".join(chunk.text for chunk in chunks)
             wanted = Counter(tokenize(text))
             held = (wanted & Counter(tokenize(joined))).total()
             assert held >= MIN_OVERLAP * wanted.total()

@@ -29,9 +29,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", ["embedded-tools", "hiprag-tools", "prograph-tools", "search-r1-tools"]
-)
+@pytest.mark.parametrize("name", ["hiprag-tools", "prograph-tools"])
 def test_supervised_conversations_equal_the_templates_rendering(
     name: str, world: Path, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.conversations.test_steps import WRITTEN
 from tests.rollout.test_conversations import call, rolled
 
 
-@pytest.mark.parametrize("mode", ["qwen2.5", "qwen3-patched-thinking", "llama-3.1"])
+@pytest.mark.parametrize("mode", ["qwen3-patched-thinking", "llama-3.1"])
 def test_sides_of_a_pair_train_the_turns_and_their_ends(mode: str, real_data: Path) -> None:
     tokenizer = opened(real_data, mode).tokenizer
     chosen = rolled(real_data, mode, call(mode, "a"), call(mode, "b"), "Answer: x")

@@ -47,16 +47,9 @@ def write(text: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("lineage.json", Path.unlink, "lineage.json: no such file"),
         ("lineage.json", write('{"policy": "p"}'), "lineage.json: base: "),
         ("lineage.json", of_another_base, "train SFT again"),
-        ("adapter/adapter_config.json", Path.unlink, "has no adapter_config.json"),
-        (
-            "adapter/adapter_config.json",
-            write("{}"),
-            "adapter_config.json: expected a LoRA adapter",
-        ),
-        ("adapter/adapter_model.safetensors", Path.unlink, "has no adapter_model.safetensors"),
+        ("adapter/adapter_config.json", write("{}"), "json: expected a LoRA adapter"),
         ("adapter/adapter_model.safetensors", truncate, "not a readable safetensors file"),
         ("adapter/adapter_model.safetensors", make_nan, "holds NaN or infinity; save the adapter"),
     ],
@@ -72,29 +65,13 @@ def test_a_damaged_policy_is_refused(
         run_round(context)
 
 
-def with_token(side: str, token: int) -> dict[str, Any]:
-    ids = getattr(pair(byte_tokenizer(), 1), side)
-    return {side: [token, *ids[1:]]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (with_token("rejected_ids", 10**9), "rejected: token 0 has the id 1000000000"),
-        ({"chosen_ids": []}, "record 2, pair c1 > r1: chosen: no token ids"),
-        ({"rejected_spans": [(0, 3, "model")]}, "record 2, .*spans end at 3"),
-        ({"chosen_spans": [(1, 3, "model")]}, r"record 2, .*span \[1, 3\) should start at 0"),
-    ],
-)
-def test_a_damaged_pair_is_named(
-    run: Run, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_damaged_pair_is_named(run: Run, tmp_path: Path) -> None:
     good = [pair(byte_tokenizer(), number) for number in (0, 1)]
-    pairs = [good[0], dataclasses.replace(good[1], **changes)]
+    pairs = [good[0], dataclasses.replace(good[1], chosen_ids=[])]
     write_parquet(tmp_path / "pairs.parquet", pairs, Pair)
     context = run.context("train", "pairs")
     context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
-    with pytest.raises(SteepError, match=message):
+    with pytest.raises(SteepError, match="record 2, pair c1 > r1: chosen: no token ids"):
         run_round(context)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.encode import EncodedPair, EncodedSft
 from pipeline.training.encoded_file import EncodedFile, write_encoded
 
@@ -21,13 +20,6 @@ def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert list(stored.tokens) == [2 * n + 3 for n in range(1, 600)]
     row = {"prompt_ids": [9] * 301, "chosen_mask": [1, 0]}
     assert stored.dataset.select_columns([*row])[300] == row
-
-
-def test_trajectories_keep_their_questions_and_numbers(tmp_path: Path) -> None:
-    trajectory = EncodedTrajectory("t", "q", [1], [5, 6], [0, 1], [0.0, -0.5], [0.0, 1.25])
-    write_encoded(tmp_path / "t.arrow", EncodedTrajectory, [trajectory])
-    stored = EncodedFile(tmp_path / "t.arrow", EncodedTrajectory)
-    assert (list(stored), stored.dataset["question"][:]) == ([trajectory], ["q"])
 
 
 def test_a_file_can_be_empty_and_replaces_what_a_kill_left(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from pipeline.training.advantages import (
     standardized_rewards,
 )
 from pipeline.training.grpo import COLUMNS, grpo_trainer
-from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
+from pipeline.training.trainer_args import Training
 from tasks.train import run as run_round
 from tests.smallest import small_trajectory
 from tests.training.tiny_policy import Run, byte_tokenizer, random_adapter
@@ -65,45 +65,14 @@ def encoded(trajectories: list[Trajectory], per: Per) -> list[EncodedTrajectory]
     return list(encode_trajectories(TOKENIZER, trajectories, advantages, vocabulary=259))
 
 
-def test_every_model_token_carries_the_advantage_of_its_step() -> None:
-    """Rewards 1, 2, 2, 3 of two trajectories: mean 2, standard deviation sqrt(1/2)."""
-    trajectories = [sampled("a", steps(1, 2)), sampled("b", steps(2, 3))]
-    [a, b] = encoded(trajectories, "step")
-    first, observed = len(ASK), len(KNOWLEDGE)
-    last = len(ANSWER) + 1
-    root = 2**0.5
-    assert a.mask == [1] * first + [0] * observed + [1] * last
-    assert a.advantages == pytest.approx([-root] * first + [0.0] * (observed + last))
-    assert b.advantages == pytest.approx([0.0] * (first + observed) + [root] * last)
-    assert a.old_logprobs == [-0.5] * first + [0.0] * observed + [-0.5] * last
-
-
-def test_a_trajectory_advantage_is_the_standardized_total() -> None:
-    hiprag = [{"total": 0.5}, {"total": 1.5}]
-    trajectories = [sampled(str(number), terms) for number, terms in enumerate(hiprag)]
-    [low, high] = encoded(trajectories, "trajectory")
-    assert low.advantages == [-1.0 * written for written in low.mask]
-    assert high.advantages == [1.0 * written for written in high.mask]
-
-
-def test_questions_with_equal_rewards_are_left_out() -> None:
-    trajectories = [
-        sampled("a", steps(2, 2)),
-        sampled("b", steps(2, 2)),
-        sampled("c", steps(1, 2), "other"),
-        sampled("d", None, "other"),
-    ]
-    assert [trajectory.id for trajectory in encoded(trajectories, "step")] == ["c"]
-
-
 def test_inconsistent_trajectories_are_refused() -> None:
     good = sampled("a", steps(1, 2))
     size = len(good.token_ids)
     for changes, message in [
-        ({"rewards": {"total": 1.0}}, "record 1, trajectory a has 0 step rewards for 2 turns"),
-        ({"rewards": steps(1, float("nan"))}, "trajectory a has the reward nan"),
-        ({"logprobs": [None] * size}, "token 0 is model-written but has no log-probability"),
-        ({"logprobs": [0.5] * size}, "token 0 has the log-probability 0.5; expected a finite"),
+        ({"rewards": {"total": 1.0}}, "record 1, trajectory a: 0 step rewards for 2 turns"),
+        ({"rewards": steps(1, float("nan"))}, r"trajectory a: expected finite .* \[1.0, nan\]"),
+        ({"logprobs": [None] * size}, "token 0 is model-written and has the log-probability None"),
+        ({"logprobs": [0.5] * size}, "the log-probability 0.5; expected a finite"),
         ({"token_ids": [7, *good.token_ids[1:]]}, "trajectory a: ids decode to"),
         ({"token_ids": [-1, *good.token_ids[1:]]}, "token 0 has the id -1; expected 0 to 258"),
         ({"prompt_ids": []}, "trajectory a: prompt: no token ids"),
@@ -130,11 +99,11 @@ def gradients_of(model, loss):  # type: ignore[no-untyped-def]
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
-def trainer_of(model, trajectories, folder: Path, history=None, **changes):  # type: ignore[no-untyped-def]
+def trainer_of(model, trajectories, folder: Path, **changes):  # type: ignore[no-untyped-def]
     settings = Grpo(**{**CPU, "batch_size": 2, "per_device_batch_size": 2, **changes})
     return grpo_trainer(
-        model, byte_tokenizer(), in_file(folder, trajectories), settings,
-        temperature=TEMPERATURE, seed=0, checkpoint_dir=folder, history=history or History(),
+        model, TOKENIZER, in_file(folder, trajectories), settings, Training(0, folder),
+        temperature=TEMPERATURE,
     )  # fmt: skip
 
 
@@ -207,7 +176,7 @@ def equation_16(model, groups, reference, per: Per, epsilon: float, beta: float)
 
 
 @pytest.mark.parametrize(
-    ("cases", "of_a_kind"), [(40, 1), pytest.param(300, 20, marks=pytest.mark.slow)]
+    ("cases", "of_a_kind"), [(16, 1), pytest.param(300, 20, marks=pytest.mark.slow)]
 )
 def test_loss_and_gradient_equal_equation_16_on_random_cases(
     cases: int, of_a_kind: int, base: Path, tmp_path: Path
@@ -283,6 +252,7 @@ def test_the_stage_trains_policy_n_on_scored_trajectories_of_policy_n_minus_1(
     for name in ("score", "equal"):
         (tmp_path / name).mkdir()
     scored = [sampled(str(number), steps(number, 1)) for number in range(4)]
+    scored.append(sampled("failed", None))  # a retrieval failed
     write_parquet(tmp_path / "score" / "trajectories.parquet", scored, Trajectory)
     blocks: dict[str, Any] = {
         "grammar": "prograph", "objective": "grpo",
@@ -291,7 +261,7 @@ def test_the_stage_trains_policy_n_on_scored_trajectories_of_policy_n_minus_1(
     }  # fmt: skip
     context = run.context("train", "train", **blocks)
     counts = run_round(context)
-    assert (counts["paths"], counts["left_out"], counts["over_long"]) == (4, 0, 0)
+    assert (counts["paths"], counts["left_out"], counts["over_long"]) == (4, 1, 0)
     assert counts["trained_tokens"] == 4 * (len(ASK) + len(ANSWER) + 1)
     lineage, parent = read_lineage(context.output), read_lineage(tmp_path / "sft")
     assert (lineage.parent, lineage.reference, lineage.round) == (parent.policy, parent.policy, 1)
@@ -312,6 +282,5 @@ def test_the_stage_trains_policy_n_on_scored_trajectories_of_policy_n_minus_1(
 def test_greedy_trajectories_are_refused(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"raise sampling\.temperature"):
         grpo_trainer(
-            None, byte_tokenizer(), [], Grpo(**CPU, batch_size=2),
-            temperature=0.0, seed=0, checkpoint_dir=tmp_path, history=History(),
-        )  # fmt: skip
+            None, TOKENIZER, [], Grpo(**CPU, batch_size=2), Training(0, tmp_path), temperature=0.0
+        )

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.engine.context import StageContext
 from pipeline.training.checkpoints import is_complete, last_checkpoint
-from pipeline.training.trainer_args import shared_arguments
+from pipeline.training.trainer_args import Training, shared_arguments
 from tasks.train import run as run_round
 from tests.stages.divided import content
 from tests.training.tiny_policy import Run
@@ -38,17 +38,16 @@ def whole(run: Run) -> StageContext:
 
 @pytest.mark.slow
 def test_killed_rounds_end_with_the_same_bytes(run: Run, whole: StageContext) -> None:
-    """Real kills: after random times, and while files of a checkpoint are being written."""
+    """Real kills, while each file of a checkpoint is being written."""
     context = run.context("train", "killed", dpo=STEPS)
     description = run.root / "killed.json"
     description.write_text(json.dumps(context.to_json()))
-    entry = "tasks.train:run"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.killed_runs", str(description), entry, "1", "4"],
+        [sys.executable, "-m", "tests.training.killed_runs", str(description)],
         cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("4 kills\n")
+    assert done.stdout.count("killed at") == 6
     assert content(context.output) == content(whole.output)
 
 
@@ -66,9 +65,7 @@ def test_a_round_that_is_killed_after_its_last_step_takes_no_more_steps(
 
 
 @pytest.mark.parametrize("damage", ["deleted", "truncated", "flipped", "added"])
-@pytest.mark.parametrize(
-    "name", ["adapter_model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"]
-)
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "trainer_state.json"])
 def test_a_damaged_checkpoint_is_not_used(
     whole: StageContext, tmp_path: Path, name: str, damage: str
 ) -> None:
@@ -95,9 +92,8 @@ def test_checkpoints_close_a_logged_row(run: Run, tmp_path: Path) -> None:
     """Otherwise a continued run would log another mean for the row that the kill interrupted."""
     settings = run.context("train", "settings", dpo=STEPS).config.dpo
     for records in range(1, 3000, 7):
-        arguments = shared_arguments(
-            settings, "dpo", epochs=1, records=records, seed=0, checkpoint_dir=tmp_path
-        )
+        training = Training(0, tmp_path)
+        arguments = shared_arguments(settings, "dpo", training, epochs=1, records=records)
         saved, logged = arguments["save_steps"], arguments["logging_steps"]
         assert isinstance(saved, int)
         assert isinstance(logged, int)

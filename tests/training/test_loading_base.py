@@ -30,42 +30,27 @@ class Recorder:
         return torch.nn.Linear(2, 2), {"missing_keys": set(), "mismatched_keys": set()}
 
 
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    import peft  # noqa: F401 - imports bitsandbytes, which looks for a real GPU
-    import transformers
-
-    recorder = Recorder()
-    monkeypatch.setattr(transformers, "AutoModelForCausalLM", recorder)
-    return recorder
-
-
-@pytest.fixture
-def devices(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A machine with eight GPUs; the numbers of those that became the current device."""
-    import torch
-
-    current: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    return current
-
-
 def settings(**changes: Any) -> Sft:
     return Sft(learning_rate=1e-5, batch_size=8, per_device_batch_size=1, processes=8, **changes)
 
 
-@pytest.mark.parametrize("quantization", ["none", "4bit"])
-def test_each_process_loads_the_base_onto_its_own_gpu(
-    recorder: Recorder, devices: list[int], monkeypatch: pytest.MonkeyPatch, quantization: str
-) -> None:
+def test_each_process_loads_the_base_onto_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with eight GPUs; ``current`` are those that became the current device."""
+    import peft  # noqa: F401 - imports bitsandbytes, which looks for a real GPU
+    import torch
+    import transformers
+
+    recorder, current = Recorder(), list[int]()
+    monkeypatch.setattr(transformers, "AutoModelForCausalLM", recorder)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setenv("LOCAL_RANK", "5")
-    load_base(Path("base"), settings(quantization=quantization), "sft")
-    [arguments] = recorder.calls
-    assert arguments["device_map"] == {"": 5}
-    assert devices == [5]
-    assert ("quantization_config" in arguments) == (quantization == "4bit")
+    load_base(Path("base"), settings(), "sft")
+    load_base(Path("base"), settings(quantization="4bit"), "sft")
+    assert [arguments["device_map"] for arguments in recorder.calls] == [{"": 5}, {"": 5}]
+    assert current == [5, 5]
+    assert ["quantization_config" in arguments for arguments in recorder.calls] == [False, True]
 
 
 def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,8 @@ from pipeline.training.encode import EncodedSft, encode_pairs
 from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.history import DROP, History
 from pipeline.training.lineage import read_lineage
-from pipeline.training.lora import continue_adapter, load_base, locate_base, save_adapter
+from pipeline.training.lora import continue_adapter, load_base, save_adapter
+from pipeline.training.trainer_args import Training
 from tasks.sft import run as run_sft
 from tasks.sft import train_sft
 from tasks.train import run as run_round
@@ -47,21 +47,6 @@ def first(run):
     return context
 
 
-@pytest.fixture(scope="module")
-def again(run):
-    """The context of SFT, repeated."""
-    context = dataclasses.replace(run.context("sft", "again"), progress=RecordedProgress())
-    run_sft(context)
-    return context
-
-
-def noisy_adapter(base: Path, directory: Path, seed: int) -> Path:
-    """An adapter that changes the model: both factors are random."""
-    model = random_adapter(base, Sft(**CPU, batch_size=1), "sft", seed)
-    save_adapter(model, directory)
-    return directory
-
-
 def logps_by_hand(model, pairs):
     """log p of the model-written tokens of (chosen, rejected), [P, 2], one row at a time."""
     import torch
@@ -79,19 +64,19 @@ def logps_by_hand(model, pairs):
 
 def preference_trainer(run, folder, eta_of, loss="sigmoid"):
     """The trainer of three pairs, whose policy and reference differ, and the pairs."""
-    start = noisy_adapter(run.base, folder / "start", seed=1)
-    other = noisy_adapter(run.base, folder / "other", seed=2)
     settings = Dpo(
         **CPU, batch_size=3, per_device_batch_size=3, beta=0.5, eta=(0.25,), eta_of=eta_of,
         loss=loss,
     )  # fmt: skip
+    other = folder / "other"
+    save_adapter(random_adapter(run.base, settings, "dpo", seed=2), other)
     tokenizer = byte_tokenizer()
     records = [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in (1, 2, 3)]
     pairs = in_file(folder, encode_pairs(tokenizer, records))
-    base = load_base(run.base, settings, "dpo")
+    policy = random_adapter(run.base, settings, "dpo", seed=1)
     trainer = dpo_trainer(
-        continue_adapter(base, start, NO_DROPOUT), tokenizer, pairs, settings, number=1, seed=0,
-        checkpoint_dir=folder, history=History(), reference_name="r", reference_adapter=other,
+        policy, tokenizer, pairs, settings, Training(0, folder), number=1, reference_name="r",
+        reference_adapter=other,
     )  # fmt: skip
     return trainer, pairs
 
@@ -135,9 +120,8 @@ def test_rejection_sampling_trains_on_the_chosen_sides_alone(run, tmp_path):
         record.rejected, record.rejected_ids, record.rejected_spans = (
             records[0].rejected, records[0].rejected_ids, records[0].rejected_spans,
         )  # fmt: skip
-    write_parquet(tmp_path / "pairs.parquet", records, Pair)
     second = run.context("train", "chosen-2", dpo={"loss": "sft"}, lora={"dropout": 0.0})
-    second = dataclasses.replace(second, inputs={**second.inputs, "pair": tmp_path})
+    second = with_pairs(second, tmp_path, records)
     assert run_round(second) == both
     lineage = read_lineage(first.output)
     assert lineage.policy == read_lineage(second.output).policy != lineage.parent
@@ -194,12 +178,7 @@ def test_the_reference_can_stay_the_sft_policy(run, first):
     assert row["loss/dpo"] < math.log(2) - 0.01  # policy 1 already prefers these pairs
 
 
-def test_training_reports_steps_loss_and_margin(again, first):
-    progress = again.progress
-    assert progress.starts[-1] == (2, "steps", 0)  # 8 examples in batches of 4
-    assert progress.done == 2
-    assert progress.values["loss"] > 0
-
+def test_training_reports_steps_loss_and_margin(first):
     progress = first.progress
     units = [unit for _, unit, _ in progress.starts]
     assert units == ["encoded records", "records under the reference", "steps"]
@@ -209,19 +188,23 @@ def test_training_reports_steps_loss_and_margin(again, first):
     assert {"loss", "margin", "accuracy"} <= progress.values.keys()
 
 
-def test_a_seed_determines_the_policy(run, again):
-    other = run.context("sft", "other", seed=6)
-    run_sft(other)
+def test_a_seed_determines_the_policy(run):
+    again, other = run.context("sft", "again"), run.context("sft", "other", seed=6)
+    for context in (again, other):
+        run_sft(context)
     policy = read_lineage(run.root / "sft").policy
     assert read_lineage(again.output).policy == policy != read_lineage(other.output).policy
 
 
+def with_pairs(context, folder, pairs):
+    """The context of a round with other pairs."""
+    write_parquet(folder / "pairs.parquet", pairs, Pair)
+    return dataclasses.replace(context, inputs={**context.inputs, "pair": folder})
+
+
 def test_a_round_without_pairs_names_the_remedy(run, tmp_path):
-    write_parquet(tmp_path / "pairs.parquet", [], Pair)
-    context = run.context("train", "none")
-    context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
     with pytest.raises(TrainingError, match="round 1 has no preference pairs; raise sampling"):
-        run_round(context)
+        run_round(with_pairs(run.context("train", "none"), tmp_path, []))
 
 
 def test_held_out_examples_that_are_too_long_are_counted(run, tmp_path, capsys):
@@ -254,28 +237,19 @@ def test_pairs_of_which_none_can_be_trained_are_counted_by_reason(run, tmp_path)
         chosen=[ChatMessage("assistant", opened.chosen[0].content)],
         chosen_rewards={"format": 0.0},
     )
-    for pairs, identical in (([twin, twin], 2), ([opened], 0), ([twin, opened, opened], 1)):
-        said = (
-            f"none of {len(pairs)} pairs can be trained: {identical} have identical sides .*, and "
-            f"in {len(pairs) - identical} a control token malforms the chosen trajectory"
-        )
-        write_parquet(tmp_path / "pairs.parquet", pairs, Pair)
-        context = run.context("train", "useless", dpo={"over_long": "drop"})
-        context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
-        with pytest.raises(TrainingError, match=said):
-            run_round(context)
+    said = (
+        "none of 3 pairs can be trained: 1 have identical sides .*, and in 2 a control token "
+        "malforms the chosen trajectory"
+    )
+    context = run.context("train", "useless", dpo={"over_long": "drop"})
+    with pytest.raises(TrainingError, match=said):
+        run_round(with_pairs(context, tmp_path, [twin, opened, opened]))
 
 
 def test_four_bit_on_a_cpu_names_the_setting(run):
     context = run.context("sft", "four-bit", sft={"quantization": "4bit"})
     with pytest.raises(DependencyError, match=r"set sft\.quantization: none"):
         run_sft(context)
-
-
-def test_a_base_model_without_weights_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(DependencyError, match=r"model\.base: .*no weights"):
-        locate_base(str(tmp_path))
 
 
 def test_training_stops_when_chosen_answers_become_unlikely():
@@ -298,20 +272,14 @@ def test_fewer_processes_than_configured_are_refused(run):
 
 def test_reference_log_probabilities_are_stored_by_content(run, tmp_path):
     """Stored values are reused for an equal reference and equal pairs only."""
-    tokenizer = byte_tokenizer()
-    settings = Dpo(**CPU, batch_size=2, per_device_batch_size=2)
-    stored = set()
+    tokenizer, settings = byte_tokenizer(), Dpo(**CPU, batch_size=2, per_device_batch_size=2)
+    progress = RecordedProgress()
     for name, numbers in (("a", (1, 2)), ("a", (1, 2)), ("b", (1, 2)), ("a", (1, 3))):
-        records = [pair(tokenizer, n) for n in numbers]
-        pairs = in_file(tmp_path, encode_pairs(tokenizer, records))
-        model = continue_adapter(
-            load_base(run.base, settings, "dpo"), run.root / "sft" / "adapter", NO_DROPOUT
-        )
+        pairs = in_file(tmp_path, encode_pairs(tokenizer, [pair(tokenizer, n) for n in numbers]))
         trainer = dpo_trainer(
-            model, tokenizer, pairs, settings, number=1, seed=0, checkpoint_dir=tmp_path,
-            history=History(), reference_name=name,
+            random_adapter(run.base, settings, "dpo"), tokenizer, pairs, settings,
+            Training(0, tmp_path, History(progress)), number=1, reference_name=name,
         )  # fmt: skip
         assert "ref" not in trainer.model.peft_config
-        assert len(trainer.train_dataset["ref_chosen_logps"]) == len(pairs) == 2
-        stored = {path.name for path in tmp_path.glob("reference-*.npy")}
-    assert len(stored) == 3
+        assert len(trainer.train_dataset["ref_chosen_logps"]) == 2
+    assert len(progress.starts) == len(list(tmp_path.glob("reference-*.npy"))) == 3

@@ -13,16 +13,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_check.training import in_file
+from benchmarks.gpu_check.training import in_file, trainer_of
 from pipeline.config import Dpo, Grpo, Lora, Sft
 from pipeline.training.advantages import EncodedTrajectory
-from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
-from pipeline.training.grpo import grpo_trainer
-from pipeline.training.history import History
 from pipeline.training.lora import new_adapter, prepare_quantized, quantization_config
-from pipeline.training.sft import sft_trainer
-from pipeline.training.trainer_args import train
+from pipeline.training.trainer_args import Training, train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 
 COMMON: dict[str, Any] = {
@@ -70,22 +66,19 @@ def trained(model: Any) -> dict[str, Any]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def trainer_of(kind: str, model: Any, folder: Path, history: History) -> Any:
+def trainer(kind: str, model: Any, training: Training) -> Any:
+    settings: Any
+    records: Any
     tokenizer = byte_tokenizer()
-    shared: Any = {"seed": 0, "checkpoint_dir": folder, "history": history}
     if kind == "sft":
-        examples = encode_sft(tokenizer, [example(number) for number in range(2)])
-        return sft_trainer(model, tokenizer, in_file(folder, examples), Sft(**COMMON), **shared)
-    if kind == "dpo":
-        settings = Dpo(**COMMON, round_epochs=(1,))
-        pairs = encode_pairs(tokenizer, [pair(tokenizer, number) for number in range(2)])
-        return dpo_trainer(
-            model, tokenizer, in_file(folder, pairs), settings,
-            number=1, reference_name="r", **shared,
-        )  # fmt: skip
-    settings = Grpo(**COMMON, beta=0.0 if kind == "grpo without reference" else 0.001)
-    records = in_file(folder, trajectories())
-    return grpo_trainer(model, tokenizer, records, settings, temperature=1.0, **shared)
+        settings, records = Sft(**COMMON), encode_sft(tokenizer, [example(0), example(1)])
+    elif kind == "dpo":
+        pairs = [pair(tokenizer, number) for number in range(2)]
+        settings, records = Dpo(**COMMON, round_epochs=(1,)), encode_pairs(tokenizer, pairs)
+    else:
+        beta = 0.0 if kind == "grpo without reference" else 0.001
+        settings, records = Grpo(**COMMON, beta=beta), trajectories()
+    return trainer_of(model, in_file(training.checkpoint_dir, records), settings, training)
 
 
 @BITS
@@ -97,8 +90,7 @@ def test_the_adapter_of_a_quantized_base_stays_float32(
 
     model = policy(base, bits)
     before = {name: value.detach().clone() for name, value in trained(model).items()}
-    trainer = trainer_of(kind, model, tmp_path, History())
-    after = trained(trainer.model)
+    after = trained(trainer(kind, model, Training(0, tmp_path)).model)
     assert len(after) == 16  # 2 layers x 4 projections x 2 factors of LoRA
     for name, value in before.items():
         assert after[name].dtype == torch.float32
@@ -112,13 +104,13 @@ def test_a_small_step_moves_every_weight_of_the_adapter(
     """AdamW's first step is the learning rate, 1e-5; bfloat16 has units of 2.4e-4 at 0.05."""
     import torch
 
-    model, history = policy(base, bits), History()
+    model, training = policy(base, bits), Training(0, tmp_path)
     before = {name: value.detach().clone() for name, value in trained(model).items()}
-    trainer = trainer_of("sft", model, tmp_path, history)
-    train(trainer, history, tmp_path)
-    after = trained(trainer.model)
+    made = trainer("sft", model, training)
+    train(made, training)
+    after = trained(made.model)
     moved = torch.cat([(after[name] - value).abs().flatten() for name, value in before.items()])
-    assert history.steps == 1
+    assert training.history.steps == 1
     assert float(((moved > 0.5e-5) & (moved < 1.5e-5)).float().mean()) > 0.95
 
 
@@ -131,22 +123,21 @@ def test_ratios_of_grpo_start_at_one_over_a_quantized_base(
     """The recorded probabilities are those of the base in 16 bit; the old ones are the policy's own."""
     import torch
 
-    model, history = policy(base, "4bit"), History()
-    trainer = trainer_of(kind, model, tmp_path, history)
-    batch = trainer._prepare_inputs(trainer.data_collator(list(trainer.train_dataset)))
-    with torch.no_grad(), trainer.accelerator.autocast():
-        now = trainer.token_logps(trainer.model.eval(), batch)
+    training = Training(0, tmp_path)
+    made = trainer(kind, policy(base, "4bit"), training)
+    batch = made._prepare_inputs(made.data_collator(list(made.train_dataset)))
+    with torch.no_grad(), made.accelerator.autocast():
+        now = made.token_logps(made.model.eval(), batch)
     mask = batch["tool_mask"]
     assert mask.sum() == 4
     torch.testing.assert_close(batch["old_per_token_logps"] * mask, now * mask, rtol=0, atol=1e-5)
-    train(trainer, history, tmp_path)
-    assert history.rows[0]["clip_ratio/region_mean"] == 0
-    assert history.rows[0]["loss"] == pytest.approx(0, abs=1e-5)  # the advantages sum to zero
+    train(made, training)
+    assert training.history.rows[0]["clip_ratio/region_mean"] == 0
+    assert training.history.rows[0]["loss"] == pytest.approx(0, abs=1e-5)  # advantages sum to zero
 
 
 def test_policy_and_reference_agree_over_a_quantized_base(base: Path, tmp_path: Path) -> None:
     """Only in 4 bit: in 8 bit, bitsandbytes has another CPU kernel for a model in training."""
-    history = History()
-    trainer = trainer_of("dpo", policy(base, "4bit"), tmp_path, history)
-    train(trainer, history, tmp_path)
-    assert history.rows[0]["loss/dpo"] == pytest.approx(math.log(2), abs=1e-5)
+    training = Training(0, tmp_path)
+    train(trainer("dpo", policy(base, "4bit"), training), training)
+    assert training.history.rows[0]["loss/dpo"] == pytest.approx(math.log(2), abs=1e-5)

@@ -11,10 +11,9 @@ from benchmarks.gpu_check.training import in_file
 from pipeline.config import Lora, Sft
 from pipeline.core.records import Message, SftExample, Span
 from pipeline.training.encode import encode_sft
-from pipeline.training.history import History
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.sft import sft_trainer
-from pipeline.training.trainer_args import train
+from pipeline.training.trainer_args import Training, train
 from tests.training.tiny_policy import byte_tokenizer, write_base
 
 
@@ -63,10 +62,8 @@ def test_the_loss_of_a_step_is_the_mean_over_its_model_written_tokens(tmp_path, 
     observed = sft_example("abxyza", [(0, 2, "model"), (2, 5, "observation"), (5, 6, "model")])
     examples = encode_sft(byte_tokenizer(), [observed, sft_example("b", [(0, 1, "model")])])
     model = new_adapter(load_base(base, settings, "sft"), Lora(dropout=0.0), 0)
-    history = History()
-    trainer = sft_trainer(
-        model, byte_tokenizer(), in_file(tmp_path, examples), settings,
-        seed=0, checkpoint_dir=tmp_path, history=history,
-    )  # fmt: skip
-    train(trainer, history, tmp_path)
-    assert [row["loss"] for row in history.rows] == [pytest.approx(2 * math.log(2), abs=1e-4)]
+    training = Training(0, tmp_path)
+    trainer = sft_trainer(model, byte_tokenizer(), in_file(tmp_path, examples), settings, training)
+    train(trainer, training)
+    losses = [row["loss"] for row in training.history.rows]
+    assert losses == [pytest.approx(2 * math.log(2), abs=1e-4)]

@@ -1,8 +1,4 @@
-"""Training curves in trackers: what they get, and that a tracker never decides about a training.
-
-``trackers/trackio`` is a stand-in that records calls, so that these tests need no tracker. The test of
-TensorBoard reads a real event file, where that package is installed.
-"""
+"""Training curves in trackers: what they get, and that a tracker never decides about a training."""
 
 from __future__ import annotations
 
@@ -10,7 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,8 +21,6 @@ from tasks.train import run as run_round
 from tests.stages.divided import content
 from tests.training.tiny_policy import Run
 
-ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = Path(__file__).parent / "trackers"
 STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [0.8]}  # 4 steps
 
 
@@ -47,96 +45,93 @@ def _own_environment() -> Iterator[None]:
         del os.environ[name]
 
 
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of the stand-in's calls, which has the place of trackio."""
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    monkeypatch.setenv("TRACKIO_STAND_IN", str(tmp_path / "calls.jsonl"))
-    return tmp_path / "calls.jsonl"
+class Config(dict):
+    def update(self, values: Any, allow_val_change: bool = False) -> None:
+        super().update(values)
 
 
-@pytest.fixture
-def fresh() -> Iterator[None]:
-    """The stand-in reads its settings when it is imported."""
-    sys.modules.pop("trackio", None)
-    yield
-    sys.modules.pop("trackio", None)
+class Trackio(ModuleType):
+    """A stand-in for trackio, with what `transformers.integrations` calls.
+
+    Row ``fails_at`` fails; with 0 the start does, as for a server that cannot be reached.
+    """
+
+    def __init__(self, fails_at: int = -1) -> None:
+        super().__init__("trackio")
+        self.__spec__ = ModuleSpec("trackio", None, origin=__file__)
+        self.__version__, self.config = "0", Config()
+        nothing = ContextVar("run", default=None)
+        self.context_vars = SimpleNamespace(current_run=nothing, current_space_id=nothing)
+        self.fails_at, self.started, self.logged, self.ended = fails_at, {}, [], 0
+
+    def init(self, **values: Any) -> None:
+        if self.fails_at == 0:
+            raise ConnectionError("the server cannot be reached\nsecond line")
+        self.started = values
+
+    def log(self, values: dict[str, Any]) -> None:
+        if len(self.logged) + 1 == self.fails_at:
+            raise ConnectionError("the server has gone")
+        self.logged.append(values)
+
+    def finish(self) -> None:
+        self.ended += 1
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [values for values in self.logged if "train/loss" in values]
 
 
-def tracked(run: Run, stage: str, name: str, *trackers: str, **blocks: object) -> StageContext:
+def tracked(run: Run, name: str, tracker: Trackio, monkeypatch: pytest.MonkeyPatch) -> StageContext:
+    """A round that logs to ``tracker``, when it has ended."""
+    monkeypatch.setitem(sys.modules, "trackio", tracker)
     runs_dir = str(run.root / "runs" / name)
-    return run.context(stage, name, trackers=list(trackers), runs_dir=runs_dir, **blocks)
-
-
-def rows(path: Path) -> list[dict]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line for line in lines if line["call"] == "log" and "train/loss" in line]
-
-
-def history(context: StageContext) -> list[dict]:
-    return json.loads((context.output / "log.json").read_text())["history"]
-
-
-@pytest.mark.usefixtures("fresh")
-def test_a_tracker_gets_every_row_of_a_round_and_does_not_change_it(
-    run: Run, untracked: StageContext, calls: Path
-) -> None:
-    context = tracked(run, "train", "followed", "trackio", dpo=STEPS)
+    context = run.context("train", name, trackers=["trackio"], runs_dir=runs_dir, dpo=STEPS)
     run_round(context)
-    first, *_, last = [json.loads(line) for line in calls.read_text().splitlines()]
-    assert first["call"] == "init"
-    assert first["project"] == "steep"
-    assert first["name"].startswith("t/train-1/")
-    assert last["call"] == "finish"
-    logged = [(row["train/global_step"], row["train/loss"]) for row in rows(calls)]
-    assert logged == [(row["step"], row["loss"]) for row in history(context)]
+    return context
+
+
+def test_a_tracker_gets_every_row_of_a_round_and_does_not_change_it(
+    run: Run, untracked: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Trackio()
+    context = tracked(run, "followed", tracker, monkeypatch)
+    assert tracker.started["project"] == "steep"
+    assert tracker.started["name"].startswith("t/train-1/")
+    assert tracker.ended == 1
+    logged = [(row["train/global_step"], row["train/loss"]) for row in tracker.rows]
+    history = json.loads((context.output / "log.json").read_text())["history"]
+    assert logged == [(row["step"], row["loss"]) for row in history]
     assert len(logged) == 4
-    assert "train/logps/chosen" in rows(calls)[0]
+    assert "train/logps/chosen" in tracker.rows[0]
     assert content(context.output) == content(untracked.output)
     assert context.notes == untracked.notes
 
 
-@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize(
-    ("fails_at", "kept", "step"), [pytest.param("0", 0, 0, marks=pytest.mark.slow), ("3", 2, 3)]
+    ("fails_at", "kept", "step"), [pytest.param(0, 0, 0, marks=pytest.mark.slow), (3, 2, 3)]
 )
 def test_a_tracker_that_fails_is_dropped_and_noted(
     run: Run,
     untracked: StageContext,
-    calls: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    fails_at: str,
+    fails_at: int,
     kept: int,
     step: int,
 ) -> None:
-    monkeypatch.setenv("TRACKIO_FAILS_AT", fails_at)
-    context = tracked(run, "train", f"failing-{fails_at}", "trackio", dpo=STEPS)
-    run_round(context)
+    tracker = Trackio(fails_at)
+    context = tracked(run, f"failing-{fails_at}", tracker, monkeypatch)
     assert content(context.output) == content(untracked.output)
-    assert (len(rows(calls)) if calls.exists() else 0) == kept
+    assert len(tracker.rows) == kept
     printed = capsys.readouterr().out
     assert f"tracker trackio failed at step {step}: ConnectionError: the server " in printed
 
 
-def test_tensorboard_files_hold_the_curve(run: Run) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    context = tracked(run, "train", "board", "tensorboard", dpo=STEPS)
-    run_round(context)
-    folder = context.config.run_dir / "trackers" / "train-1"
-    (started,) = folder.iterdir()
-    events = EventAccumulator(str(started))
-    events.Reload()
-    curve = [(event.step, event.value) for event in events.Scalars("train/loss")]
-    expected = [(row["step"], pytest.approx(row["loss"])) for row in history(context)]
-    assert curve == expected
-
-
 def test_only_the_main_process_logs_under_the_name_of_the_stage_and_settings_of_the_user_win(
-    tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", Trackio())
     tracking = Tracking(("trackio",), "t", "train-1", tmp_path / "trackers")
     assert reporting(None, tmp_path) == {"report_to": "none"}
     monkeypatch.setenv("RANK", "1")
@@ -146,6 +141,8 @@ def test_only_the_main_process_logs_under_the_name_of_the_stage_and_settings_of_
     assert reporting(tracking, tmp_path / "0a1b.partial") == {
         "report_to": ["trackio"], "run_name": "t/train-1/0a1b", "project": "steep",
     }  # fmt: skip
+    curves = str(tmp_path / "trackers" / "train-1" / "0a1b")  # transformers reads this variable
+    assert os.environ["TENSORBOARD_LOGGING_DIR"] == curves
     assert os.environ["WANDB_RUN_ID"] == "t-train-1-0a1b"
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow.example"
 

@@ -54,9 +54,13 @@ _BATCH = 256  # records in memory
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Counts of the encoded data, and the policies that sampled it (empty for ``sft``)."""
+    """Counts of the encoded data, and the policies that sampled it (empty for ``sft``).
+
+    ``base`` is the directory of the base model.
+    """
 
     counts: dict[str, int]
+    base: str
     policies: list[str] = field(default_factory=list)
 
     @classmethod
@@ -106,7 +110,7 @@ def encode_sft_data(context: StageContext) -> None:
             "sft.max_length and left out of the held-out loss"
         )
     report(context, facts)
-    _keep(context, counts, short, {"examples": counts.records})
+    _keep(context, base, counts, short, {"examples": counts.records})
 
 
 def encode_pair_data(context: StageContext) -> None:
@@ -154,7 +158,7 @@ def encode_pair_data(context: StageContext) -> None:
         )
     own = {"pairs": counts.records, "identical": distinct.dropped}
     own |= {"control_tokens": left_out} if left_out else {}
-    _keep(context, counts, short, own, source.policies)
+    _keep(context, base, counts, short, own, source.policies)
 
 
 def encode_trajectory_data(context: StageContext) -> None:
@@ -183,20 +187,20 @@ def encode_trajectory_data(context: StageContext) -> None:
             "or the number of sampling questions"
         )
     own = {"paths": counts.records, "left_out": source.records - counts.records - short.dropped}
-    _keep(context, counts, short, own, source.policies)
+    _keep(context, base, counts, short, own, source.policies)
 
 
 def _keep(
     context: StageContext,
+    base: Path,
     counts: EncodedCounts,
     short: WithinLength,
     own: dict[str, int],
     policies: Iterable[str] = (),
 ) -> None:
     of_file = {"tokens": counts.tokens, "trained_tokens": counts.trained_tokens}
-    TrainingData({**own, "over_long": short.dropped, **of_file}, sorted(policies)).write(
-        context.checkpoint_dir
-    )
+    data = TrainingData({**own, "over_long": short.dropped, **of_file}, str(base), sorted(policies))
+    data.write(context.checkpoint_dir)
 
 
 class _Source:
@@ -240,7 +244,7 @@ def report(context: StageContext, facts: DataFacts) -> None:
     print("checks of the training data:")
     for line in table(checks):
         print(line)
-    faults = [check.fault for check in checks if check.verdict == "FAULT"]
+    faults = [check.fault for check in checks if not check.passed]
     verdict = f"{len(faults)} of {len(checks)} are beyond a limit" if faults else "no faults"
     print(f"verdict: {verdict}", flush=True)
     if faults:

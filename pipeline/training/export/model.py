@@ -50,11 +50,8 @@ class TrainedPolicy:
     @property
     def base_name(self) -> str:
         """The hub name of the base model, or the absolute path of its directory."""
-        return self.base if self._from_hub else str(self.directory.resolve())
-
-    @property
-    def _from_hub(self) -> bool:
-        return is_hub_name(self.base) and not Path(find_model(self.base)).is_dir()
+        from_hub = is_hub_name(self.base) and not Path(find_model(self.base)).is_dir()
+        return self.base if from_hub else str(self.directory.resolve())
 
     @property
     def licence(self) -> str | None:

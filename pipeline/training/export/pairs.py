@@ -25,7 +25,8 @@ from pipeline.core.atomic import json_text, parquet_writer, write_json, write_te
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_type, as_json, write_jsonl
-from pipeline.core.records import ChatMessage, Message, Pair, Span
+from pipeline.core.records import ChatMessage, Message, Pair
+from pipeline.core.spans import written_mask
 from pipeline.training.export.directory import card, new_directory
 from pipeline.training.export.sources import Source
 
@@ -140,7 +141,7 @@ def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
     columns = ["prompt", *_SIDES, "question_id", "kind", *own, *names]
 
     def row(pair: Pair) -> Row:
-        masks = {f"{side}_mask": _mask(getattr(pair, f"{side}_spans")) for side in _SIDES}
+        masks = {f"{side}_mask": written_mask(getattr(pair, f"{side}_spans")) for side in _SIDES}
         return (
             as_json(pair)
             | masks
@@ -170,11 +171,6 @@ def _columns(pairs: Iterable[Pair], survey: _Survey, *names: str) -> Table:
 def _messages(survey: _Survey) -> pa.DataType:
     """The type of a side: without fields that only conversations have, where there is none."""
     return arrow_type(list[ChatMessage] if survey.tools else list[Message])
-
-
-def _mask(spans: Iterable[Span]) -> list[int]:
-    """1 for every token that the model wrote, 0 for the others."""
-    return [int(writer == "model") for start, end, writer in spans for _ in range(start, end)]
 
 
 def _kto(pairs: Iterable[Pair], survey: _Survey) -> Table:

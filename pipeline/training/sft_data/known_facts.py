@@ -74,39 +74,24 @@ def select_known_facts(
         for hop in known_hops
         if random.Random(f"{seed}:memory:{hop.id}").random() >= search_share
     )
-    examples = closed_book_examples(
-        answers,
-        frozenset(hop.question for hop in known_hops),
-        num_closed_book,
-        random.Random(f"{seed}:rehearsal"),
-    )
-    return KnownFacts(from_memory, examples, num_asked=len(hops), num_known=len(known_hops))
-
-
-def closed_book_examples(
-    answers: Mapping[str, str],
-    known_questions: frozenset[str],
-    count: int,
-    rng: random.Random,
-) -> list[SftExample]:
-    """At most ``count`` closed-book questions with the base model's ``answers``.
-
-    Half of them come from ``known_questions``, or fewer if there are fewer.
-    """
-    nonempty = {question: answer for question, answer in answers.items() if answer}
-    right = [question for question in nonempty if question in known_questions]
-    wrong = [question for question in nonempty if question not in known_questions]
+    # Half of the examples are known, or fewer if there are fewer.
+    known = {hop.question for hop in known_hops}
+    right = [question for question, answer in answers.items() if answer and question in known]
+    wrong = [question for question, answer in answers.items() if answer and question not in known]
+    rng = random.Random(f"{seed}:rehearsal")
     rng.shuffle(right)
     rng.shuffle(wrong)
-    num_right = min(len(right), max(count // 2, count - len(wrong)))
-    return [
+    num_right = min(len(right), max(num_closed_book // 2, num_closed_book - len(wrong)))
+    chosen = [*right[:num_right], *wrong[: num_closed_book - num_right]]
+    examples = [
         SftExample(
             example_id=f"bare#{number}",
             question_id=f"bare#{number}",
             hops=0,
             prompt=[Message("user", question)],
-            completion=nonempty[question],
-            spans=[(0, len(nonempty[question]), "model")],
+            completion=answers[question],
+            spans=[(0, len(answers[question]), "model")],
         )
-        for number, question in enumerate([*right[:num_right], *wrong[: count - num_right]], 1)
+        for number, question in enumerate(chosen, 1)
     ]
+    return KnownFacts(from_memory, examples, num_asked=len(hops), num_known=len(known_hops))

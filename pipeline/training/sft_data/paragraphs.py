@@ -12,7 +12,6 @@ Input: a paragraph, and the corpus's chunks with its title. Output: chunks, and 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.core.records import Chunk
@@ -28,37 +27,19 @@ Source = Literal["text", "overlap", "own"]
 MIN_OVERLAP = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The chunks of a gold paragraph and how they were found."""
+def find_paragraph(
+    locator: Locator, own_words: int | None, title: str, text: str, answer: str
+) -> tuple[list[Chunk], Source | None]:
+    """The chunks of a paragraph that answers ``answer``, and how they were found.
 
-    chunks: list[Chunk]
-    source: Source
-
-
-class Paragraphs:
-    """Finds the chunks of gold paragraphs; every paragraph is looked up once."""
-
-    def __init__(self, locator: Locator, chunk_words: int, *, own: bool) -> None:
-        """``own`` allows chunks of the paragraph itself if the corpus does not hold it."""
-        self._locator = locator
-        self._chunk_words = chunk_words
-        self._own = own
-        self._found: dict[tuple[str, str, str], Placed | None] = {}
-
-    def place(self, title: str, text: str, answer: str) -> Placed | None:
-        """The chunks of a paragraph that answers ``answer``; None when there are none."""
-        key = title, text, answer
-        if key not in self._found:
-            self._found[key] = self._place(title, text, answer)
-        return self._found[key]
-
-    def _place(self, title: str, text: str, answer: str) -> Placed | None:
-        if chunks := self._locator.of_text(title, text):
-            return Placed(chunks, "text")
-        if chunks := _best_window(self._locator.by_title(title), text, answer):
-            return Placed(chunks, "overlap")
-        return Placed(own_chunks(title, text, self._chunk_words), "own") if self._own else None
+    With ``own_words``, the words of a chunk, the paragraph itself takes the place of chunks that
+    the corpus lacks.
+    """
+    if chunks := locator.of_text(title, text):
+        return chunks, "text"
+    if chunks := _best_window(locator.by_title(title), text, answer):
+        return chunks, "overlap"
+    return ([], None) if own_words is None else (own_chunks(title, text, own_words), "own")
 
 
 def own_chunks(title: str, text: str, chunk_words: int) -> list[Chunk]:

@@ -20,15 +20,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import cache, partial
+from typing import Literal
 
 from pipeline.core.records import Chunk, ContextItem, Decomposed, Hyperedge, Question, Triplet
+from pipeline.knowledge.graph.locate import Locator
 from pipeline.knowledge.graph.sources import split_sentences
 from pipeline.training.sft_data.mentions import content_words, mention, words
+from pipeline.training.sft_data.paragraphs import Source, find_paragraph
 from pipeline.training.sft_data.templates import fill, fluent
-
-if TYPE_CHECKING:
-    from pipeline.training.sft_data.paragraphs import Paragraphs
 
 MAX_SUPPORTING = 2
 _SENTENCE_WORDS = 60  # longer ones are tables and lists, which a summary cannot quote
@@ -69,7 +69,7 @@ class Hop:
     chunks: list[Chunk] = field(default_factory=list)
     facts: Sequence[Fact] = ()
     fault: str | None = None
-    source: Literal["text", "overlap", "own"] | None = None
+    source: Source | None = None
     retrieved: Sequence[Chunk] = ()
 
     @property
@@ -117,9 +117,17 @@ def parts_of(question: Question) -> list[Decomposed]:
 
 
 def collect_hops(
-    questions: Sequence[Question], paragraphs: Paragraphs, facts: Sequence[Fact]
+    questions: Sequence[Question],
+    locator: Locator,
+    facts: Sequence[Fact],
+    own_words: int | None,
 ) -> list[list[Hop]]:
-    """The hops of every question, with gold chunks and their facts, or with a ``fault``."""
+    """The hops of every question, with gold chunks and their facts, or with a ``fault``.
+
+    ``locator`` and ``own_words`` are those of `find_paragraph`, which looks for each paragraph
+    once.
+    """
+    find = cache(partial(find_paragraph, locator, own_words))
     by_chunk: dict[str, list[Fact]] = {}
     for fact in facts:
         by_chunk.setdefault(fact.chunk_id, []).append(fact)
@@ -143,11 +151,10 @@ def collect_hops(
                 hop.fault = "no supporting paragraph"
             else:
                 hop.title = part.support_title
-                placed = paragraphs.place(part.support_title, part.support_text, part.answer)
-                if placed is None:
+                found, hop.source = find(part.support_title, part.support_text, part.answer)
+                hop.chunks = list(found)
+                if hop.source is None:
                     hop.fault = "paragraph not in the corpus"
-                else:
-                    hop.source, hop.chunks = placed.source, list(placed.chunks)
                 hop.facts = [fact for chunk in hop.chunks for fact in by_chunk.get(chunk.id, [])]
             hops.append(hop)
         hops_by_question.append(hops)
