@@ -80,7 +80,7 @@ def test_a_malformed_record_behind_the_first_ones_is_counted_and_named(folder):
     write_lines(data / "popqa/test.jsonl", [*rows, {"question": "Q?"}])
     printed = accepted(*ONE_GPU, "--data", data, "--set", TESTED, "--set", SIZES)
     left_out = "data.test: 1 malformed rows, which are left out; the first: "
-    assert f"{left_out}{data}/popqa/test.jsonl:101: possible_answers: missing" in printed
+    assert f"{left_out}{data}/popqa/test.jsonl:101: expected an answer" in printed
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_vector_without_numbers_is_an_error_that_names_its_text(encoder, tmp_p
         ("package:no_such_package_here", "pip install no-such-package-here"),
         ("package:json", "package json is not installed, or holds no model"),
         ("./models/nothing", "no such directory; name a model directory"),
-        ("owner/no-such-model", "run `hf download owner/no-such-model`"),
+        ("owner/no-such-model", "run hf download owner/no-such-model"),
     ],
 )
 def test_missing_model_raises_dependency_error_with_the_remedy(name, message):

@@ -117,7 +117,8 @@ def test_the_report_has_em_over_answerable_questions_beside_em(two_policies: Sta
 
 
 def test_a_report_without_uncovered_questions_has_no_second_em(two_policies: StageContext) -> None:
-    row = {"split": "test", "dataset": "musique", "n": 4, "by_passage": 4}
+    row = {"split": "test", "dataset": "musique", "n": 4, "by_passage": 4, "by_answer": 0}
+    row |= {"without_passage": 0, "without_answer": 0}
     two_policies.inputs["coverage"] = two_policies.output.parent / "coverage"
     two_policies.inputs["corpus"] = two_policies.output.parent / "corpus"
     found = {"rows": [row], "uncovered": {"test": []}, "titles": []}

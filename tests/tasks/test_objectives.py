@@ -50,7 +50,7 @@ def test_a_loss_makes_another_policy_of_the_same_pairs() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (GRPO[:1], "needs the block grpo; add it with at least learning_rate and batch_size and"),
+        (GRPO[:1], "needs the block grpo; add it with at least these"),
         ((*GRPO, "until=pair"), "until is pair, and objective grpo makes no pairs"),
         ((*GRPO, "sampling.top_p=0.9"), r"set sampling\.top_p to 1"),
         ((*GRPO, "grpo.per=step"), r"grammar tearag has no step rewards"),

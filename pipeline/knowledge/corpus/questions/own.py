@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
+from typing import Any
 
 from pipeline.core.answer_metrics import is_average, normalize
 from pipeline.core.errors import InputError
@@ -58,7 +59,7 @@ def is_unanswerable(row: RawRecord) -> bool:
 def question_text(row: RawRecord) -> str | None:
     """The first field of `QUESTION` that has any text; None when none has."""
     for name in QUESTION:
-        if isinstance(text := row.find(name), str) and text.strip():
+        if _is_text(text := row.find(name)):
             row.checked_text(text, name)
             return str(text)
     return None
@@ -80,15 +81,21 @@ def question_of(row: RawRecord, dataset: str) -> Question | None:
     """The record as a `Question` of a published data set, of the one that it names, or of
     ``dataset``.
 
-    None for a record without an answer. Answers that cannot score are left out if another can.
-    Raises InputError when there is no question or a field is malformed; in records of any origin
-    also when a text is blank, the data set has the name of an average of the metrics, or the number
-    of hops is below 1 or differs from the decomposition.
+    None for a record of any origin without an answer. Answers that cannot score are left out if
+    another can. Raises InputError when there is no question or a field is malformed; in records of
+    a published data set also without an answer, and in others when a text is blank, the data set
+    has the name of an average of the metrics, or the number of hops is below 1 or differs from the
+    decomposition.
     """
     row = with_answers(row.plain())
     gold, text = gold_answers(row), question_text(row)
     if text is None:
         raise InputError(f"{' or '.join(QUESTION)}: expected a text; the record has {row.fields()}")
+    if not gold and dataset in NATIVE:
+        raise InputError(
+            f"expected an answer, such as golden_answers; the record has {row.fields()}; use a file "
+            "published with answers"
+        )
     if not gold:
         return None
     if dataset in NATIVE:
@@ -104,7 +111,10 @@ def question_of(row: RawRecord, dataset: str) -> Question | None:
 
 def _own_question(row: RawRecord, dataset: str, text: str, gold: list[str]) -> Question:
     values = {name: row.value[name] for name in _FIELDS if row.find(name) not in (None, "")}
-    values |= {"question": text, "evidence": evidence_texts(row) or _evidence(row), "answers": gold}
+    values |= {"question": text, "evidence": evidence_texts(row) or _evidence(row)}
+    given = values.get("answers")
+    if not (isinstance(given, list) and given and all(map(_is_text, given))):
+        values["answers"] = gold
     values["decomposition"] = rows_of(row, "decomposition") if row.find("decomposition") else []
     for name in _NAMES:
         if isinstance(values.get(name), bool | int | float):
@@ -134,10 +144,15 @@ def _evidence(row: RawRecord) -> list[str]:
     return []
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _check(row: RawRecord, question: Question) -> None:
     row.checked_identifier(question.question_id, "question_id")
     row.checked_text(question.dataset, "dataset")
     row.checked_text(question.question, "question")
+    row.texts(question.answers, "answers")
     row.texts(question.evidence, "evidence")
     for number, part in enumerate(question.decomposition):
         row.checked_text(part.question, f"decomposition.{number}.question")
