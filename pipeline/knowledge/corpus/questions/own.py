@@ -93,8 +93,8 @@ def question_of(row: RawRecord, dataset: str) -> Question | None:
         raise InputError(f"{' or '.join(QUESTION)}: expected a text; the record has {row.fields()}")
     if not gold and dataset in NATIVE:
         raise InputError(
-            f"expected an answer, such as golden_answers; the record has {row.fields()}; use a file "
-            "published with answers"
+            f"expected an answer, such as golden_answers; the record has {row.fields()}; use a "
+            "file published with answers"
         )
     if not gold:
         return None
