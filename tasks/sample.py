@@ -245,6 +245,8 @@ def _write(
     stops: Counter[str] = Counter()
     questions: set[str] = set()
     generated, malformed = 0, 0
+    read = _passages_with_triplets(context)
+    shown: Counter[bool] = Counter()  # passages in steps, by whether they are among these
 
     def counted() -> Iterator[Trajectory]:
         nonlocal generated, malformed
@@ -253,6 +255,8 @@ def _write(
             generated += trajectory.tokens.thinking
             stops[trajectory.stop] += 1
             malformed += trajectory.malformed_calls
+            items = (item for step in trajectory.steps for item in step.context)
+            shown.update(item.id in read for item in items if item.kind == "chunk" and read)
             yield trajectory
 
     write_parquet(context.output / FILE, counted(), Trajectory)
@@ -260,9 +264,22 @@ def _write(
     write_json(context.output / _STOPS, dict(sorted(stops.items())))
     warn_of_malformed(context, context.output / FILE)
     print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
-    answers = context.config.sampling.malformed_calls == "answer"
-    answered = {"malformed_calls": malformed} if answers else {}
+    answered = {}
+    if context.config.sampling.malformed_calls == "answer":
+        answered["malformed_calls"] = malformed
+    if read:
+        answered |= {"shown_passages": shown.total(), "shown_without_triplets": shown[False]}
     return {"questions": len(questions), "trajectories": stops.total(), **answered}
+
+
+def _passages_with_triplets(context: StageContext) -> frozenset[str]:
+    """Ids of the passages with triplets if the graph is one of candidates, else none."""
+    from pipeline.core.columns import Columns
+
+    config, graph = context.config, context.inputs.get("graph")  # recorded trajectories read none
+    if graph is None or config.graph.scope != "candidates" or config.retrieval.over_hypergraph:
+        return frozenset()
+    return frozenset(Columns(graph / "triplets.arrow", ("chunk_id",)).column(0))
 
 
 def _recorded(path: str, policy: str, round: int | None) -> Iterator[Trajectory]:

@@ -102,6 +102,9 @@ def test_the_configuration_runs_whole_on_stand_ins(
     kind = method_of(name)
     if kind == "tearag":
         assert run.counts("graph")["triplets"] > 0
+        if settings.graph.scope == "candidates":
+            counts = run.counts("sample")
+            assert 0 <= counts["shown_without_triplets"] < counts["shown_passages"]
         examples = read_records(run.output("sft-data", "train.parquet"), SftExample)
         # The rewriter knows nearly all of the questions.
         texts = [f"{example.completion}{example.messages}" for example in examples]

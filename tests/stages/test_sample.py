@@ -17,9 +17,11 @@ import pytest
 from pipeline import config
 from pipeline.core.errors import EngineError, InputError, RetrievalError
 from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import Question, Trajectory
+from pipeline.core.records import ContextItem, Question, Step, Trajectory
 from pipeline.engine.context import StageContext
 from pipeline.engine.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
+from pipeline.knowledge.graph.build import Extracted, Graph
+from pipeline.knowledge.graph.tables import write_triplets
 from pipeline.rollout.policy import read_policy
 from tasks.sample import roll_out_policy, run
 from tests.recorded_progress import RecordedProgress
@@ -137,11 +139,23 @@ def test_a_killed_run_rolls_out_only_what_no_checkpoint_holds(context: StageCont
     assert second.stat().st_mtime_ns == made
 
 
-def test_recorded_trajectories_need_no_graph_of_candidates(context: StageContext) -> None:
-    of_run = recorded(context, [SAMPLED])
+def test_with_candidates_the_shown_passages_without_triplets_are_counted(
+    context: StageContext, tmp_path: Path
+) -> None:
+    graph = Graph()
+    (tmp_path / "graph").mkdir()
+    edges = graph.edges([Extracted("c1", "T", ["Ann", "born in", "Rome"])])
+    write_triplets(tmp_path / "graph", edges, graph.entities)
+    shown = [ContextItem("chunk", chunk, "T", "text", 0.5) for chunk in ("c1", "c2", "c3")]
+    step = Step(subquery="?", context=[*shown, ContextItem("triplet", "c1:0", "", "a b c", 0.5)])
+    of_run = recorded(context, [replace(SAMPLED, steps=[step])])
     few = of_run.config.graph.model_copy(update={"scope": "candidates"})
     settings = of_run.config.model_copy(update={"graph": few})
     assert run(replace(of_run, config=settings)) == {"questions": 1, "trajectories": 1}
+    inputs = {**context.inputs, "graph": tmp_path / "graph"}
+    assert run(replace(of_run, config=settings, inputs=inputs)) == {
+        "questions": 1, "trajectories": 1, "shown_passages": 3, "shown_without_triplets": 2
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
