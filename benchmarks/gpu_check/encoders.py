@@ -54,7 +54,7 @@ def embedder(place: Place, figures: Figures) -> None:
 
 
 def reranker_flag(place: Place, figures: Figures) -> None:
-    """Pairs a second of a reranker of kind ``flag``, half precision on a GPU."""
+    """Pairs a second of FlagEmbedding's reranker, half precision on a GPU."""
     _rerank("flag", place, figures)
 
 

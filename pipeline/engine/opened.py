@@ -218,7 +218,7 @@ def _encoder(block: str, model: str, settings: Embedder | Reranker, tokens: int)
         key=f"{block}.model", name=model, block=block, settings=settings, tokens=tokens,
         needs=Needs() if device == "cpu" else Needs(1, 1, f"{block}.device"),
         required=((f"{block}.device is cuda", 1),) if device == "cuda" else (),
-        imports=("sentence_transformers",),
+        imports=("sentence_transformers",),  # also before FlagEmbedding
     )  # fmt: skip
 
 

@@ -60,6 +60,8 @@ def _needed(opened: Opened) -> Iterator[tuple[str, str, str]]:
         yield "vllm", f"{opened.block}.kind is vllm", f"{_SETUP}, or set it to transformers"
     elif isinstance(opened, Encoder):
         yield "faiss", f"{opened.block} makes vectors or scores", _SETUP
+        if getattr(opened.settings, "kind", "") == "flag":
+            yield "FlagEmbedding", f"{opened.block}.kind is flag", "pip install FlagEmbedding"
     elif isinstance(opened, Training) and opened.settings.quantization != "none":
         why = f"{opened.block}.quantization is {opened.settings.quantization}"
         yield "bitsandbytes", why, "pip install bitsandbytes, or set it to none"

@@ -1,8 +1,8 @@
 """Logits of FlagEmbedding's encoder rerankers, with every pair computed once.
 
-``FlagReranker.compute_score`` is not used: it runs the first batch of every call twice, to find a
-batch size that fits into memory. A call of 60 pairs then costs 120. Input: the tokenizer and the
-model of a reranker, and pairs of texts, which are cut as FlagReranker cuts them: the query to three
+``FlagReranker.compute_score`` runs the first batch of every call twice, to find a batch size that
+fits into memory. A call of 60 pairs then costs 120. Input: the tokenizer and the model of a
+FlagReranker, and pairs of texts, which are cut as FlagReranker cuts them: the query to three
 quarters of the maximum length, then the text. Output: one raw logit for each pair.
 """
 

@@ -1,8 +1,8 @@
 """Rerankers: raw scores of (query, text) pairs, and the similarity that is their sigmoid.
 
 The similarity is sim of TeaRAG (arXiv 2511.05385), 4.2.3, 4.2.4 and 4.3.2. Input: pairs of texts.
-Output: raw scores; their sigmoid is a probability. There are three kinds: ``flag`` (computed as by
-FlagEmbedding's FlagReranker, for the paper's BGE-reranker-v2-m3), ``cross-encoder``, and
+Output: raw scores; their sigmoid is a probability. There are three kinds: ``flag`` (FlagEmbedding's
+FlagReranker, for the paper's BGE-reranker-v2-m3), ``cross-encoder`` (sentence-transformers), and
 ``biencoder``: scale * cosine + offset of cached embeddings, which costs one dot product per pair.
 Equal pairs of a call are scored once, and the first two kinds cache their scores on disk by
 content. On a CPU these two score one pair at a time, because a score would change in its last bits
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.content_cache import ContentCache, LruCache, digest, open_cache
-from pipeline.core.errors import ConfigError, RetrievalError
+from pipeline.core.errors import ConfigError, DependencyError, RetrievalError
 from pipeline.core.model_files import model_hash
 from pipeline.knowledge.index.embed import Embedder, open_embedder, passage_text
 from pipeline.knowledge.index.faiss_index import DECIMALS
@@ -181,9 +181,9 @@ class CachedReranker:
 class CrossEncoderModel:
     """A cross-encoder with one logit, of the kind ``flag`` or ``cross-encoder``.
 
-    sentence-transformers loads both. The first cuts and batches pairs as FlagEmbedding's
-    FlagReranker does, and computes in half precision on a GPU. Raises ConfigError without
-    ``settings.model``, DependencyError when the model is missing.
+    The first is FlagEmbedding's FlagReranker, in half precision on a GPU, the second a CrossEncoder
+    of sentence-transformers. Raises ConfigError without ``settings.model``, DependencyError when
+    the model is missing.
     """
 
     def __init__(self, settings: RerankerSettings) -> None:
@@ -204,7 +204,10 @@ class CrossEncoderModel:
         return digest(model_hash(self._directory), *about).hex()
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Raw logits [n]. Raises ConfigError when the model is not a reranker."""
+        """Raw logits [n].
+
+        Raises DependencyError without FlagEmbedding, ConfigError when the model is not a reranker.
+        """
         import torch
 
         model, batch_size = self._model, 1 if self._device == "cpu" else self._settings.batch_size
@@ -225,18 +228,32 @@ class CrossEncoderModel:
     def _device(self) -> str:
         return resolve_device(self._settings.device, "reranker.device")
 
-    @cached_property
-    def _model(self) -> Any:
+    def _load(self) -> Any:
+        """A FlagReranker or a CrossEncoder; both have ``tokenizer`` and ``model``."""
+        path, device = str(self._directory), self._device
+        if self._settings.kind == "flag":
+            try:
+                from FlagEmbedding import FlagReranker
+            except ImportError as error:
+                raise DependencyError(
+                    f"reranker.kind is flag, but FlagEmbedding does not import ({error}); "
+                    "pip install FlagEmbedding"
+                ) from None
+            return FlagReranker(path, devices=[device], trust_remote_code=False)
         from sentence_transformers import CrossEncoder
 
+        return CrossEncoder(
+            path,
+            device=device,
+            max_length=self._settings.max_length,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+
+    @cached_property
+    def _model(self) -> Any:
         with loading(KEY, self._directory, "sequence-classification"):
-            encoder = CrossEncoder(
-                str(self._directory),
-                device=self._device,
-                max_length=self._settings.max_length,
-                local_files_only=True,
-                trust_remote_code=False,
-            )
+            encoder = self._load()
         model = encoder.model
         saved, outputs = model.config.architectures, model.config.num_labels
         problem = None
@@ -246,8 +263,9 @@ class CrossEncoderModel:
             problem = f"has {outputs} outputs; expected 1"
         if problem is not None:
             raise ConfigError(f"{KEY}: {self._directory} {problem}; name a reranker")
-        if self._settings.kind == "flag" and self._device == "cuda":
-            model.half()
+        if self._settings.kind == "flag":
+            # FlagReranker moves and converts its model only inside compute_score.
+            (model.half() if self._device == "cuda" else model).to(self._device).eval()
         return encoder
 
 
