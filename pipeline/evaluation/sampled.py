@@ -9,6 +9,7 @@ from math import comb
 from statistics import fmean
 
 from pipeline.core.answer_metrics import normalize
+from pipeline.core.errors import InputError
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.metrics import Outcome
 
@@ -17,8 +18,10 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """The probability that ``k`` of ``n`` trajectories, ``c`` of them right, have a right one.
 
     It is 1 - C(n - c, k) / C(n, k), the unbiased estimate of arXiv 2107.03374, eq. 1, in whole
-    numbers and so exact for any n.
+    numbers and so exact for any n. Raises InputError unless 0 <= c <= n and 1 <= k <= n.
     """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise InputError(f"pass@k of n={n}, c={c}, k={k}: expected 0 <= c <= n and 1 <= k <= n")
     return (comb(n, k) - comb(n - c, k)) / comb(n, k)
 
 

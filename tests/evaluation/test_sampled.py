@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import Question, Step, Trajectory
 from pipeline.evaluation.measured import compare_policies, read_outcomes, write_measured
-from pipeline.evaluation.sampled import pass_at_k
+from pipeline.evaluation.sampled import majority, pass_at_k
 from tests.cli.malformed_inputs import finished
 from tests.stages.fabricated_run import trajectory
 
@@ -32,6 +33,32 @@ def test_pass_at_k_of_many_trajectories_does_not_overflow() -> None:
     assert pass_at_k(10_000, 1, 5_000) == 0.5
     assert pass_at_k(10_000, 0, 10_000) == 0.0
     assert pass_at_k(10_000, 1, 10_000) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k"), [(3, 1, 4), (3, 4, 1), (3, -1, 1), (3, 1, 0), (0, 0, 1), (3, 1, -2), (0, 0, 0)]
+)
+def test_numbers_without_a_pass_at_k_are_refused(n: int, c: int, k: int) -> None:
+    with pytest.raises(InputError, match=rf"pass@k of n={n}, c={c}, k={k}: expected 0 <= c <= n"):
+        pass_at_k(n, c, k)
+
+
+@pytest.mark.parametrize(
+    ("answers", "most"),
+    [
+        (["a", "b", "b"], ["b"]),
+        (["b", "a", "a", "b"], ["b", "a"]),  # the one that occurs first decides
+        (["", "", "", "a"], ["a"]),  # no answer has no vote
+        (["", ""], []),
+        (["a"], ["a"]),
+        (["a", "b", "c"], ["a", "b", "c"]),
+        ([], []),
+    ],
+)
+def test_the_most_frequent_answers_are_named_in_the_order_of_their_occurrence(
+    answers: list[str], most: list[str]
+) -> None:
+    assert majority(answers) == most
 
 
 def of(question: str, dataset: str, *answers: str | None, searches: int = 1) -> list[Trajectory]:

@@ -6,6 +6,7 @@ sentence for each paid endpoint without a ceiling (`Endpoint.unbounded`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -32,8 +33,7 @@ def totals(found: Iterable[Requests]) -> list[Requests]:
 def ceiling_faults(found: Iterable[Requests]) -> Iterator[str]:
     """A sentence for each paid endpoint without a ceiling, with a ceiling for its largest stage."""
     for key, one in _largest(found).items():
-        settings = one.remote.settings
-        proposed = max(1, round(float(f"{_SPARE * one.expected:.1e}")))  # of two digits
+        settings, proposed = one.remote.settings, max(1, _rounded(_SPARE * one.expected))
         if not settings.unbounded:
             continue
         if one.cost is not None:
@@ -74,3 +74,9 @@ def money_lines(found: Sequence[Requests]) -> Iterator[str]:
 def _largest(found: Iterable[Requests]) -> dict[str, Requests]:
     """By the setting of each endpoint the requests of the task that takes most."""
     return {one.remote.key: one for one in sorted(found, key=lambda one: one.expected)}
+
+
+def _rounded(amount: float) -> int:
+    """A number of two digits and zeros that is not below the amount."""
+    step: int = 10 ** max(0, len(str(math.ceil(amount))) - 2)
+    return math.ceil(amount / step) * step

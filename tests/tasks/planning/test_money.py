@@ -78,11 +78,11 @@ def test_extraction_and_the_cold_start_are_counted_by_chunk_and_example() -> Non
         ({**LOCAL, "prices": {"prompt": 1}, "cost_ceiling": 0.01}, None),
         (
             PAID,
-            "graph.endpoint.token_ceiling, for example to 350000 (graph is expected to take 177",
+            "graph.endpoint.token_ceiling, for example to 360000 (graph is expected to take 177",
         ),
         (
             {**LOCAL, "prices": {"prompt": 100}},
-            "set graph.endpoint.cost_ceiling, for example to 23",
+            "set graph.endpoint.cost_ceiling, for example to 24",
         ),
         (
             {**PAID, "prices": {"completion": 0.001}},
