@@ -34,3 +34,31 @@ from pipeline.config.policy import (
 )
 from pipeline.config.reading import load
 from pipeline.config.run import Config, Executor
+
+__all__ = [
+    "Block",
+    "Config",
+    "Corpus",
+    "CorpusFile",
+    "Data",
+    "Dpo",
+    "Embedder",
+    "Endpoint",
+    "EngineConfig",
+    "Executor",
+    "Graph",
+    "Grpo",
+    "Hypergraph",
+    "JudgeModel",
+    "Judges",
+    "Lora",
+    "QuestionFile",
+    "Reranker",
+    "Rewards",
+    "Sft",
+    "SftData",
+    "TeaRagReward",
+    "Trainer",
+    "for_round",
+    "load",
+]

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError
@@ -165,7 +165,7 @@ def select(
                 continue
             pairs.append(CandidatePair(chosen, rejected, kind))
             bins[chosen.id] = "chosen"
-            bins[rejected.id] = cast(Bin, f"rejected-{kind}")
+            bins[rejected.id] = _REJECTED[kind]
             break
     rest: Bin = "not-reached" if chosen_ids else "no-chosen"
     for candidate in distinct:
@@ -228,12 +228,20 @@ def _select_by_margin(
                 "margin" if _is_right(partner) else "format" if partner.format < 1 else "easy"
             )
             pairs.append(CandidatePair(candidate, partner, kind))
-            bins[partner.id] = cast(Bin, f"rejected-{kind}")
+            bins[partner.id] = _REJECTED[kind]
     return pairs
 
 
 def _is_right(candidate: Candidate) -> bool:
     return candidate.format >= 1 and candidate.outcome >= 1
+
+
+_REJECTED: dict[Kind, Bin] = {
+    "format": "rejected-format",
+    "easy": "rejected-easy",
+    "hard": "rejected-hard",
+    "margin": "rejected-margin",
+}
 
 
 def _distinct(candidates: Sequence[Candidate], bins: dict[str, Bin]) -> list[Candidate]:
