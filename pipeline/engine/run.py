@@ -234,7 +234,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
             attempt.capacity = capacity
 
 
-def _failed(todo: Iterable[StageTask]) -> RunFailed:
+def _failed(todo: Sequence[StageTask]) -> RunFailed:
     """One line for every cause: the stages with it, the message and the logs."""
     by_cause: dict[str, list[tuple[str, FailureRecord]]] = {}
     status = 0
@@ -244,7 +244,7 @@ def _failed(todo: Iterable[StageTask]) -> RunFailed:
             status = failure.exit_status
     if not by_cause:
         return RunFailed(
-            f"{task.label} was completed, and another process is making it again (--force); "
+            f"{todo[-1].label} was completed, and another process is making it again (--force); "
             "wait for it, then run the command again",
             2,
         )

@@ -36,6 +36,7 @@ from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import differing, parse_json, read_json, read_text
 from pipeline.core.model_files import sha256
+from pipeline.engine.card import CARD, write_card
 from pipeline.engine.failures import explain_os_error
 from pipeline.engine.progress import read_progress
 
@@ -177,8 +178,6 @@ class Store:
         Everything is on the disk before the rename. The caller holds the stage's lock. Raises
         StoreError when the stage wrote no files or counted no rows.
         """
-        from pipeline.engine.card import write_card  # which only a stage's process needs
-
         if not facts.get("counts") or not any(written.iterdir()):
             raise StoreError(f"stage {key.stage} wrote nothing; nothing was recorded as done")
         manifest = {"fingerprint": key.fingerprint, "key": key.values(), **facts}
@@ -391,8 +390,8 @@ def problems(directory: Path, *, contents: bool = False) -> list[str]:
     return found
 
 
-# What a stage writes about its work, the card included: no other stage's result depends on it.
-ASIDES = frozenset({"README.md", "timing.json"})
+# What a stage writes about its work: no other stage's result depends on it.
+ASIDES = frozenset({CARD, "timing.json"})
 MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage that wrote them
 
 
