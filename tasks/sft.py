@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.core.model_files import model_hash
 from pipeline.engine.fingerprint import base_model_files
@@ -122,13 +122,19 @@ def write_policy(
     tokenizer: Tokenizer,
     before: Mapping[str, torch.Tensor],
     training: Training,
+    *,
+    base_sha: str,
+    parent: str | None,
+    reference: str | None,
+    method: str,
+    settings: dict[str, object],
+    counts: dict[str, int],
     test: dict[str, float] | None = None,
-    **origin: Any,
 ) -> None:
     """Write the adapter, its lineage and the history, in the main process.
 
-    ``before`` are the weights of the parent, ``test`` the losses of held-out data, and ``origin``
-    fields of the lineage. Raises TrainingError when nothing was trained.
+    ``before`` are the weights of the parent, and ``test`` the losses of held-out data. The other
+    arguments are fields of the `Lineage`. Raises TrainingError when nothing was trained.
     """
     from pipeline.rollout.conversations.chat_template import ChatTemplate
     from pipeline.training.change import training_record
@@ -145,10 +151,11 @@ def write_policy(
         adapter = context.output / "adapter"
         save_adapter(model, adapter)
         lineage = Lineage(
-            policy=policy_fingerprint(adapter, origin["base_sha"]), base=config.model.base,
-            round=context.round or 0, seed=context.seed, training=record,
+            policy=policy_fingerprint(adapter, base_sha), base=config.model.base,
+            base_sha=base_sha, parent=parent, reference=reference, round=context.round or 0,
+            method=method, settings=settings, seed=context.seed, counts=counts, training=record,
             chat_template=ChatTemplate(tokenizer, thinking=config.model.thinking).identity,
-            grammar=config.grammar, format=config.format, **origin,
+            grammar=config.grammar, format=config.format,
         )  # fmt: skip
         lineage.write(context.output)
         history.write(context.output / "log.json", training=record, test=test)
